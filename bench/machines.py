@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.density import Supervisor
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
-from paddock.backends.vessel._control import Said
+from paddock.backends.vmm._control import Said
 from paddock.linux import processes
 from paddock.model import Limits, SandboxId
 
@@ -101,7 +101,7 @@ def answered(machine: Sandbox) -> tuple[Sandbox, float]:
 
 
 async def restored(state: Path, machine: Sandbox) -> float:
-    """From QEMU's order to load its state until it ran: its pilot has taken the time."""
+    """From QEMU's order to load its state until it ran: its controller has taken the time."""
     backend = MicrovmBackend(state)
     try:
         instance = await backend.adopt(SandboxId(machine.id))

@@ -1,4 +1,4 @@
-/* The one way out of a virtual machine. Its card leads to QEMU, which makes ordinary calls in the vessel's jail for it.
+/* The one way out of a virtual machine. Its card leads to QEMU, which makes ordinary calls in the VMM's jail for it.
  * Nobody answers there but the gateway, whoever was called, so any address will do for a resolver. Without exits the card
  * is down, and calls fail. */
 #include "machine.h"

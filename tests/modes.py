@@ -46,7 +46,7 @@ ONCE = {
     "backends": "container container_birth container_copies container_endings container_images"
     " container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
     " microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
-    " vessel waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
+    " vmm waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",
     "client": "client_real",
@@ -57,7 +57,7 @@ ONCE = {
     "gateway": "mock_real registry_reader whole",
     "eval": "*",
     "faults": "killed_rollback killed_services",
-    "vmm": "fuse_mount pilot",
+    "vmm": "fuse_mount controller",
     "images": "image_cli layer_workers",
     "levels": "every_level images",
     "linux": "seccomp",

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from paddock.errors import NotFoundError
 from paddock.model import Check, ExecId, ExecInfo, ExecSpec, ExitStatus, PoolSpace, Template, User
-from paddock.storage._base import TreeUsage
-from paddock.storage._config import PoolConfig
+from paddock.storage.pool.base import TreeUsage
+from paddock.storage.pool.config import PoolConfig
 
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
 HOST = Template(

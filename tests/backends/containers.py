@@ -12,7 +12,7 @@ from paddock.backends.container import ContainerBackend
 from paddock.backends.jail import SupervisorClient
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, mint
 from paddock.storage import Pool, Templates
-from tests.backends.vessels import furnished
+from tests.backends.vmms import furnished
 from tests.conftest import private_state
 
 

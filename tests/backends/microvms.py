@@ -11,7 +11,7 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance._box import Box
 from tests.conftest import private_state
 
@@ -19,7 +19,7 @@ SECONDS = 300
 SMALL = Limits(memory_mib=256, cpus=1.0, disk_mib=512, inodes=20_000)
 
 
-class MicrovmHarness(VesselHarness):
+class MicrovmHarness(VmmHarness):
     test_seconds = 600.0  # emulated, a program takes fifty times as long
 
     def backend(self) -> MicrovmBackend:  # pyright: ignore[reportIncompatibleMethodOverride]

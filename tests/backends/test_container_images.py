@@ -12,7 +12,7 @@ import pytest
 
 from paddock.errors import UnsupportedError
 from paddock.model import SandboxSpec, Template, User
-from paddock.storage._recipe import Entry, Manifest, write_manifest
+from paddock.storage.templates.recipe import Entry, Manifest, write_manifest
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
 from tests.conformance import Box

@@ -15,13 +15,14 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vmm import VesselInstance
 from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
+from paddock.backends.vmm import VmmInstance
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
-from tests.backends.test_vessel import output
+from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance import (
     AdoptionConformance,
     ArchiveConformance,
@@ -39,7 +40,7 @@ from tests.conformance import (
 from tests.conftest import configure, private_state
 
 
-class GvisorHarness(VesselHarness):
+class GvisorHarness(VmmHarness):
     def backend(self) -> GvisorBackend:
         return GvisorBackend(self.state_dir, supervisor=self.supervisor)
 
@@ -272,7 +273,7 @@ class _Listening(GvisorBackend):
 
     heard: tuple[bytes, ...] = ()
 
-    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         await super().rehearse(plan, instance)
         self.heard += (await output(instance, "hostname"),)
 

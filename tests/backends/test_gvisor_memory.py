@@ -13,12 +13,13 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
-from paddock.backends.vessel import VesselInstance
+from paddock.backends.vmm import VesselInstance
 from paddock.errors import PaddockError, UnsupportedError
+from paddock.backends.vmm import VmmInstance
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.supervisor._plan import JailPlan
 from paddock.vmm._saved import Saved
-from tests.backends.vessels import VesselHarness, furnished
+from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
 from tests.conftest import private_state
@@ -52,7 +53,7 @@ signal.pause()
 """
 
 
-class MemoryHarness(VesselHarness):
+class MemoryHarness(VmmHarness):
     def backend(self) -> GvisorBackend:
         return GvisorBackend(self.state_dir, supervisor=self.supervisor)
 
@@ -154,7 +155,7 @@ def test_a_sandbox_begins_where_a_baked_guest_stood_and_has_its_own_name_and_env
         for value in ("one", "two"):
             box = await family.begin(env={"MINE": value})
             assert (await box.sh("echo $MINE; hostname")).text.split() == [value, box.plan.hostname]
-            assert isinstance(box.instance, VesselInstance)
+            assert isinstance(box.instance, VmmInstance)
             assert (await (await box.instance.control()).ask("ping", dict))["restored"]
 
     play(sandboxes, test)
@@ -264,7 +265,7 @@ def test_a_copy_of_another_shape_goes_on_with_its_files(sandboxes: MemoryHarness
         child = await family.create(await family.copied(parent, spec=other))
         assert (await child.sh("cat /home/user/kept; ulimit -n")).text == "kept\n512"
         assert await child.matching("98765") == []
-        assert isinstance(child.instance, VesselInstance)
+        assert isinstance(child.instance, VmmInstance)
         said = (await (await child.instance.control()).ask("log", dict))["log"]
         assert "only the files go on" in said
 

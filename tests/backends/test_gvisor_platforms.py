@@ -19,7 +19,7 @@ from paddock.backends.gvisor._bundle import flags
 from paddock.errors import LevelUnavailableError, ResourceExhaustedError
 from paddock.linux import processes
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
-from tests.backends.vessels import furnished
+from tests.backends.vmms import furnished
 from tests.conformance import Box
 from tests.conftest import configure, private_state
 from tests.linux.child import descriptors

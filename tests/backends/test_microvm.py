@@ -12,7 +12,7 @@ import pytest
 
 from paddock.errors import PaddockError
 from paddock.model import Limit, Mount
-from paddock.storage._memories import Memories
+from paddock.storage.pool.memories import Memories
 from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.backends.test_waiting import Room, state_of
 from tests.backends.test_waiting_trees import Desk

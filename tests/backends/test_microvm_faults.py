@@ -15,8 +15,8 @@ from paddock.backends.microvm._backend import MicrovmInstance
 from paddock.errors import PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.linux import processes
 from paddock.model import ExecId, ExecSpec
-from paddock.storage import _memories
-from paddock.storage._memories import PREFIX, Memories
+from paddock.storage.pool import memories
+from paddock.storage.pool.memories import PREFIX, Memories
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
 from tests.backends.microvms import Family, MicrovmHarness, play
@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_while_it_is_saved_fails_the_copy_alone(
             pytest.skip("nothing limits the size of a tree here")
         await parent.sh("echo kept > /tmp/kept")
         with monkeypatch.context() as context:
-            context.setattr(_memories, "_MORE_BYTES", (1 << 20) - (256 << 20))
+            context.setattr(memories, "_MORE_BYTES", (1 << 20) - (256 << 20))
             with pytest.raises(ResourceExhaustedError, match="no room"):
                 await family.fork(parent)
         assert family.harness.pool.names() == before

@@ -13,10 +13,10 @@ import pytest
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.container._records import Records
 from paddock.model import SandboxId
-from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._worker import Worker
-from tests.backends.test_vessel import harness  # noqa: F401 (a fixture)
-from tests.backends.vessels import VesselHarness
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import Progress, Recipe
+from tests.backends.test_vmm import harness  # noqa: F401 (a fixture)
+from tests.backends.vmms import VmmHarness
 
 _SECONDS = 60
 
@@ -31,7 +31,7 @@ def with_one_thread(play: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_is_baked_has_the_threads_that_it_needs_however_many_wait_for_it(harness: VesselHarness) -> None:  # noqa: F811
+def test_what_is_baked_has_the_threads_that_it_needs_however_many_wait_for_it(harness: VmmHarness) -> None:  # noqa: F811
     async def play() -> None:
         backend = harness.backend()
         loop = asyncio.get_running_loop()

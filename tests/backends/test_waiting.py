@@ -18,15 +18,15 @@ import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vessel import VesselBackend, VesselInstance
+from paddock.backends.vmm import VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._trees import WAITING
+from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
-from tests.backends.test_vessel import output
-from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
+from tests.backends.test_vmm import output
+from tests.backends.vmms import PlainVmm, VmmHarness, pool_of, processes
 from tests.conformance import eventually
 from tests.conftest import private_state
 
@@ -34,13 +34,13 @@ LIMITS = Limits(disk_mib=256)
 
 
 @contextmanager
-def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
+def vmms(*, for_tests: bool) -> Generator[VmmHarness]:
     with private_state() as state_dir:
         config = prepare(state_dir)
         pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
-        found = VesselHarness(state_dir, pool, Templates(pool))
+        found = VmmHarness(state_dir, pool, Templates(pool))
         try:
-            reason = PlainVessel(found.state_dir).probe()
+            reason = PlainVmm(found.state_dir).probe()
             if reason is not None:
                 pytest.skip(f"no jail here: {reason}")
             yield found
@@ -49,18 +49,18 @@ def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
 
 
 @pytest.fixture(scope="module")
-def harness() -> Generator[VesselHarness]:
-    with vessels(for_tests=False) as found:
+def harness() -> Generator[VmmHarness]:
+    with vmms(for_tests=False) as found:
         yield found
 
 
 class Room:
-    """A backend whose vessels wait, and the sandboxes that are made with it."""
+    """A backend whose VMMs wait, and the sandboxes that are made with it."""
 
-    def __init__(self, harness: VesselHarness, backend: VesselBackend) -> None:
+    def __init__(self, harness: VmmHarness, backend: VmmBackend) -> None:
         self.harness, self.backend = harness, backend
         self.plans: list[SandboxPlan] = []
-        self._instances: list[VesselInstance] = []
+        self._instances: list[VmmInstance] = []
         backend.waiting.quiet_seconds = 0.0
         backend.waiting.count, backend.waiting.from_create = 1, 1
 
@@ -69,7 +69,7 @@ class Room:
         self.plans.append(await self.harness.plan(spec))
         return self.plans[-1]
 
-    async def create(self, plan: SandboxPlan | None = None) -> VesselInstance:
+    async def create(self, plan: SandboxPlan | None = None) -> VmmInstance:
         self._instances.append(await self.backend.create(plan or await self.plan()))
         return self._instances[-1]
 
@@ -100,10 +100,10 @@ class Room:
             self.harness.pool.delete(plan.tree)
 
 
-def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
+def play(harness: VmmHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
     async def main() -> None:
         supervisor = SupervisorClient(harness.state_dir, for_tests=True) if for_tests else harness.supervisor
-        room = Room(harness, PlainVessel(harness.state_dir, supervisor=supervisor))
+        room = Room(harness, PlainVmm(harness.state_dir, supervisor=supervisor))
         try:
             await scene(room)
         finally:
@@ -117,14 +117,14 @@ def state_of(room: Room, id: str) -> dict[str, Any]:
     return json.loads((room.harness.state_dir / layout.RUN / id / "state.json").read_bytes())
 
 
-def test_a_create_takes_what_waits_and_all_of_it_is_the_sandboxes_own(harness: VesselHarness) -> None:
+def test_a_create_takes_what_waits_and_all_of_it_is_the_sandboxes_own(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
-        vessel = state_of(room, id)
+        vmm = state_of(room, id)
         plan = await room.plan(env={"GREETING": "hello", "HOME": "/nowhere"}, idle_seconds=900.0)
         instance = await room.create(plan)
         record = state_of(room, plan.id)
-        assert record["pid"] == vessel["pid"], "it was not made anew"
+        assert record["pid"] == vmm["pid"], "it was not made anew"
         assert (record["id"], record["tree"], record["kind"]) == (plan.id, plan.tree, "plain")
         assert (record["deadline"], record["idle_seconds"]) == (plan.deadline, 900.0)
         assert await output(instance, "sh", "-c", "echo $GREETING $HOME > ~/mine; cat ~/mine") == b"hello /home/user\n"
@@ -140,14 +140,14 @@ def test_a_create_takes_what_waits_and_all_of_it_is_the_sandboxes_own(harness: V
     play(harness, scene)
 
 
-def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness: VesselHarness) -> None:
+def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         first = state_of(room, id)["pid"]
         plan = await room.plan(env={"GREETING": "hello"})
         await (await room.backend.create(plan)).aclose()
         await room.backend.aclose()
-        later = PlainVessel(harness.state_dir, supervisor=harness.supervisor)
+        later = PlainVmm(harness.state_dir, supervisor=harness.supervisor)
         try:
             adopted = await later.adopt(plan.id)
             assert adopted is not None
@@ -161,7 +161,7 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
     play(harness, scene)
 
 
-def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_supervisor_is_dead(harness: VesselHarness) -> None:
+def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_supervisor_is_dead(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         await room.stock()
         plan = replace(await room.plan(), deadline=proc.boottime() + 4.0)
@@ -181,7 +181,7 @@ def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_supervisor_is_dead
     play(harness, scene)
 
 
-def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: VesselHarness) -> None:
+def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         without = state_of(room, id)["pid"]
@@ -204,7 +204,7 @@ def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: Ves
     play(harness, scene)
 
 
-def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarness) -> None:
+def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         room.backend.waiting.from_create = 2
         await (await room.create()).kill()
@@ -217,10 +217,10 @@ def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarne
     play(harness, scene)
 
 
-def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -> None:
+def test_another_service_sees_no_sandbox_in_what_waits(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
-        other = PlainVessel(harness.state_dir, supervisor=harness.supervisor)
+        other = PlainVmm(harness.state_dir, supervisor=harness.supervisor)
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None
@@ -232,7 +232,7 @@ def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -
 
 
 @pytest.mark.parametrize("what", ["limits", "mounts", "trees", "protect", "written"])
-def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VesselHarness, what: str, tmp_path: Path) -> None:
+def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VmmHarness, what: str, tmp_path: Path) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         plan = await room.plan()
@@ -266,11 +266,11 @@ def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VesselHarne
     play(harness, scene)
 
 
-def test_one_that_died_in_waiting_costs_nobody_a_sandbox(harness: VesselHarness) -> None:
+def test_one_that_died_in_waiting_costs_nobody_a_sandbox(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         room.backend.waiting.count = 0
-        os.kill(processes(id)["pilot"], signal.SIGKILL)
+        os.kill(processes(id)["controller"], signal.SIGKILL)
         plan = await room.plan()
         assert await output(await room.create(plan), "echo", "here") == b"here\n"
 
@@ -282,7 +282,7 @@ def test_one_that_died_in_waiting_costs_nobody_a_sandbox(harness: VesselHarness)
     play(harness, scene)
 
 
-def test_of_two_that_come_at_once_each_has_a_sandbox_of_its_own(harness: VesselHarness) -> None:
+def test_of_two_that_come_at_once_each_has_a_sandbox_of_its_own(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         first = state_of(room, id)["pid"]
@@ -299,14 +299,14 @@ def test_of_two_that_come_at_once_each_has_a_sandbox_of_its_own(harness: VesselH
 _KILLED = """
 import asyncio, sys
 from pathlib import Path
-from tests.backends.test_waiting import Room, VesselHarness, PlainVessel, Templates, open_pool, pool_of, prepare
+from tests.backends.test_waiting import Room, VmmHarness, PlainVmm, Templates, open_pool, pool_of, prepare
 
 state_dir = Path(sys.argv[1])
 pool = open_pool(state_dir, prepare(state_dir), pool_of(state_dir))
-room_of = VesselHarness(state_dir, pool, Templates(pool))
+room_of = VmmHarness(state_dir, pool, Templates(pool))
 
 async def main():
-    room = Room(room_of, PlainVessel(state_dir))
+    room = Room(room_of, PlainVmm(state_dir))
     print(await room.stock(), flush=True)
     await asyncio.Event().wait()
 
@@ -314,7 +314,7 @@ asyncio.run(main())
 """
 
 
-def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: VesselHarness) -> None:
+def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: VmmHarness) -> None:
     async def scene(room: Room) -> None:
         service = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _KILLED, str(harness.state_dir), stdout=subprocess.PIPE
@@ -342,7 +342,7 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Ve
 
 
 def test_one_that_was_just_being_begun_when_its_service_ended_leaves_no_tree(
-    harness: VesselHarness, monkeypatch: pytest.MonkeyPatch
+    harness: VmmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
 

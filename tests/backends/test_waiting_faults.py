@@ -6,24 +6,22 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.backends.vessel._instance import VesselInstance
+from paddock.backends.vmm._instance import VmmInstance
 from paddock.errors import SandboxError
 from tests.backends.test_killed_agent import alive
-from tests.backends.test_vessel import output
-from tests.backends.test_waiting import Room, play, state_of, vessels
-from tests.backends.vessels import VesselHarness
+from tests.backends.test_vmm import output
+from tests.backends.test_waiting import Room, play, state_of, vmms
+from tests.backends.vmms import VmmHarness
 
 
 @pytest.fixture(scope="module")
-def fragile() -> Generator[VesselHarness]:
-    with vessels(for_tests=True) as found:
+def fragile() -> Generator[VmmHarness]:
+    with vmms(for_tests=True) as found:
         yield found
 
 
 @pytest.mark.parametrize("step", ["rename", "written", "rename!", "written!"])
-def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(
-    fragile: VesselHarness, step: str
-) -> None:
+def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(fragile: VmmHarness, step: str) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         first = state_of(room, id)["pid"]
@@ -41,14 +39,14 @@ def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(
 
 
 def test_while_it_is_handed_over_neither_tree_is_taken_for_what_nobody_keeps(
-    fragile: VesselHarness, monkeypatch: pytest.MonkeyPatch
+    fragile: VmmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
         room.backend.waiting.count = 0
         pool, asked = await room.backend.trees(), list[str]()
 
-        async def refused(*_: object) -> VesselInstance:
+        async def refused(*_: object) -> VmmInstance:
             asked.append(id)
             assert id in pool.in_use
             raise SandboxError("it could not be handed over")

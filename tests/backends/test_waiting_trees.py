@@ -15,12 +15,12 @@ from paddock.backends import SandboxPlan, TreeMount
 from paddock.errors import PaddockError
 from paddock.model import Mount, MountMode, Noun, mint
 from tests.backends.test_killed_agent import alive
-from tests.backends.test_vessel import output
-from tests.backends.test_waiting import Room, state_of, vessels
-from tests.backends.vessels import PlainVessel, VesselHarness
+from tests.backends.test_vmm import output
+from tests.backends.test_waiting import Room, state_of, vmms
+from tests.backends.vmms import PlainVmm, VmmHarness
 
 
-class LateVessel(PlainVessel):
+class LateVmm(PlainVmm):
     late_trees = True
 
 
@@ -40,14 +40,14 @@ class Desk(Room):
 
 
 @pytest.fixture(scope="module")
-def harness() -> Generator[VesselHarness]:
-    with vessels(for_tests=True) as found:
+def harness() -> Generator[VmmHarness]:
+    with vmms(for_tests=True) as found:
         yield found
 
 
-def play(harness: VesselHarness, scene: Callable[[Desk, str], Awaitable[None]]) -> None:
+def play(harness: VmmHarness, scene: Callable[[Desk, str], Awaitable[None]]) -> None:
     async def main() -> None:
-        desk = Desk(harness, LateVessel(harness.state_dir, for_tests=True))
+        desk = Desk(harness, LateVmm(harness.state_dir, for_tests=True))
         workspace = desk.workspace()
         try:
             await scene(desk, workspace)
@@ -59,19 +59,19 @@ def play(harness: VesselHarness, scene: Callable[[Desk, str], Awaitable[None]]) 
     asyncio.run(main())
 
 
-def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: VesselHarness) -> None:
+def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: VmmHarness) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         first = await desk.create(await desk.over(workspace))
         assert await output(first, "sh", "-c", "mkdir a; echo good > a/b; id -u > who") == b""
         await first.kill()
         await desk.backend.waiting.settled()
         (id,) = desk.waiting()
-        vessel = state_of(desk, id)
-        assert vessel["trees"] == {}, "what waits is over nobody's workspace"
+        vmm = state_of(desk, id)
+        assert vmm["trees"] == {}, "what waits is over nobody's workspace"
         plan = await desk.over(workspace)
         second = await desk.create(plan)
         record = state_of(desk, plan.id)
-        assert record["pid"] == vessel["pid"], "it was not made anew"
+        assert record["pid"] == vmm["pid"], "it was not made anew"
         assert record["trees"] == {workspace: 1 << 30}, "the supervisor watches its ceiling"
         script = "cat a/b; echo more > a/c; stat -c %u who | cmp - who; grep -c ' /workspace ' /proc/self/mountinfo"
         assert await output(second, "sh", "-c", script) == b"good\n1\n"
@@ -82,7 +82,7 @@ def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: Vesse
     play(harness, scene)
 
 
-def test_what_its_policy_protects_is_kept(harness: VesselHarness) -> None:
+def test_what_its_policy_protects_is_kept(harness: VmmHarness) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         first = await desk.create(await desk.over(workspace))
         assert await output(first, "sh", "-c", "mkdir a; echo good > a/b") == b""
@@ -100,7 +100,7 @@ def test_what_its_policy_protects_is_kept(harness: VesselHarness) -> None:
     play(harness, scene)
 
 
-def test_directories_of_the_host_are_mounted_as_they_were_asked_for(harness: VesselHarness, tmp_path: Path) -> None:
+def test_directories_of_the_host_are_mounted_as_they_were_asked_for(harness: VmmHarness, tmp_path: Path) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         names = ("cow", "ro", "rw")
         for name in names:
@@ -118,7 +118,7 @@ def test_directories_of_the_host_are_mounted_as_they_were_asked_for(harness: Ves
     play(harness, scene)
 
 
-def test_what_was_written_over_such_a_directory_before_is_not_lost(harness: VesselHarness, tmp_path: Path) -> None:
+def test_what_was_written_over_such_a_directory_before_is_not_lost(harness: VmmHarness, tmp_path: Path) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         plan = await desk.plan(mounts=(Mount(source=str(tmp_path)),))
         harness.pool.add_mounts(plan.tree, 1)
@@ -135,7 +135,7 @@ def test_what_was_written_over_such_a_directory_before_is_not_lost(harness: Vess
     play(harness, scene)
 
 
-def test_a_directory_that_is_not_there_fails_the_create_with_its_name(harness: VesselHarness, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_fails_the_create_with_its_name(harness: VmmHarness, tmp_path: Path) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         await desk.stock()
         desk.backend.waiting.count = 0
@@ -147,7 +147,7 @@ def test_a_directory_that_is_not_there_fails_the_create_with_its_name(harness: V
 
 
 @pytest.mark.parametrize("step", ["mounts", "mounts!", "rename!", "written!"])
-def test_a_claim_that_fails_leaves_the_workspace_to_the_one_that_is_made(harness: VesselHarness, step: str) -> None:
+def test_a_claim_that_fails_leaves_the_workspace_to_the_one_that_is_made(harness: VmmHarness, step: str) -> None:
     async def scene(desk: Desk, workspace: str) -> None:
         id = await desk.stock()
         first = state_of(desk, id)["pid"]

@@ -129,14 +129,14 @@ def test_importing_the_client_loads_nothing_of_the_daemon() -> None:
 
 
 def test_the_daemon_loads_nothing_before_it_is_asked_for_it() -> None:
-    """Each of these takes as long as several sandboxes: the pilot and the supervisor are other processes."""
+    """Each of these takes as long as several sandboxes: the controller and the supervisor are other processes."""
     needed = (
         "paddock.daemon.main.start, paddock.backends.jail, paddock.policy, paddock.daemon.main.service, paddock.storage"
     )
     heavy = (
         "importlib.metadata",
         "paddock.client._unpack",
-        "paddock.vmm._pilot",
+        "paddock.vmm.controller",
         "paddock.supervisor._serve",
         "sqlalchemy",
         "tarfile",

@@ -12,7 +12,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
-from tests.backends.vessels import furnished
+from tests.backends.vmms import furnished
 from tests.conformance import (
     AdoptionConformance,
     ArchiveConformance,

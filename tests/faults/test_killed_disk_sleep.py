@@ -28,7 +28,7 @@ from paddock import Sandbox, Workspace
 from paddock.client import default_transport
 from paddock.errors import ResourceExhaustedError, SandboxDiedError, UnsupportedError
 from paddock.linux import processes
-from paddock.storage import _image
+from paddock.storage.pool import _image
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
 from tests.conftest import SandboxFactory, live_sandboxes, supervisors

@@ -6,8 +6,8 @@ import ctypes
 import sys
 from typing import Any
 
-from paddock.storage._jobs import MEMORY_BYTES
-from paddock.storage.images import _building
+from paddock.storage.pool._jobs import MEMORY_BYTES
+from paddock.storage.templates.images import _building
 
 STEP = 0
 """Before which operation on files `dying` dies."""

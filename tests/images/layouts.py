@@ -16,7 +16,7 @@ from typing import Any
 
 import zstandard
 
-from paddock.storage.images._documents import architecture
+from paddock.storage.templates.images._documents import architecture
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -26,10 +26,17 @@ from paddock.errors import (
 )
 from paddock.model import User
 from paddock.storage import Pool
-from paddock.storage.images import ImageLimits, Images, _tar
-from paddock.storage.images._documents import Config, Manifest, SavedImage, decode, decode_config, decode_index
-from paddock.storage.images._images import Record
-from paddock.storage.images._reference import parse
+from paddock.storage.templates.images import ImageLimits, Images, _tar
+from paddock.storage.templates.images._documents import (
+    Config,
+    Manifest,
+    SavedImage,
+    decode,
+    decode_config,
+    decode_index,
+)
+from paddock.storage.templates.images._images import Record
+from paddock.storage.templates.images._reference import parse
 from tests.conformance.trees import Root
 from tests.images.layouts import (
     GROUP,
@@ -131,7 +138,7 @@ def saved(path: Path, *layers: bytes, names: tuple[str, ...] = ("docker.io/libra
 
 
 def machine() -> str:
-    from paddock.storage.images._documents import architecture
+    from paddock.storage.templates.images._documents import architecture
 
     return architecture()
 

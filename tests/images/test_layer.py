@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
-from paddock.storage._removal import remove
-from paddock.storage.images import _layer, _tar
-from paddock.storage.images._limits import ImageLimits
-from paddock.storage.images._source import Piece, Stored, Unpacked
+from paddock.storage.pool.removal import remove
+from paddock.storage.templates.images import _layer, _tar
+from paddock.storage.templates.images.limits import ImageLimits
+from paddock.storage.templates.images._source import Piece, Stored, Unpacked
+from paddock.storage.templates.images import _tar
+from paddock.storage.templates.images.layer import LayerWriter, Left
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow
 from tests.orphans import descriptors, wait_until
@@ -33,13 +35,13 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_000) -> _layer.Left:
-    left = _layer.Left()
+def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_000) -> Left:
+    left = Left()
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     before = descriptors()
     try:
         budget = ImageLimits(entries=entries).budget(1 << 30)
-        _layer.Layer(fd, base, budget, left).apply(Slow(data))
+        LayerWriter(fd, base, budget, left).apply(Slow(data))
     finally:
         assert wait_until(lambda: descriptors() <= before), "a descriptor was left open"
         os.close(fd)

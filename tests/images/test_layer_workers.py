@@ -10,17 +10,17 @@ import pytest
 
 from paddock.errors import ImageInvalidError, InternalError, ResourceExhaustedError
 from paddock.storage import Pool
-from paddock.storage._worker import Worker
-from paddock.storage.images._images import Images
-from paddock.storage.images._limits import ImageLimits
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.images._images import Images
+from paddock.storage.templates.images.limits import ImageLimits
 from tests.images.layouts import directory, layer, member, write_layout
 from tests.images.test_images import BASE, UPPER, silent
 
 _PATCHED = (
     "import sys,json;o=json.loads(sys.argv[1]);sys.path[:]=o.pop('path');"
     "from tests.images import dying;dying.STEP={step};"
-    "from paddock.storage.images import _building;_building._lay=dying.{work};"
-    "from paddock.storage._jobs import serve;serve(**o)"
+    "from paddock.storage.templates.images import _building;_building._lay=dying.{work};"
+    "from paddock.storage.pool._jobs import serve;serve(**o)"
 )
 
 
@@ -30,7 +30,7 @@ def play(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generat
 
     def play(reference: str, work: str = "lay", step: int = 0) -> str:
         pool.worker.close()
-        monkeypatch.setattr("paddock.storage._worker._BOOTSTRAP", _PATCHED.format(work=work, step=step))
+        monkeypatch.setattr("paddock.storage.pool.worker._BOOTSTRAP", _PATCHED.format(work=work, step=step))
         images = Images(pool, tmp_path / "state", limits=ImageLimits(unpacked_bytes=64 << 20, entries=3000))
         return images.get(reference, silent).tree
 

@@ -15,7 +15,7 @@ import pytest
 
 from paddock.errors import ImageInvalidError, NotFoundError, PaddockError, PlatformError, RequestError
 from paddock.storage import Pool, open_pool, prepare
-from paddock.storage.images import Images
+from paddock.storage.templates.images import Images
 from tests.conformance.trees import Root
 from tests.images.layouts import INDEX, MANIFEST, LayoutWriter, directory, encoded, layer, member
 from tests.images.registries import Registry, debians, serving, tag

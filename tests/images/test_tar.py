@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.errors import ImageInvalidError
-from paddock.storage.images._tar import Reader
+from paddock.storage.templates.images._tar import Reader
 from paddock.wire.tar import Entry
 from tests.images.layouts import layer, member
 

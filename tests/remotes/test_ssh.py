@@ -16,8 +16,8 @@ import pytest
 
 from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError, PlatformError, PolicyDeniedError
 from paddock.model import Acquired
-from paddock.storage.repositories import Login, parse
-from paddock.storage.repositories._ambient import ambient
+from paddock.storage.git import Login, parse
+from paddock.storage.git._ambient import ambient
 from tests.conftest import SandboxFactory
 from tests.remotes.leaks import in_files
 from tests.remotes.ssh_host import SSHD, SshHost, agent, make_key, serving
@@ -104,7 +104,7 @@ def test_an_agent_is_asked_for_signatures_and_for_nothing_else(
 
 
 def test_what_is_confined_gets_an_agent_to_sign_and_not_to_change(directory: Path) -> None:
-    from paddock.storage.repositories._confined import Agent
+    from paddock.storage.git._confined import Agent
 
     with agent(directory, make_key(directory / "key")) as path:
         serving = Agent(str(path)).serve(str(directory / "offered"))

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PlatformError
+from paddock.storage.git import Credential
 from tests.repositories.git_servers import ENVIRONMENT, HttpServer, Origin, address
 from tests.repositories.shelf import ALICE, BOB, Shelf
 
-from paddock.storage.repositories import Credential, pins  # isort: skip
+from paddock.storage.git import pins  # isort: skip
 
 
 def git(repository: Path, *arguments: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PlatformError, ResourceExhaustedError
-from paddock.storage.repositories import Bounds, pins
-from paddock.storage.repositories._process import run
+from paddock.storage.git import Bounds, pins
+from paddock.storage.git._process import run
 from tests.repositories.git_servers import Origin, address, files_below
 from tests.repositories.shelf import STRANGER, Shelf
 
@@ -308,7 +308,7 @@ _LOOK = (
 @pytest.mark.both
 async def test_the_hosts_git_sees_and_may_do_little(shelf: Shelf, tmp_path: Path) -> None:
     """Should a remote take it over: no file of the machine, no process, no capability, no environment of ours."""
-    from paddock.storage.repositories._process import GIT_ID, Place, run
+    from paddock.storage.git._process import GIT_ID, Place, run
 
     (shelf.directory / "rp_x").mkdir(parents=True)
     (tmp_path / "secret").write_text("s3cret")

@@ -324,7 +324,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
 ) -> None:
     """The base of a public repository is everybody's: what is in it must be, too."""
     from paddock.storage import repositories
-    from paddock.storage.repositories import _remote
+    from paddock.storage.git import _remote
 
     async def credential(remote: Any) -> Any:
         return repositories.Credential("alice", "s3cret")

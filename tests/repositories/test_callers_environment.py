@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from paddock.model.caller import ENVIRONMENT
-from paddock.storage.repositories import Credential, parse
-from paddock.storage.repositories._ambient import (
+from paddock.storage.git import Credential, parse
+from paddock.storage.git._ambient import (
     _login,  # pyright: ignore[reportPrivateUsage]
     ambient,
 )
-from paddock.storage.repositories._process import _environment  # pyright: ignore[reportPrivateUsage]
+from paddock.storage.git._process import _environment  # pyright: ignore[reportPrivateUsage]
 
 REMOTE, _ = parse("https://git.example/app", local=True)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidArgumentError, NotFoundError, PolicyDeniedError
-from paddock.storage.repositories import Credential, check_ref, parse, web
-from paddock.storage.repositories._ambient import header, told
+from paddock.storage.git import Credential, check_ref, parse, web
+from paddock.storage.git._ambient import header, told
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from paddock.errors import (
     UnsupportedError,
 )
 from paddock.model import PullRequest
-from paddock.storage.forges import Forge, open_forge
-from paddock.storage.repositories import Credential, parse
+from paddock.storage.git import Credential, parse
+from paddock.storage.git.forges import Forge, open_forge
 
 CREDENTIAL = Credential("me", TOKEN)
 DIALECTS = pytest.mark.parametrize("dialect", ["github", "gitea"])

@@ -17,7 +17,7 @@ from paddock import Mount, MountMode, Sandbox, local
 from paddock.client._promote import promote
 from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.model import ChangeKind, ListAudit, PromotionPlan
-from paddock.storage._patch import Side, Work, piece
+from paddock.storage.diff._patch import Side, Work, piece
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 

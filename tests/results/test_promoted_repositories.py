@@ -15,8 +15,8 @@ import pytest
 
 from paddock.client._promote import promote as write
 from paddock.errors import InvalidStateError
-from paddock.storage._git_names import is_dot_git, names_only_work
-from paddock.storage._mount_changes import mount_changes
+from paddock.storage.diff._git_names import is_dot_git, names_only_work
+from paddock.storage.diff.mount_changes import mount_changes
 from tests.results.test_mount_results import git
 
 # Shell in the sandbox's layer, which covers the directory of the host: $EVIL is the program that must not run.

@@ -47,7 +47,9 @@ from paddock.model import (
 )
 from paddock.model.caller import PROCESS
 from paddock.policy import local_policy
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.service import Service
+from paddock.service._recover import PERIOD_SECONDS
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 
 ME = Principal(f"local:{os.getuid()}")

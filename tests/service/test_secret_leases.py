@@ -35,7 +35,10 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import Policy
-from paddock.storage.secret_sources import Fetched
+from paddock.storage.secrets import Fetched
+from paddock.service import Service
+from paddock.service._clock import Clock
+from paddock.service._secret_leases import Leases
 
 VALUE = b"correct-horse-battery-staple"
 BIND = Binding(host="api.test", header="Authorization")
@@ -233,7 +236,7 @@ async def test_what_is_renewed_is_what_holds_by_then(rig: Rig, monkeypatch: pyte
         begun.set()
         await own.wait()
 
-    monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
+    monkeypatch.setattr("paddock.storage.secrets.Fetcher.fetch", fetch)
     monkeypatch.setattr("paddock.daemon.access.secrets._sleep", sleep)
     async with rig.service() as service:
         first = {"TOKEN": SecretRule(source=SecretSource(file="/first"), bind=BIND)}
@@ -273,7 +276,7 @@ async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: p
         if len(naps) > 4:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
+    monkeypatch.setattr("paddock.storage.secrets.Fetcher.fetch", fetch)
     monkeypatch.setattr("paddock.daemon.access.secrets._sleep", sleep)
     clock = Clock(wall=lambda: now[0], boottime=lambda: now[0])
     async with rig.service(clock=clock) as service:

@@ -47,7 +47,9 @@ from paddock.model import (
     WorkspaceStatus,
 )
 from paddock.model.exec import ExecSpec
-from paddock.storage._kept import KeptArchives
+from paddock.storage.pool.kept import KeptArchives
+from paddock.service import Service
+from paddock.service._store import Kept, WorkspaceRow
 
 
 class CopiedKeeping:

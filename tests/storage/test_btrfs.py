@@ -17,7 +17,7 @@ from paddock.errors import InvalidStateError, NotConfiguredError, PlatformError,
 from paddock.linux import btrfs
 from paddock.model import PoolSpace
 from paddock.storage import open_pool
-from paddock.storage._btrfs import BtrfsPool
+from paddock.storage.pool._btrfs import BtrfsPool
 from tests.conformance.trees import Root, everything_in, exit_code, in_child
 from tests.storage.drivers import GIB, Supervisor, prepare
 

@@ -11,7 +11,7 @@ import pytest
 
 from paddock.errors import NotConfiguredError
 from paddock.storage import PoolConfig, open_pool
-from paddock.storage._directories import CopyPool
+from paddock.storage.pool._directories import CopyPool
 from tests.conformance.pool import PoolConformance
 from tests.storage.drivers import DriverHarness
 

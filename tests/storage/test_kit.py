@@ -1,4 +1,4 @@
-"""The kit: the pilot with a Python that needs nothing of the place where it is seen."""
+"""The kit: the controller with a Python that needs nothing of the place where it is seen."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 
 from paddock.backends.guest import program
-from paddock.backends.vessel import Control
+from paddock.backends.vmm import Control
 from paddock.storage import Templates, open_pool, prepare
-from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
-from paddock.storage._recipe import Manifest
+from paddock.storage.templates.kit import COMMAND, PLACE, manifest, recipe
+from paddock.storage.templates.recipe import Manifest
 from paddock.vmm._control import pack_orders
 from tests.conformance.trees import Root
 
@@ -38,7 +38,7 @@ def _write(root: Path, files: Manifest) -> None:
             place.chmod(entry.mode)
 
 
-def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tmp_path: Path) -> None:
+def test_the_controller_serves_where_there_is_nothing_but_the_kit(files: Manifest, tmp_path: Path) -> None:
     _write(tmp_path / PLACE.lstrip("/"), files)
     for name in ("dev", "proc"):
         (tmp_path / name).mkdir()
@@ -52,7 +52,7 @@ def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tm
     async def main() -> dict[str, object]:
         ours, theirs = socket.socketpair()
         with theirs:
-            pilot = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
+            controller = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno())
         ours.sendall(pack_orders(told))
         control = Control(ours)
         try:
@@ -60,13 +60,13 @@ def test_the_pilot_serves_where_there_is_nothing_but_the_kit(files: Manifest, tm
                 return await control.ask("ping", dict)
         finally:
             control.close()
-            pilot.kill()
-            await pilot.wait()
+            controller.kill()
+            await controller.wait()
 
     assert len(cast("list[int]", asyncio.run(main())["children"])) == 1
 
 
-def test_only_what_the_pilot_uses_is_in_it(files: Manifest) -> None:
+def test_only_what_the_controller_uses_is_in_it(files: Manifest) -> None:
     sources = [path for path in files if path.endswith(".py")]
     assert sources == [], "it is byte-compiled"
     standard = [path for path in files if path.startswith(f"lib/python3.{sys.version_info[1]}/")]

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.storage import Pool
-from paddock.storage._memories import PLACE, Memories
+from paddock.storage.pool.memories import PLACE, Memories
 from tests.storage.drivers import DriverHarness
 
 BASE, MACHINE, IMAGE = "tp_baked", "sb_1", "mm_1"

@@ -11,8 +11,9 @@ import pytest
 
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError, PlatformError
 from paddock.linux import loop
-from paddock.storage import _directories, _probe, open_pool, prepare
-from paddock.storage._config import Reason
+from paddock.storage import open_pool, prepare
+from paddock.storage.pool import _directories, probe
+from paddock.storage.pool.config import Reason
 from paddock.supervisor import layout
 from tests.storage.drivers import GIB, Supervisor
 from tests.storage.faults import killed_before_step
@@ -101,9 +102,9 @@ def test_what_was_refused_at_first_is_looked_at_again_while_there_are_no_trees(
     """As when user namespaces were forbidden, and are not any more."""
     refusal = Reason(way="overlay", why="forbidden")
     for name in ("native_btrfs", "image_possible", "overlay"):
-        monkeypatch.setattr(_probe, name, lambda *_: refusal)
+        monkeypatch.setattr(probe, name, lambda *_: refusal)
     assert prepare(state_dir).driver == "copy"
-    monkeypatch.setattr(_probe, "overlay", lambda _: None)
+    monkeypatch.setattr(probe, "overlay", lambda _: None)
     monkeypatch.setattr(_directories, "probe_overlay", lambda _: None)
     tree = state_dir / "pool" / "ws_1"
     tree.mkdir()

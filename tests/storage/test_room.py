@@ -17,7 +17,7 @@ from paddock.errors import NotConfiguredError, PlatformError, ResourceExhaustedE
 from paddock.linux import loop
 from paddock.model import Check
 from paddock.storage import Pool, PoolConfig, open_pool, prepare
-from paddock.storage._config import store
+from paddock.storage.pool.config import store
 from tests.conformance.pool import PoolConformance
 from tests.conformance.trees import Root
 from tests.orphans import wait_until

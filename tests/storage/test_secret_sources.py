@@ -16,8 +16,8 @@ from secret_servers import PEM, VAULT_TOKEN, github, served, vault
 
 from paddock.errors import SecretUnavailableError
 from paddock.model import GitHubApp, SecretSource, SecretValue
-from paddock.storage.secret_sources import Fetched, Fetcher
-from paddock.storage.secret_sources._sources import Refused, from_command
+from paddock.storage.secrets import Fetched, Fetcher
+from paddock.storage.secrets._sources import Refused, from_command
 from tests import orphans
 
 VALUE = "correct-horse-battery-staple"

@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import NotConfiguredError, NotFoundError, UnsupportedError
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
-from paddock.storage._host import manifest, recipe
+from paddock.storage.templates._host import manifest, recipe
 from tests.conformance.trees import Root, exit_code, in_child
 from tests.storage.faults import killed_before_step
 

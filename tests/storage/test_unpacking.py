@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from paddock.storage import _debian
+from paddock.storage.templates import _debian
 
 Member = tuple[str, bytes, str]
 

@@ -14,7 +14,7 @@ import pytest
 
 from paddock.errors import NotConfiguredError, SecretUnavailableError
 from paddock.model.config import Config
-from paddock.storage._vault import (
+from paddock.storage.secrets.vault import (
     CommandKeys,
     FileKeys,
     KeyringKeys,

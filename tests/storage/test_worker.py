@@ -16,8 +16,8 @@ import pytest
 
 from paddock.errors import AlreadyExistsError, InternalError, ResourceExhaustedError
 from paddock.linux import caps, landlock, pidfd
-from paddock.storage._jobs import MEMORY_BYTES
-from paddock.storage._worker import Worker
+from paddock.storage.pool._jobs import MEMORY_BYTES
+from paddock.storage.pool.worker import Worker
 from tests.orphans import wait_until
 
 
@@ -215,7 +215,7 @@ def test_a_job_dies_with_the_program_that_wants_it_done(tmp_path: Path, worker: 
 
 
 def test_an_idle_worker_leaves_and_the_next_job_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.storage._worker._BOOTSTRAP", _IMPATIENT)
+    monkeypatch.setattr("paddock.storage.pool.worker._BOOTSTRAP", _IMPATIENT)
     worker = Worker(None)
     try:
         assert worker.confined(_square, (), 2) == 4

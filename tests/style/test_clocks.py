@@ -29,7 +29,7 @@ READERS = {
     "gateway/registries/files.py": "how old a release is, by the date that its registry gives",
     "linux/sizes.py": "`btime` of /proc/stat, from which programs count when a process began",
     "model/ids.py": "ids in the order of their making",
-    "storage/images/_images.py": "`pulled_at`",
+    "storage/templates/images/_images.py": "`pulled_at`",
     "daemon/upkeep/reports.py": "since when the daemon runs, as people say it",
     "daemon/clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }

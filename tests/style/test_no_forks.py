@@ -12,8 +12,8 @@ ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "storage", "
 FORKS = {
     "daemon/main/_process.py": "leaves its parent before it has a loop or a thread",
     "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
-    "storage/_jobs.py": "a program of its own, which the daemon executes",
-    "storage/repositories/_confined.py": "a program of its own, which the daemon executes",
+    "storage/pool/_jobs.py": "a program of its own, which the daemon executes",
+    "storage/git/_confined.py": "a program of its own, which the daemon executes",
 }
 _CALLS = {"fork", "forkpty", "user_namespace", "id_mapping_namespace"}
 

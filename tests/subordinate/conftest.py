@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paddock.linux.subordinate_ids import SubordinateIds, granted
-from paddock.storage._removal import remove
-from paddock.storage._worker import Worker
+from paddock.storage.pool.removal import remove
+from paddock.storage.pool.worker import Worker
 from tests.conftest import configure, live_sandboxes, private_state
 from tests.orphans import wait_until
 

@@ -14,7 +14,7 @@ from paddock.errors import NotConfiguredError
 from paddock.linux import subordinate_ids
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage import open_pool, prepare
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
 from paddock.supervisor.layout import ORDINARY_ID, POOL, SUPERVISOR_CONFIG
 from tests.conftest import configure
 

@@ -23,6 +23,6 @@ def test_every_test_that_is_named_exists() -> None:
 
 def test_the_most_exact_row_counts_and_a_test_that_changed_is_its_own() -> None:
     always = quick.tests_for([])
-    assert quick.tests_for(["src/paddock/storage/forges.py"]) == sorted([*always, "tests/results/test_forges.py"])
+    assert quick.tests_for(["src/paddock/storage/git/forges.py"]) == sorted([*always, "tests/results/test_forges.py"])
     assert quick.tests_for(["tests/policy/test_policy.py"]) == sorted([*always, "tests/policy/test_policy.py"])
     assert quick.tests_for(["README.md", "docs/tutorial.md", "tests/policy/test_that_was_deleted.py"]) == always

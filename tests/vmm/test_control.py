@@ -1,4 +1,4 @@
-"""What a pilot makes of the requests of a service, and a service of what a pilot answers."""
+"""What a controller makes of the requests of a service, and a service of what a controller answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paddock.backends._stillness import Stillness
-from paddock.backends.vessel import Control as Asking
+from paddock.backends.vmm import Control as Asking
 from paddock.errors import FileError, GuestLostError, GuestProtocolError, SandboxDiedError
 from paddock.vmm._control import Control
 from paddock.vmm._loop import Loop
@@ -84,7 +84,7 @@ def test_descriptors_that_nobody_takes_are_closed() -> None:
     ],
 )
 def test_a_service_believes_no_answer_that_is_none(wire: bytes, error: type[Exception]) -> None:
-    from paddock.backends.vessel._control import Environment
+    from paddock.backends.vmm._control import Environment
 
     async def main() -> None:
         ours, theirs = socket.socketpair()

@@ -1,11 +1,11 @@
-"""A process of the pilot's, forked from one that collects no garbage."""
+"""A process of the controller's, forked from one that collects no garbage."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from tests.vmm.pilots import SRC
+from tests.vmm.controllers import SRC
 
 FORKED = """
 import gc, sys

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.vmm.pilots import SRC
+from tests.vmm.controllers import SRC
 
-BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm._pilot; import paddock.vmm._process as g; "
+BEFORE = (
+    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.vmm._process as g; "
+)
 
 
 def run(code):
@@ -25,6 +27,6 @@ def test_a_fatal_seal_cannot_be_hidden_from():
     assert "colorsys" in found.stderr
 
 
-def test_a_pilot_needs_nothing_but_the_standard_library():
+def test_a_controller_needs_nothing_but_the_standard_library():
     found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.vmm')])")
     assert found.stdout == "['paddock']\n"

@@ -1,4 +1,4 @@
-"""A pilot as a program of its own, which somebody waits for."""
+"""A controller as a program of its own, which somebody waits for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.vmm.pilots import GUEST
+from tests.vmm.controllers import GUEST
 
 
 @pytest.mark.parametrize(
     "modules",
-    [("_pilot", "_pilot_microvm", "_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
+    [("controller", "_controller_microvm", "_qemu", "_shares"), ("controller", "_controller_gvisor")],
     ids=lambda m: m[-1],
 )
 def test_it_loads_nothing_of_the_library_that_costs_more_than_it_gives(modules: tuple[str, ...]) -> None:

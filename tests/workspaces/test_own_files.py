@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import ApprovalNeededError
-from paddock.storage._config import load
+from paddock.storage.pool.config import load
 from tests.conftest import SandboxFactory
 from tests.workspaces.conftest import Opener, Origin
 

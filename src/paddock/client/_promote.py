@@ -226,7 +226,7 @@ class _Writer:
 
 
 def _identity(info: os.stat_result) -> tuple[int, int, int]:
-    """As `storage._hostile.Node.identity`."""
+    """As `storage.pool.hostile.Node.identity`."""
     return info.st_ino, info.st_ctime_ns, info.st_size
 
 

@@ -18,7 +18,7 @@ from ._daemon import module_path
 
 _BOOTSTRAP = (
     "import sys,json;o=json.loads(sys.stdin.readline());sys.path[:0]=o['path'];"
-    "from paddock.storage._publish import main;main(o['state'],o['plan'])"
+    "from paddock.storage.git.publish import main;main(o['state'],o['plan'])"
 )
 
 

@@ -20,7 +20,7 @@ from paddock.model import Action, Principal
 from paddock.model.any_action import BY_TAG
 from paddock.model.config import Config
 from paddock.policy import Policy
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 
 from .backends import Backends
 from .clock import Clock
@@ -31,8 +31,8 @@ from .tasks import Tasks
 
 if TYPE_CHECKING:
     from paddock.storage import Templates
-    from paddock.storage.images import Images
-    from paddock.storage.repositories import Proof, Remote
+    from paddock.storage.templates.images import Images
+    from paddock.storage.git import Proof, Remote
 
     CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
     """How a principal authenticates to a remote. None: it doesn't."""

@@ -1,2 +1,4 @@
-"""What runs beside the inner wall of a vessel, out of the kit: the pilot, and what serves a machine its files. Standard
-library only; imports nothing of ours but itself."""
+"""The controller of a VMM, and what serves a virtual machine its files. Both run out of the kit.
+
+Standard library only; imports nothing of ours but itself.
+"""

@@ -1,6 +1,6 @@
-"""The pilot as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
+"""The controller as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
 
-CONFIG is an object in JSON: see `_pilot`. Without it that is said first on the standard input (`_control`).
+CONFIG is an object in JSON: see `controller`. Without it that is said first on the standard input (`_control`).
 """
 
 import sys
@@ -12,8 +12,8 @@ if not __package__:
     package = types.ModuleType("paddock_vmm")
     package.__path__ = [__file__.rpartition("/")[0] or "."]
     sys.modules["paddock_vmm"] = package
-    from paddock_vmm._pilot import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from paddock_vmm.controller import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 else:
-    from ._pilot import main
+    from .controller import main
 
 main(sys.argv[1:])  # pyright: ignore[reportUnknownArgumentType]

@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from ._loop import IN, OUT, Loop
 
-# The table of a view (`_view`): a head, then extents by their first block, then paths.
+# The table of a view (`_erofs`): a head, then extents by their first block, then paths.
 BLOCK = 4096
 HEAD = struct.Struct("<8sIIQ")
 EXTENT = struct.Struct("<IIQQQ")  # first block, place of the path, bytes, mtime (ns), inode
@@ -44,7 +44,7 @@ class Changed(OSError):
 
 
 class View:
-    """Reads the device that `_view` described. Files stay open for a while."""
+    """Reads the device that `_erofs` described. Files stay open for a while."""
 
     def __init__(self, metadata: str, table: str) -> None:
         self._metadata = os.open(metadata, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""What services ask of the pilot: a line of JSON for each request, and one for its answer, in any order.
+"""What services ask of the controller: a line of JSON for each request, and one for its answer, in any order.
 
 A request has an `id`, its `op`, and how many descriptors (`fds`) came with it. Its answer has that `id`, and `error`
-where it is refused. The first connection begins with the pilot's orders: a length of four bytes, and JSON. They are
-not on its command line, which everybody on the machine reads (proc(5)): there are secrets among them.
+where it is refused. The first connection begins with the controller's orders: a length of four bytes, and JSON.
+They hold secrets, so they are not on the command line, which everybody on the machine reads (proc(5)).
 """
 
 from __future__ import annotations

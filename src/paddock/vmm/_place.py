@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 Done = Callable[[str | None], None]
-"""`done(None)`: it is so. `done(why)`: it is not, and why, for people to read (`_pilot.NO_ROOM`: the disk is full)."""
+"""`done(None)`: it is so. `done(why)`: it is not, and why (`controller.NO_ROOM`: the disk is full)."""
 
 
 class Place:

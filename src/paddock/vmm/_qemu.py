@@ -21,23 +21,23 @@ from . import _own_pages
 from ._blocks import BlockServer, View
 from ._control import Json
 from ._lending import Lending
-from ._pilot import NO_ROOM
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
+from .controller import NO_ROOM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._pilot import Pilot
+    from .controller import Controller
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
 _ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
 
 
 class Qemu:
-    def __init__(self, pilot: Pilot, place: Place, options: Json, *, boots: bool) -> None:
-        self._pilot, self._place, self._boots = pilot, place, boots
+    def __init__(self, controller: Controller, place: Place, options: Json, *, boots: bool) -> None:
+        self._controller, self._place, self._boots = controller, place, boots
         self._options: Any = options
         self._ours: dict[str, socket.socket] = {}
         self._monitor: Monitor | None = None
@@ -55,14 +55,14 @@ class Qemu:
         for end in theirs.values():
             end.close()
         view = View(self._place.path("view"), self._place.path("table"))
-        BlockServer(self._pilot.loop, self._ours["blocks"], view)
-        self._monitor = Monitor(self._pilot.loop, self._ours["monitor"])
+        BlockServer(self._controller.loop, self._ours["blocks"], view)
+        self._monitor = Monitor(self._controller.loop, self._ours["monitor"])
         return self._pid
 
     def _boot(self, child: Json, ends: dict[str, int]) -> int:
         with open(self._place.path("ram"), "wb") as file:
             file.truncate(self._options["memory_bytes"])
-        return self._pilot.spawn(child, ends)
+        return self._controller.spawn(child, ends)
 
     def _restore(self, child: Json, ends: dict[str, int]) -> int:
         path = self._place.path("ram")
@@ -70,8 +70,8 @@ class Qemu:
         size, wanted = os.fstat(fd).st_size, self._options["memory_bytes"]
         if size != wanted:
             raise ValueError(f"the memory of the machine has {size} bytes, not {wanted}")
-        lending = Lending(self._pilot.loop, path, fd)
-        pid = self._pilot.spawn(child, ends, before=lending.ask)
+        lending = Lending(self._controller.loop, path, fd)
+        pid = self._controller.spawn(child, ends, before=lending.ask)
         lending.begin()
         return pid
 
@@ -136,5 +136,5 @@ class Qemu:
     def _go_on(self) -> Script:
         yield Command("cont")
         if self._told_to_load:
-            self._pilot.figures["restore"] = time.monotonic() - self._told_to_load
+            self._controller.figures["restore"] = time.monotonic() - self._told_to_load
             self._told_to_load = 0.0

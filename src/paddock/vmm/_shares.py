@@ -1,6 +1,4 @@
-"""The files of a virtual machine, as its pilot sees them: a process that serves them (`_fuse_server`), and how that is
-made to stand still when the machine does.
-"""
+"""The process that serves a virtual machine its files (`_fuse_server`), paused with the machine."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from paddock.model import (
     Template,
     UploadTree,
 )
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
 from paddock.wire import close_all
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)

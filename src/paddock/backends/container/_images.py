@@ -28,8 +28,8 @@ from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux import mountinfo
 from paddock.linux.descriptors import closing
 from paddock.model import Template
-from paddock.storage._trees import DIRECTORY, ROOT, tree_error
-from paddock.storage._worker import Worker
+from paddock.storage.pool.trees import DIRECTORY, ROOT, tree_error
+from paddock.storage.pool.worker import Worker
 
 from ._engine import Engine
 

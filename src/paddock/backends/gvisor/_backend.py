@@ -1,4 +1,4 @@
-"""Sandboxes of level `gvisor`: a vessel in which runsc's two halves run, gofer and sentry."""
+"""Sandboxes of level `gvisor`: a VMM in which runsc's two halves run, gofer and sentry."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vessel import GUEST, Orders, VesselBackend, VesselInstance
+from paddock.backends.vmm import GUEST, Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
-from paddock.storage._kit import PLACE as KIT
-from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.kit import PLACE as KIT
+from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
 from paddock.supervisor._plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
@@ -40,7 +41,7 @@ _THREADS_OF_ONE = 10
 _MEMORY_FILE_BYTES = 1 << 50  # all memory inside is one sparse file, which grows by gigabytes
 
 
-class GvisorBackend(VesselBackend):
+class GvisorBackend(VmmBackend):
     name = "gvisor"
     level = Level.GVISOR
     extra_memory_mib = 128
@@ -125,7 +126,7 @@ class GvisorBackend(VesselBackend):
     async def dressed(
         self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found, *, must_bake: bool = False
     ) -> JailPlan:
-        """The vessel's jail, for that runsc on that platform."""
+        """The VMM's jail, for that runsc on that platform."""
         dressed = await self._dressed(plan, jail, found)
         if not self._saves(found, plan):
             return dressed
@@ -144,7 +145,7 @@ class GvisorBackend(VesselBackend):
         return await self.ordered(plan, jail, found)
 
     async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
-        """What the pilot is told, for that runsc on that platform."""
+        """What the controller is told, for that runsc on that platform."""
         shape = await self._shape(plan, jail, found)
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
@@ -168,14 +169,14 @@ class GvisorBackend(VesselBackend):
                 options["saves"]["before"] = {before.stamp: before.flags}
         return Orders(course=self.name, options=options, env=self.own_environment(plan))
 
-    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         await self.become(plan, instance)
 
-    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         await self.become(plan, instance)  # its init has not touched its memory since that was loaded
         await super().rehearse(plan, instance)
 
-    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         name = plan.hostname.encode()
         hosts = Part.HOSTS if self.hosts_is_its_own(plan) else _NO_PART
         await instance.tell(Renew(parts=Part.HOSTNAME | hosts, hostname=name, hosts=name), may_fail=Part.HOSTS)
@@ -275,7 +276,7 @@ class GvisorBackend(VesselBackend):
         return self._found
 
 
-class GvisorInstance(VesselInstance):
+class GvisorInstance(VmmInstance):
     def __init__(
         self, backend: GvisorBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
     ) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import FROZEN
-from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import Progress, Recipe
 
 STATE = f"/{FROZEN}"
 """In a sandbox's own tree: what it, or the one that it was copied from, has saved. Nobody inside sees it."""
@@ -64,7 +64,7 @@ class Shape:
 
 
 def seal_key(place: Path) -> bytes:
-    """By it a pilot knows what was saved here. Made when it is first needed."""
+    """By it a controller knows what was saved here. Made when it is first needed."""
     with suppress(FileExistsError):
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._base import SandboxPlan
 from paddock.backends._threads import to_its_end
-from paddock.backends.vessel import nobodys
+from paddock.backends.vmm import nobodys
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import SandboxId, SandboxSpec, replace
-from paddock.storage._trees import WAITING
+from paddock.storage.pool.trees import WAITING
 
 from . import _probe
 from ._platforms import KVM

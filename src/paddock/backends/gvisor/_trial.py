@@ -1,4 +1,4 @@
-"""A program run in gVisor once, as a sandbox would be, but by hand: `python -I -c …` with the pilot's configuration."""
+"""Run a program in gVisor once, by hand: `python -I -c …` with the configuration of a sandbox's controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from paddock.linux import prctl
 from paddock.model import Limits
 from paddock.vmm._control import Json
-from paddock.vmm._pilot import Pilot
+from paddock.vmm.controller import Controller
 
 from ._bundle import flags, served, specification
 
@@ -100,7 +100,7 @@ def main() -> None:
     _Trial(json.load(sys.stdin)).run()
 
 
-class _Trial(Pilot):
+class _Trial(Controller):
     def end(self, status: Json) -> None:
         print(json.dumps({**status, "log": self.log_text()}), flush=True)
         os._exit(0)  # what is left ends with us

@@ -21,7 +21,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
+from paddock.backends.vmm import Orders, VmmBackend, VmmInstance
 from paddock.errors import (
     FileError,
     LevelUnavailableError,
@@ -45,7 +45,7 @@ from paddock.model import (
     mint,
     replace,
 )
-from paddock.storage._memories import Memories
+from paddock.storage.pool.memories import Memories
 from paddock.supervisor._plan import KVM, JailPlan
 from paddock.supervisor._plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
@@ -62,7 +62,7 @@ _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_I
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
-class MicrovmBackend(VesselBackend):
+class MicrovmBackend(VmmBackend):
     name = "microvm"
     level = Level.MICROVM
     # Translated code, 128; stacks of threads, 64; the rest room: where nothing but RLIMIT_DATA keeps the ceiling.
@@ -145,7 +145,7 @@ class MicrovmBackend(VesselBackend):
         env = self.own_environment(plan)
         return _orders(await self._ingredients(plan), plan, env, boot=False, memory=image)
 
-    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         limits = plan.spec.limits
         parts = _PARTS
         if self.hosts_is_its_own(plan):
@@ -172,7 +172,7 @@ class MicrovmBackend(VesselBackend):
         if on_disk and not done & Part.ABSENT:
             raise await _shares.unkept(on_disk, instance.has_not)
 
-    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         if exports := _shares.exports(plan):
             await (await instance.control()).ask("show", exports=exports)
         await super().become(plan, instance)
@@ -266,7 +266,7 @@ class MicrovmBackend(VesselBackend):
                 raise SandboxError(words, hint="paddock doctor") from None
 
 
-class MicrovmInstance(VesselInstance):
+class MicrovmInstance(VmmInstance):
     def __init__(
         self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
     ) -> None:

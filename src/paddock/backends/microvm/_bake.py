@@ -1,7 +1,7 @@
 """Baking: a machine is booted once for a template and a size; every sandbox of these begins where it stood.
 
 What is baked is a tree of the pool, a layer below the sandboxes' own: `/vm` with the disk, the memory, the devices'
-state and the view of the template (`guest/_view.py`). It is made as templates are: under a lock, whole or not at all,
+state and the view of the template (`vmm/_erofs.py`). It is made as templates are: under a lock, whole or not at all,
 and found by all that decides how it comes out.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.model import Limits, Template
-from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
-from paddock.storage._worker import Worker
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import Entry, Manifest, Progress, Recipe, write_manifest
 from paddock.supervisor._plan import Tree
 
 TEMPLATE = f"{PLACE}/template"
@@ -75,7 +75,7 @@ class Ingredients:
         return recipe
 
     def disks(self) -> dict[str, Any]:
-        """What the pilot is told to make."""
+        """What the controller is told to make."""
         owners = None
         if not self.whole:
             below = sorted(self.directories().items(), key=lambda item: -len(item[0]))
@@ -95,7 +95,7 @@ class Ingredients:
         return min(self.limits.inodes, self.limits.disk_mib * _MIB // _BLOCK)
 
     def tree(self) -> Tree:
-        """The template as the pilot sees it."""
+        """The template as the controller sees it."""
         first, *others = self.template.layers
         return Tree(name=first, target=TEMPLATE, writable=False, layers=tuple(others))
 

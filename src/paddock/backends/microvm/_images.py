@@ -1,4 +1,4 @@
-"""Memory of machines, as trees of the pool (`storage/_memories.py`): which one a machine begins with, and a new one for
+"""Memory of machines, as trees of the pool (`pool/memories.py`): which one a machine begins with, and a new one for
 each moment at which it is saved."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from paddock.backends._threads import to_its_end
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError
-from paddock.storage._memories import PREFIX, Image, Memories
+from paddock.storage.pool.memories import PREFIX, Image, Memories
 
 Save = Callable[[str, int], AbstractAsyncContextManager[None]]
 """Has a machine stand for a block, its memory written into a descriptor, as the image of that name."""

@@ -27,7 +27,7 @@ _KERNEL_ARGUMENTS = (
 )
 _MEMORY, _DISK = f"{PLACE}/ram", f"{PLACE}/disk"
 _PORTS = ("line", "files")
-# Descriptors of QEMU's that the pilot makes: the ports' follow each other in the order of _PORTS.
+# Descriptors of QEMU's that the controller makes: the ports' follow each other in the order of _PORTS.
 _FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 4, 5, 6
 
 
@@ -62,7 +62,7 @@ class Qemu:
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
     def options(self, machine: Machine, *, boot: bool) -> dict[str, Any]:
-        """What the pilot is told of it, beside what every course is."""
+        """What the controller is told of it, beside what every course is."""
         return {
             "argv": self.command(machine, boot=boot),
             "streams": {"line": _FIRST_PORT},
@@ -71,7 +71,7 @@ class Qemu:
         }
 
     def command(self, machine: Machine, *, boot: bool) -> tuple[str, ...]:
-        """It boots, or waits for the pilot to load a state."""
+        """It boots, or waits for the controller to load a state."""
         kernel, initrd = BOOT
         mapped = "share=on" if boot else "share=off,reserve=off"
         start = (

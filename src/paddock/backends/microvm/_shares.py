@@ -1,6 +1,6 @@
 """What of the host's a virtual machine sees as files: the trees of its plan, and its directories.
 
-In the vessel's jail they lie where nothing of the machine's programs is; in the machine, at the targets of the plan.
+In the VMM's jail they lie where nothing of the machine's programs is; in the machine, at the targets of the plan.
 What a policy lets nobody change in there is mounted read-only over itself in the jail, where no power of the machine's
 reaches.
 """
@@ -47,7 +47,7 @@ async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) 
 
 
 def exports(plan: SandboxPlan) -> list[dict[str, Any]]:
-    """What the pilot is told to serve. `shared`: somebody else may write there, too; `across`: parts of it are kept."""
+    """Return what the controller serves. `shared`: others may write there, too; `across`: parts of it are kept."""
     trees = [{"writable": tree.writable, "shared": False} for tree in plan.trees]
     mounts = [
         {"writable": mount.mode is not MountMode.READ_ONLY, "shared": mount.mode is not MountMode.COPY_ON_WRITE}
@@ -77,7 +77,7 @@ def shares(plan: SandboxPlan) -> list[Share]:
 
 
 def _kept(plan: SandboxPlan, path: str) -> str | None:
-    """Where that path lies in the vessel's jail; None: in no share."""
+    """Where that path lies in the VMM's jail; None: in no share."""
     targets = _targets(plan)
     above = [(len(target), number) for number, target in enumerate(targets) if _is_below(path, target)]
     if not above:

@@ -20,7 +20,7 @@ import msgspec
 from paddock.daemon.context import Component
 from paddock.errors import NotConfiguredError
 from paddock.model import Approval
-from paddock.storage._https import opener
+from paddock.storage.https import opener
 
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0

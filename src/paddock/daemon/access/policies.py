@@ -21,7 +21,7 @@ from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError
 from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
-from paddock.storage._listing import is_new
+from paddock.storage.diff.listing import is_new
 
 from .approvals import Approvals
 from .gateways import Doors

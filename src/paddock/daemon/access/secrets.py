@@ -22,8 +22,8 @@ from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, Po
 from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
-from paddock.storage._vault import Place, Sealed, Vault, open_keys
-from paddock.storage.secret_sources import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
+from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
+from paddock.storage.secrets.vault import Place, Sealed, Vault, open_keys
 
 if TYPE_CHECKING:
     from paddock.gateway.rules.redaction import Redaction

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend, SupervisorClient
     from paddock.storage import Pool, Templates
-    from paddock.storage.images import Images
-    from paddock.storage.repositories import Proof, Remote
+    from paddock.storage.git import Proof, Remote
+    from paddock.storage.templates.images import Images
 
     from .service import Service
 
@@ -95,7 +95,7 @@ class Node:
 
 async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
     """Use the git credentials of the user who runs the daemon."""
-    from paddock.storage.repositories import ambient
+    from paddock.storage.git import ambient
 
     return await ambient(remote)
 
@@ -148,7 +148,7 @@ class _Storage:
     def images(self) -> Images:
         with self._importing:
             if self._images is None:
-                from paddock.storage.images import Images  # most sandboxes need none
+                from paddock.storage.templates.images import Images  # most sandboxes need none
 
                 self._images = Images(self.pool(), self._state_dir)
         return self._images

@@ -43,7 +43,7 @@ from paddock.errors import InternalError, InvalidStateError, UnrecordedError, ex
 from paddock.model import Action, Principal, SandboxId, State
 from paddock.model.config import Config
 from paddock.policy import Policy
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 from paddock.supervisor.layout import AUDIT, DATABASE
 
 from .recovery import PERIOD_SECONDS, Recovery
@@ -51,7 +51,7 @@ from .recovery import PERIOD_SECONDS, Recovery
 if TYPE_CHECKING:
     from paddock.daemon.context import CredentialSource
     from paddock.storage import Templates
-    from paddock.storage.images import Images
+    from paddock.storage.templates.images import Images
 
 R = TypeVar("R")
 

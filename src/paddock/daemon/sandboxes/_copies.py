@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import AlreadyExistsError, PaddockError
-from paddock.storage._base import Pool
-from paddock.storage._removal import leave_out
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.removal import leave_out
 
 MUCH_BYTES = 32 << 20  # what a slow disk writes in some tens of milliseconds
 

@@ -18,8 +18,8 @@ from paddock.errors import NotConfiguredError, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 if TYPE_CHECKING:
-    from paddock.storage.images import Images
-    from paddock.storage.images._images import Record
+    from paddock.storage.templates.images import Images
+    from paddock.storage.templates.images._images import Record
 
 LANE = "images"
 _log = logging.getLogger("paddock")

@@ -25,7 +25,7 @@ from paddock.daemon.store.trees import WorkspaceTree, beside, besides
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, UnsupportedError
 from paddock.model import RollbackSandbox, Sandbox, State
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 
 from . import _copies
 from ._copies import Copy

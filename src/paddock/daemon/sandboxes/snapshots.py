@@ -16,7 +16,7 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError, SupervisorUnavailableError
 from paddock.linux.descriptors import closing
 from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
-from paddock.storage._listing import Listing, list_changes
+from paddock.storage.diff.listing import Listing, list_changes
 
 from . import _copies, validate
 from ._copies import Copy

@@ -22,10 +22,10 @@ from paddock.daemon.store.references import Need, told
 from paddock.daemon.store.trees import BESIDE, SPARE
 from paddock.errors import PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
-from paddock.storage._base import Pool
-from paddock.storage._config import Watermarks
-from paddock.storage._memories import Memories
-from paddock.storage._trees import WAITING
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.config import Watermarks
+from paddock.storage.pool.memories import Memories
+from paddock.storage.pool.trees import WAITING
 from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
 
 

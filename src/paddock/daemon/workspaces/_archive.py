@@ -15,7 +15,7 @@ from paddock.daemon.store.database import Kept, WorkspaceRow
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE, WorkspaceTree
 from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
-from paddock.storage._kept import KeptArchives
+from paddock.storage.pool.kept import KeptArchives
 
 _SLACK_BYTES = 256 << 20
 _SAID_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidStateError, NotFoundError, RequestError
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
-from paddock.storage._trees import look_at, sync_tree
+from paddock.storage.pool.trees import look_at, sync_tree
 from paddock.supervisor.layout import REPOSITORIES
 
 from . import _checkout
@@ -177,7 +177,7 @@ class Bases(Component):
         )
 
     def _lay(self, base: Base) -> None:
-        from paddock.storage.repositories import pins
+        from paddock.storage.git import pins
 
         pins.pin(self._repositories / base.repository, base.id, base.commit)
         self._pool().create(base.id)
@@ -191,7 +191,7 @@ class Bases(Component):
         self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
 
     def _discard(self, base: Base) -> None:
-        from paddock.storage.repositories import pins
+        from paddock.storage.git import pins
 
         self._pool().delete(base.id)
         if self._makes_spares:

@@ -14,7 +14,7 @@ from paddock.daemon.sandboxes.collect import KeptOutput
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from paddock.model import Artifact, ByteReader, FileKind
-from paddock.storage._kept import Artifacts as Contents
+from paddock.storage.pool.kept import Artifacts as Contents
 from paddock.supervisor.layout import ARTIFACTS
 
 from .results import ResultStore, Source, Sources

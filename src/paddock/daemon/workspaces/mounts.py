@@ -22,8 +22,8 @@ from paddock.linux.descriptors import closing
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
 if TYPE_CHECKING:
-    from paddock.storage._differences import Seen
-    from paddock.storage._mount_changes import MountChanges, Plan
+    from paddock.storage.diff.differences import Seen
+    from paddock.storage.diff.mount_changes import MountChanges, Plan
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
@@ -111,7 +111,7 @@ class MountResults(Component):
         work: Callable[[MountChanges], Coroutine[Any, Any, T]],
     ) -> T:
         """What `work` makes of the changes, while a copy of this instant is there."""
-        from paddock.storage._mount_changes import mount_changes
+        from paddock.storage.diff.mount_changes import mount_changes
 
         def look(name: str, stack: ExitStack) -> MountChanges:
             tree = self._pool().open(name)
@@ -123,7 +123,7 @@ class MountResults(Component):
                 return await work(await asyncio.to_thread(look, copy, stack))
 
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
-        from paddock.storage._differences import keep_promoted
+        from paddock.storage.diff.differences import keep_promoted
 
         # OSError: the sandbox has filled its disk. The next promotion of these files will ask.
         with closing(self._pool().open(name)) as tree, suppress(OSError):

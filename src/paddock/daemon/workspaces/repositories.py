@@ -24,13 +24,13 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.linux.descriptors import closing
 from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
-from paddock.storage._trees import measure
+from paddock.storage.pool.trees import measure
 from paddock.supervisor.layout import REPOSITORIES
 
 from ._bases import Bases
 
 if TYPE_CHECKING:
-    from paddock.storage.repositories import Credential, HostGit, Listing, Proof, Remote
+    from paddock.storage.git import Credential, HostGit, Listing, Proof, Remote
 
 
 _log = logging.getLogger("paddock")
@@ -44,9 +44,9 @@ _JUST_USED_SECONDS = 600.0
 
 def _storage():  # pyright infers the module, with the types of all that is in it
     """Return the part of storage with all that git needs, which a sandbox without a repository does not."""
-    from paddock.storage import repositories
+    from paddock.storage import git
 
-    return repositories
+    return git
 
 
 class Repositories(Component):

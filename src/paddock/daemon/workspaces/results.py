@@ -337,7 +337,7 @@ class WorkspaceResults(Component):
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
             raise InvalidArgumentError(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
-        from paddock.storage.repositories import check_ref
+        from paddock.storage.git import check_ref
 
         ref = check_ref(_HEADS + branch)
         try:

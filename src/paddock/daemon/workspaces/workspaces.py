@@ -22,8 +22,8 @@ from paddock.daemon.store.trees import WorkspaceTree
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InternalError, InvalidStateError, PaddockError
 from paddock.model import Acquired, Principal, Workspace, WorkspaceState, WorkspaceStatus, mint, replace
-from paddock.storage._kept import KeptArchives
-from paddock.storage._trees import sync_tree
+from paddock.storage.pool.kept import KeptArchives
+from paddock.storage.pool.trees import sync_tree
 from paddock.supervisor.layout import KEPT
 
 from ._archive import Keeping
@@ -165,7 +165,7 @@ class Workspaces(Component):
         """InvalidStateError if it is there and is not what is asked for: its files are not thrown away for others."""
         url = None
         if action.url is not None:  # as repositories are recorded, without a credential
-            from paddock.storage.repositories import parse
+            from paddock.storage.git import parse
 
             url = parse(action.url, local=principal.id.startswith("local:"))[0].url
         if url is not None and f"{url}.git" == workspace.repository:
@@ -251,7 +251,7 @@ class Workspaces(Component):
         if row.repository is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
-        from paddock.storage.repositories import pins
+        from paddock.storage.git import pins
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
@@ -322,7 +322,7 @@ class Workspaces(Component):
         self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
         if row.repository is not None:
-            from paddock.storage.repositories import pins
+            from paddock.storage.git import pins
 
             pins.unpin(self._repositories.directory / row.repository, row.id)
 

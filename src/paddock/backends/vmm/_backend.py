@@ -1,0 +1,276 @@
+"""The base of levels whose wall is a program that runs in a jail. All that a jail does, it does for the VMM too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends._threads import in_its_own_thread
+from paddock.backends.guest import program
+from paddock.backends.jail import JailBackend, SupervisorClient
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
+from paddock.backends.vmm._waiting import REFUSES, Waiting, rehearse
+from paddock.errors import PaddockError, SandboxDiedError
+from paddock.linux import proc
+from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.storage import Templates
+from paddock.storage.templates.kit import PLACE
+from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage.pool.worker import Worker
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
+from paddock.model.config import read_config
+from paddock.storage import Pool, Templates
+from paddock.supervisor._plan import JailPlan, Tree
+
+GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
+"""By the end of this path it knows that it is pid 1 (`native/init.h`)."""
+_HOSTS = PurePosixPath("/etc/hosts")
+_MIB = 1 << 20
+_NEWS_SECONDS = 30.0
+_ENDING_SECONDS = 2.0
+
+
+class VmmBackend(JailBackend):
+    """A level has `name` and `level` of its own, says how strong it is, and overrides `dress` and `orders`.
+
+    `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
+    """
+
+    as_root = True
+    """The controller, and what it starts, is root of the jail where there is one."""
+    extra_memory_mib = 64
+    """What the wall itself needs, beside what the caller asked for."""
+    extra_processes = 32
+    at_hand = True
+    """Who serves the first command is there when the sandbox is, and not first spoken with then."""
+    late_trees = False
+    """What it is over (workspace, repository, directories of the host) can be mounted when one that waited is claimed:
+    nobody in it looks there before."""
+    oom_score: int | None = None
+    """Of commands, where the guest's own kernel shall kill them before their agent."""
+    tells = False
+    """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
+
+    def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
+        self.waiting = Waiting(self)
+        self._guest: str | None = None
+        self._baking: dict[str, asyncio.Lock] = {}
+
+    # what a level decides
+
+    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+        """The VMM's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
+        return jail
+
+    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
+        """What the controller in that jail is told."""
+        raise NotImplementedError
+
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+        """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
+
+    def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
+        """A mount over /etc is the host's: nothing is written there."""
+        return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
+
+    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+        """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
+        await self.ready(plan, instance)
+
+    async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+        """What waits does once what whoever claims it will ask for first. What it raises ends it."""
+        await rehearse(instance)
+
+    def hints(self, limits: Limits) -> dict[str, str]:
+        """Its kernel shows what it has."""
+        return {}
+
+    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VmmInstance:
+        return VmmInstance(self, id, template, incarnation, env)
+
+    def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
+        """`jail` as it has to wait to become the plan's; None: none that waited could."""
+        if (plan.trees or plan.spec.mounts or plan.protect) and not self.late_trees:
+            return None
+        return jail._replace(trees=jail.trees[len(plan.trees) :], mounts=(), protect=())
+
+    # what a level uses
+
+    def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
+        """What comes with each of its commands, where the guest was started for any sandbox of the template."""
+        known = plan.template.env.items()
+        return {
+            name: value
+            for name, value in self.jail_plan(plan).env.items()
+            if (name, value) not in known and name not in OWN_VARIABLES
+        }
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        return ("init", "user", "root") if self.root_user else ("init", "user")
+
+    async def kit(self) -> str:
+        """The kit's tree, built if it is not there."""
+        return await asyncio.to_thread((await self.templates()).kit)
+
+    async def guest(self) -> Tree:
+        """The native guest's program, which is pid 1 behind the wall, as `GUEST` in the jail."""
+        if self._guest is None:
+            content = await asyncio.to_thread(program().read_bytes)
+            self._guest = await asyncio.to_thread((await self.templates()).part, _recipe(content))
+        return Tree(name=self._guest, target=str(PurePosixPath(GUEST).parent), writable=False)
+
+    async def baked(self, recipe: Recipe) -> str:
+        """A tree like the kit's, whose recipe starts something: so one waits for it, and the others for that one."""
+        async with self._baking.setdefault(recipe.tree, asyncio.Lock()):
+            return await in_its_own_thread((await self.templates()).part, recipe)
+
+    def booting(self, bake: Callable[[str], Coroutine[Any, Any, None]]) -> Callable[[str], None]:
+        """Return what a recipe, in its own thread, has `bake` a tree by."""
+        loop = asyncio.get_running_loop()
+        return lambda tree: asyncio.run_coroutine_threadsafe(bake(tree), loop).result()
+
+    def unbaked(self, plan: SandboxPlan, tree: str, seconds: float) -> SandboxPlan:
+        """`plan` without what is one sandbox's own, to be baked in that tree."""
+        return replace(
+            plan,
+            id=SandboxId(mint(Noun.SANDBOX)),
+            hostname="sandbox",
+            tree=tree,
+            deadline=proc.boottime() + seconds,
+            incarnation=0,
+            parent=None,
+            trees=(),
+            spec=nobodys(plan.spec),
+            exits=False,
+            protect=(),
+        )
+
+    @contextlib.asynccontextmanager
+    async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:
+        """What is never a sandbox, while the block runs: no backend takes it for one of its own."""
+        instance = await self.make(plan, jail._replace(kind="oven"))
+        assert isinstance(instance, VmmInstance)
+        try:
+            yield instance
+        finally:
+            await asyncio.shield(self.start(self.put_out(instance)))
+
+    async def put_out(self, instance: VmmInstance) -> None:
+        with contextlib.suppress(PaddockError):
+            await instance.kill()
+            await self.forget(instance.id)
+        await instance.aclose()
+
+    async def templates(self) -> Templates:
+        return await self.supervisor.templates()
+
+    # the contract
+
+    async def create(self, plan: SandboxPlan) -> VmmInstance:
+        with self.waiting.creating():
+            jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
+            instance = await self.waiting.claim(plan, jail)
+            if instance is None:
+                instance = await self.embark(plan, jail, await self.orders(plan, jail))
+        self.waiting.used(plan, jail)
+        return instance
+
+    async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VmmInstance:
+        """A VMM, up and greeted. All or nothing."""
+        instance = await self.make(plan, jail)
+        assert isinstance(instance, VmmInstance)
+        try:
+            async with instance.kept_awake(plan.spec.idle_seconds):
+                await instance.embark(orders)
+                if not orders.waiting:
+                    await self.ready(plan, instance)
+            if self.at_hand or orders.waiting:
+                with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                    await instance.connection("user")
+        except BaseException as error:
+            # Should the caller lose patience here too, this is still done.
+            ending = await asyncio.shield(self.start(_undo(instance, died=isinstance(error, SandboxDiedError))))
+            await self.forget(plan.id)
+            if ending is not None and ending.limit is Limit.TTL:
+                raise SandboxDiedError(
+                    f"the time of {plan.id} was over before it was there",
+                    hint="ask for a longer ttl_seconds; what is made for the first time takes longer",
+                ) from None
+            raise
+        return instance
+
+    async def pass_on(
+        self, waiting: VmmInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+    ) -> VmmInstance:
+        """What `waiting` holds is the sandbox of `plan` from now on. Where it raises, `take_back` has to follow."""
+        self.ending(plan.id, plan.incarnation)
+        self._being_made.add(plan.id)
+        try:
+            late = [tree.target for tree in jail.trees[: len(plan.trees)]]
+            answer = await self.supervisor.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
+            instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
+            instance.pid = answer["pid"]
+            instance.take_over(waiting)
+            async with instance.kept_awake(plan.spec.idle_seconds):
+                told = instance.claim(env), instance.tell_deadline(plan.deadline), self.become(plan, instance)
+                await asyncio.gather(*told)
+        finally:
+            self._being_made.discard(plan.id)
+        return instance
+
+    async def take_back(self, plan: SandboxPlan) -> None:
+        """What was made of it is ended; no news of that end comes later, to whoever has its name then."""
+        with contextlib.suppress(PaddockError, TimeoutError):
+            await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
+            async with asyncio.timeout(_NEWS_SECONDS):
+                await asyncio.shield(self.ending(plan.id, plan.incarnation))
+            await self.supervisor.tell("forget", id=plan.id)
+        self._endings.get(plan.id, {}).pop(plan.incarnation, None)
+
+    async def adopt(self, id: SandboxId) -> VmmInstance | None:
+        instance = await super().adopt(id)
+        assert instance is None or isinstance(instance, VmmInstance)
+        if instance is not None:
+            instance.listen()
+        return instance
+
+    async def aclose(self) -> None:
+        await self.waiting.aclose()
+        await super().aclose()
+
+    async def furnish(self, jail: JailPlan) -> JailPlan:
+        """A jail with the kit in it, and room for the wall."""
+        return jail._replace(
+            trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
+            memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,
+            processes=jail.processes + self.extra_processes,
+        )
+
+
+async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
+    """How it ended, if it did so by itself."""
+    ending: Ending | None = None
+    with contextlib.suppress(PaddockError, TimeoutError):  # its supervisor is gone: a sweep finds what is left
+        if died:
+            async with asyncio.timeout(_ENDING_SECONDS):
+                ending = await instance.wait_ended()
+    with contextlib.suppress(PaddockError):
+        await instance.kill()
+    await instance.aclose()
+    return ending
+
+
+def _recipe(guest: bytes) -> Recipe:
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
+        files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
+        write_manifest(root, worker, files)
+
+    return Recipe(name="kit-guest", facts=(hashlib.sha256(guest).hexdigest(),), fill=fill, host_usr=False, env={})

@@ -1,0 +1,168 @@
+"""A connection with a controller (`guest/_control.py`): requests as lines of JSON, answers in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
+
+# The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
+_CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
+_MAX_MESSAGE = 2000
+_MOST_BYTES = 4 << 20
+_READ = 1 << 16
+_SECONDS = 60.0
+
+
+class Said(msgspec.Struct, frozen=True):
+    """An answer. As it is, one of which nothing is wanted."""
+
+
+class Environment(Said, frozen=True):
+    env: dict[str, str]
+
+
+class _Error(Said, frozen=True):
+    code: str
+    message: str
+    errno: str | None = None
+
+
+T = TypeVar("T")
+
+
+class Control:
+    """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
+
+    def __init__(self, stream: socket.socket, stillness: Stillness | None = None) -> None:
+        """The controller stands still with the sandbox that `stillness` is of, and can't answer then."""
+        stream.setblocking(False)
+        self._loop, self._stream = asyncio.get_running_loop(), stream
+        self.stillness = stillness or Stillness()
+        self._sending = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._received = bytearray()
+        self._failure: PaddockError | None = None
+        self._loop.add_reader(stream.fileno(), self._readable)
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    async def ask(
+        self,
+        op: str,
+        kind: type[T] = Said,
+        *,
+        fds: Sequence[int] = (),
+        seconds: float | None = _SECONDS,
+        **fields: object,
+    ) -> T:
+        """Return the answer. PaddockError: what the controller refuses; SandboxDiedError, GuestLost."""
+        waited = Stopwatch(self.stillness)
+        answer = await self._send(op, fds, fields)
+        try:
+            await asyncio.wait((answer,), timeout=seconds)
+            while seconds is not None and not answer.done():
+                left = await waited.left(seconds)
+                if left <= 0:
+                    raise GuestLostError(f"the controller has not answered for {seconds:g} s", hint="try again")
+                await asyncio.wait((answer,), timeout=left)
+            said = answer.result()
+        finally:
+            answer.cancel()
+        try:
+            return msgspec.convert(said, kind)
+        except msgspec.ValidationError as error:
+            raise self._broke(f"an answer with {error}") from None
+
+    async def tell(self, op: str) -> None:
+        """Ask, and wait for no answer."""
+        (await self._send(op, (), {})).cancel()
+
+    async def _send(self, op: str, fds: Sequence[int], fields: dict[str, object]) -> asyncio.Future[Any]:
+        if self._failure is not None:
+            raise self._failure
+        id = next(self._numbers)
+        answer = self._asked[id] = self._loop.create_future()
+        line = json.dumps({"id": id, "op": op, "fds": len(fds), **fields}).encode() + b"\n"
+        try:
+            async with self._sending:
+                if fds:
+                    line = line[socket.send_fds(self._stream, [line], fds) :]
+                await self._loop.sock_sendall(self._stream, line)
+        except OSError:
+            answer.cancel()
+            self._fail(_lost())
+            raise _lost() from None
+        return answer
+
+    def close(self) -> None:
+        self._fail(SandboxDiedError("the connection to the sandbox's controller was closed by this side"))
+
+    def _readable(self) -> None:
+        try:
+            data = self._stream.recv(_READ)  # never recvmsg: descriptors that come are closed by the kernel, unseen
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._received = (self._received + data).split(b"\n")
+        try:
+            for line in lines:
+                self._take(json.loads(line))
+            if len(self._received) > _MOST_BYTES:
+                raise ValueError("a line without an end")
+        except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
+            self._broke(str(error))
+        if not data:
+            self._fail(_lost())
+
+    def _take(self, said: Any) -> None:
+        id, error = said["id"], _refusal(said["error"]) if "error" in said else None
+        answer = self._asked.pop(id)
+        if answer.done():
+            return  # whoever asked has left
+        if error is None:
+            answer.set_result(said)
+        else:
+            answer.set_exception(error)
+
+    def _broke(self, words: str) -> PaddockError:
+        error = GuestProtocolError(f"the controller broke the protocol: {words[:200]}", hint="kill the sandbox")
+        self._fail(error)
+        return error
+
+    def _fail(self, error: PaddockError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._loop.remove_reader(self._stream.fileno())
+            self._stream.close()
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            self._asked.clear()
+
+
+def _lost() -> PaddockError:
+    return SandboxDiedError("the connection to the sandbox's controller was lost", hint="`paddock ls --all` says why")
+
+
+def _refusal(told: Any) -> PaddockError:
+    """ValueError: it may not say that."""
+    said = msgspec.convert(told, _Error)
+    if said.code not in _CODES:
+        raise ValueError("an error of a kind that no controller may report")
+    error = BY_CODE[said.code](said.message[:_MAX_MESSAGE])
+    if said.errno is not None:
+        error.details["errno"] = said.errno[:32]
+    return error

@@ -1,0 +1,399 @@
+"""A live VMM: its jail, and the guest inside, which is reached by way of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from paddock.backends._base import Command, Ending
+from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
+from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest._exec import exec_request
+from paddock.backends.jail._backend import JailInstance
+from paddock.errors import (
+    InvalidStateError,
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+    SandboxError,
+    UnsupportedError,
+)
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
+from paddock.storage.templates.kit import COMMAND
+from paddock.vmm._control import pack_orders
+from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
+from paddock.wire.guest import PartFlags as Part
+
+from ._control import Control, Environment, Said
+
+if TYPE_CHECKING:
+    from ._backend import VmmBackend
+
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
+FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
+_CONTROLLER = "paddock_controller"
+_NO_PART = Part(0)
+_LAST_WORDS_SECONDS = 2.0
+_MOST_WORDS = 2000
+_TRIES = 200
+_PAUSE_SECONDS = 0.005
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True):
+    """The program that is the wall: the guest's line is its standard input and output."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str = "/"
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """`course` names the module `vmm/_controller_<course>.py`, made with `options`, that starts the wall in place of
+    `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
+    the service, until it is claimed."""
+
+    child: Child | None = None
+    course: str | None = None
+    options: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    waiting: bool = False
+    greeting_seconds: float = 60.0
+    """How long the guest may take until it says its first word."""
+
+
+def nobodys(spec: SandboxSpec) -> SandboxSpec:
+    """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
+    return replace(spec, mounts=(), env={}, idle_seconds=None)
+
+
+class _Farewell(Said, frozen=True):
+    code: int | None
+    signal: int | None
+    log: str = ""
+    words: str = ""
+
+    def sentence(self, what: str) -> str:
+        how = f"was ended by signal {self.signal}" if self.signal is not None else f"ended with code {self.code}"
+        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it said: ', self.log)}"
+
+
+def _printable(before: str, text: str) -> str:
+    # It comes from behind the wall: for people to read, and nothing else.
+    said = "".join(char if char.isprintable() else " " for char in text[-_MOST_WORDS:]).strip()
+    return before + said if said else ""
+
+
+class _Log(Said, frozen=True):
+    log: str
+
+
+class _Pinged(Said, frozen=True):
+    restored: bool
+
+
+class VmmInstance(JailInstance):
+    def __init__(
+        self, backend: VmmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+    ) -> None:
+        super().__init__(backend, id, template, incarnation, env)
+        self._level = backend
+        self._agent: GuestConnection | None = None
+        self._control: Control | None = None
+        self._guest_init: GuestConnection | None = None
+        self._farewell: _Farewell | None = None
+        self._environment: dict[str, str] | None = None
+        """What comes with each command; the controller knows it of those that others have made."""
+        self._listening: asyncio.Task[None] | None = None
+        self._resumptions = 0
+        """How often somebody has wanted it to go on."""
+        self.copying = asyncio.Lock()
+        """One copy at a time: a wall is saved for one alone."""
+
+    async def turn_to(self) -> None:
+        """There is nobody yet."""
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
+        """A guest that was started for any sandbox knows nothing of what is this one's own."""
+        if self._environment is None:
+            self._environment = (await (await self.control()).ask("environment", Environment)).env
+        if self._environment:
+            spec = replace(spec, env={**self._environment, **spec.env})
+        return await super().start(spec, id=id, background=background)
+
+    async def begin(self) -> None:
+        """Tells pid 1 which agents it is to have."""
+        for name in self._level.identities:
+            if name != "init":
+                user = self._user(name)
+                await self.order(orders.identity(name, user, tells=self._level.tells, filter=b""))
+        await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
+
+    async def order(self, order: Request) -> None:
+        """To the guest's pid 1."""
+        await (await self._init()).open(order).call(Nothing)
+
+    async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
+        """What it is from here on; what of that is done. InvalidState."""
+        answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
+        if failed := Part(answer.failed) & ~may_fail:
+            names = ", ".join(sorted(str(part.name).lower() for part in failed))
+            raise InvalidStateError(
+                f"the guest of {self.id} was not renewed: {names}", hint="make it from its template"
+            )
+        return Part(answer.done)
+
+    def _user(self, identity: str) -> User:
+        user = self.template.user(None) if identity == "user" else self.template.user("0")
+        return user or User(name="root", uid=0, gid=0, home="/root")
+
+    async def control(self) -> Control:
+        """The connection with the controller itself. SandboxDied."""
+        if self._control is None or self._control.closed:
+            try:
+                self._control = Control(await self._handed("control"), self.stillness)
+            except OSError:
+                raise self.lost_error() from None
+        return self._control
+
+    def _place(self, identity: str) -> Place:
+        """Return what an agent behind the wall is not told."""
+        if identity not in ("user", "root"):
+            return Place()
+        others = self.template.users if identity == "root" else ()
+        env = {**self.template.env, **variables(self._user(identity))}
+        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
+
+    async def dial(self, identity: str) -> GuestConnection:
+        try:
+            connection = GuestConnection(await self._handed(identity), self._place(identity))
+        except OSError:
+            await self._hear_out()
+            raise
+        connection.descriptors = False
+        connection.tells = self._level.tells
+        return connection
+
+    async def embark(self, told: Orders) -> None:
+        """Starts the controller and waits until the guest has begun. SandboxDiedError with its last words, SandboxError."""
+        self._environment = told.env
+        config: dict[str, Any] = {
+            "name": _CONTROLLER,
+            "identities": self._level.identities,
+            "env": told.env,
+            "waiting": told.waiting,
+        }
+        if told.course is not None:
+            config |= {"course": told.course, "options": told.options}
+        else:
+            config["child"] = msgspec.to_builtins(told.child)
+        self._control = await self._set_out(config)
+        self.listen()
+        greeted = asyncio.ensure_future(self._greeted())
+        listening = self._listening
+        assert listening is not None
+        try:
+            await asyncio.wait((greeted, listening), timeout=told.greeting_seconds, return_when="FIRST_COMPLETED")
+            if greeted.done() and greeted.exception() is None:
+                return
+            if listening.done() or greeted.done():
+                raise await self._early_end(greeted)
+            log = await (await self.control()).ask("log", _Log)
+        finally:
+            greeted.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
+                await greeted
+        words = f"nobody answered behind the wall of {self.id} within {told.greeting_seconds:g} s"
+        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
+
+    async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
+        """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
+        await self._hear_out()
+        if self._farewell is None:
+            ending = self._level.ending(self.id, self._incarnation)
+            await asyncio.wait((ending,), timeout=_LAST_WORDS_SECONDS)
+            if ending.done():
+                return SandboxDiedError(f"sandbox {self.id} has died: {ending.result().reason}")
+            if greeted.done() and isinstance(error := greeted.exception(), PaddockError):
+                return error
+        return self.lost_error()
+
+    async def _set_out(self, config: dict[str, Any]) -> Control:
+        """Starts the controller, and tells it what to do where nobody else reads it. SandboxDied."""
+        agent = await self._jail_agent()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                spec = ExecSpec(argv=COMMAND, cwd="/", stdin=True)
+                request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+                channel = agent.open(request, fds=[theirs.fileno()])
+            await channel.call(ExecReply)
+            ours.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
+            return Control(ours, self.stillness)
+        except OSError:
+            ours.close()
+            raise self.lost_error() from None
+        except BaseException:
+            ours.close()
+            raise
+
+    def take_over(self, other: VmmInstance) -> None:
+        """All that `other` holds of this VMM, whose name was another until now."""
+        if other._listening is not None:
+            other._listening.cancel()
+        self._agent, self._control, self._guest_init = other._agent, other._control, other._guest_init
+        other._agent = other._control = other._guest_init = None
+        if self._control is not None:
+            self._control.stillness = self.stillness
+        self.inherit(other)
+
+    async def claim(self, env: dict[str, str]) -> None:
+        """Has the controller know that it is a sandbox's: it outlives this service from now on."""
+        await (await self.control()).ask("claim", env=env)
+        self._environment = env
+        self.listen()
+
+    @contextlib.asynccontextmanager
+    async def kept_awake(self, idle_seconds: float | None) -> AsyncGenerator[None]:
+        """Its idle time does not begin before somebody can use it: what is behind the wall takes longer than that."""
+        let_go = None if idle_seconds is None else await self.stay_awake()
+        try:
+            yield
+        finally:
+            if let_go is not None:
+                let_go()
+
+    async def resume(self) -> float:
+        self._resumptions += 1
+        return await super().resume()
+
+    async def stay_awake(self) -> Callable[[], None]:
+        self._resumptions += 1
+        return await super().stay_awake()
+
+    @contextlib.asynccontextmanager
+    async def roused(self) -> AsyncGenerator[None]:
+        """Let the controller of a paused sandbox go on while the block runs. It is paused with the rest."""
+        stood, resumptions = self.stillness.now, self._resumptions
+        if stood:
+            await super().resume()
+        try:
+            yield
+        finally:
+            if stood and resumptions == self._resumptions:  # else somebody uses it by now
+                with contextlib.suppress(SandboxDiedError):  # whoever asks next is told
+                    await self.pause()
+
+    @contextlib.asynccontextmanager
+    async def saved(self, *, fds: Sequence[int] = (), **fields: Any) -> AsyncGenerator[None]:
+        """All stands, and its memory is saved, while the block runs. UnsupportedError: it cannot be saved."""
+        control = await self.control()
+        try:
+            try:
+                await control.ask("freeze", seconds=None, fds=fds, **fields)
+            except UnsupportedError:
+                raise
+            except PaddockError as error:
+                if error.details.get("errno") == "ENOSPC":
+                    hint = "`paddock gc` makes room; df -h; paddock doctor --storage"
+                    raise ResourceExhaustedError(error.message, hint=hint) from None
+                raise (await self.last_words() or error) from None  # that it has died says more
+            yield
+        finally:
+            with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                if self.stillness.now:  # paused in the block, the controller doesn't answer
+                    await control.tell("thaw")
+                else:
+                    await control.ask("thaw")
+
+    def listen(self) -> None:
+        """For the controller's last words."""
+        if self._listening is None:
+            self._listening = self._level.start(self._listen())
+
+    def lost_error(self) -> PaddockError:
+        if self._farewell is None:
+            return super().lost_error()
+        return SandboxDiedError(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
+
+    async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
+        error = await super()._explain(identity, lost)
+        return (await self.last_words()) or error if isinstance(error, SandboxDiedError) else error
+
+    async def last_words(self) -> PaddockError | None:
+        """None: it lives."""
+        await self._hear_out()
+        return None if self._farewell is None else self.lost_error()
+
+    async def wait_ended(self) -> Ending:
+        ending = await super().wait_ended()
+        await self._hear_out()
+        if self._farewell is None or ending.limit is not None or not ending.reason.startswith("its "):
+            return ending
+        return Ending(limit=None, reason=self._farewell.sentence(self._level.name))
+
+    def close_connections(self) -> None:
+        super().close_connections()
+        for connection in (self._agent, self._control, self._guest_init):
+            if connection is not None:
+                connection.close()
+
+    async def _greeted(self) -> None:
+        # The controller may make disks first, which may take long on a busy machine: this wait has no timeout.
+        pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it has opened its door
+        await (await self._init()).open(PING).reply(PingReply)
+        if not pinged.restored:
+            await self.begin()
+
+    async def _init(self) -> GuestConnection:
+        """The guest's, which is none of the identities that serve commands."""
+        if self._guest_init is None or self._guest_init.closed:
+            try:
+                self._guest_init = await self.dial("init")
+            except OSError:
+                raise self.lost_error() from None
+        return self._guest_init
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(PaddockError):
+            self._farewell = await (await self.control()).ask("end", _Farewell, seconds=None)
+
+    async def _hear_out(self) -> None:
+        """Until the controller has said how its child ended, if it is at its end."""
+        if self._listening is not None:
+            await asyncio.wait((self._listening,), timeout=_LAST_WORDS_SECONDS)
+
+    async def _jail_agent(self) -> GuestConnection:
+        if self._agent is None or self._agent.closed:
+            self._agent = await self.reach(self._jail_identity)
+        return self._agent
+
+    @property
+    def _jail_identity(self) -> str:
+        return "root" if self._level.as_root and self._level.whole else "user"
+
+    async def _handed(self, say: str) -> socket.socket:
+        """A socket whose other end the controller has been given. OSError: there is no controller."""
+        for _ in range(_TRIES):
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    agent = await self._jail_agent()
+                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.fileno()])
+                await channel.call(Nothing)
+                return ours
+            except PaddockError as error:
+                ours.close()
+                if error.details.get("errno") != "EAGAIN":
+                    raise OSError(errno.ECONNREFUSED, error.message) from None
+            except BaseException:
+                ours.close()
+                raise
+            await asyncio.sleep(_PAUSE_SECONDS)  # its queue is full
+        raise OSError(errno.ETIMEDOUT, "the controller takes nothing")

@@ -1,0 +1,251 @@
+"""VMMs that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/levels.md).
+
+They belong to the program that made them, and end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.backends._base import SandboxPlan
+from paddock.backends._spares import Spares, Wish
+from paddock.backends._threads import to_its_end
+from paddock.backends.vmm._instance import VmmInstance
+from paddock.errors import NotFoundError, PaddockError, SandboxError
+from paddock.backends.vmm._instance import VmmInstance
+from paddock.linux import proc
+from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.storage.pool import trees as trees
+from paddock.supervisor._plan import CLAIM, WAITING, JailPlan
+
+if TYPE_CHECKING:
+    from paddock.storage import Pool
+
+    from ._backend import VmmBackend
+
+LIFE_SECONDS = 600.0
+_LEAST_LEFT_SECONDS = 30.0
+_HAND_OVER_SECONDS = 30.0
+_REHEARSAL_SECONDS = 60.0
+_MOST_ENVIRONMENT = 16_384
+REFUSES = "/.guest/paddock-guest"
+"""The guest's program, by a name that has it do nothing."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """All that cannot be changed any more when a VMM is up."""
+
+    jail: JailPlan
+    limits: Limits
+    template: Template
+
+    @classmethod
+    def of(cls, backend: VmmBackend, plan: SandboxPlan, jail: JailPlan) -> Kind | None:
+        """None: nothing that was made for anybody could be made into this one."""
+        bare = backend.bare(plan, jail)
+        if bare is None or (jail.fault and not jail.fault.startswith(CLAIM)):
+            return None
+        common = bare._replace(
+            id="",
+            hostname="",
+            tree="",
+            env={},
+            deadline=0.0,
+            incarnation=0,
+            parent="",
+            idle_seconds=0.0,
+            trace=False,
+            fault="",
+        )
+        return cls(common, plan.spec.limits, plan.template)
+
+
+class Prestarted(msgspec.Struct, eq=False):
+    """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
+
+    kind: Kind
+    instance: VmmInstance
+    until: float
+    watch: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> SandboxId:
+        return self.instance.id
+
+
+class Waiting(Spares[Kind, Prestarted]):
+    """Those of one backend."""
+
+    def __init__(self, backend: VmmBackend) -> None:
+        super().__init__(backend.start, backend.config.spares)
+        self._backend = backend
+        self._tidying: set[asyncio.Task[None]] = set()
+
+    async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VmmInstance | None:
+        """The sandbox of `plan`, of one that waited; None: there is none that could be it, or it has just died."""
+        kind = Kind.of(self._backend, plan, jail)
+        vmm = next((one for one in self._stock if one.kind == kind and one.until > proc.boottime()), None)
+        env = self._backend.own_environment(plan)
+        if vmm is None or sum(map(len, (*env, *env.values()))) > _MOST_ENVIRONMENT:
+            return None
+        pool = await self._backend.trees()
+        if vmm not in self._stock or not trees.is_untouched(pool, plan.tree):
+            return None
+        self._leave(vmm)
+        claiming = self._backend.start(self._hand_over(vmm, plan, jail, env))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # It goes on all the same. Should the caller lose patience here too, this is still done.
+            await asyncio.shield(self._backend.start(_drop(claiming)))
+            raise
+
+    def used(self, plan: SandboxPlan, jail: JailPlan) -> None:
+        """Have one of its kind wait for the next create soon: a sandbox was just made."""
+        kind = Kind.of(self._backend, plan, jail)
+        if kind is not None:
+            self._want(kind, plan)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await asyncio.gather(*self._tidying, return_exceptions=True)
+        await super().aclose()
+
+    async def _hand_over(
+        self, vmm: Prestarted, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+    ) -> VmmInstance | None:
+        """It becomes the sandbox of the plan, with its tree; or it ends, and the plan has the tree that it had."""
+        backend, pool = self._backend, await self._backend.trees()
+        try:
+            if plan.spec.mounts:
+                await asyncio.to_thread(pool.add_mounts, vmm.id, len(plan.spec.mounts))
+            pool.exchange(vmm.id, plan.tree)
+        except (PaddockError, OSError):
+            await end(backend, vmm)
+            return None
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                instance = await backend.pass_on(vmm.instance, plan, jail, env)
+        except (PaddockError, OSError, TimeoutError):
+            await backend.take_back(plan)
+            pool.exchange(vmm.id, plan.tree)
+            await end(backend, vmm)
+            return None
+        tidying = backend.start(self._tidy(vmm))
+        self._tidying.add(tidying)
+        tidying.add_done_callback(self._tidying.discard)
+        return instance
+
+    async def _tidy(self, vmm: Prestarted) -> None:
+        """Nothing waits under its name any more."""
+        with contextlib.suppress(PaddockError):
+            await _delete(await self._backend.trees(), vmm.id)
+            await self._backend.forget(vmm.id)
+
+    async def _make(self, wish: Wish[Kind]) -> None:
+        backend = self._backend
+        pool = await backend.trees()
+        name = f"{trees.WAITING}{os.urandom(8).hex()}"
+        until = proc.boottime() + LIFE_SECONDS
+        plan = replace(
+            wish.plan,
+            id=SandboxId(name),
+            hostname="waiting",
+            tree=name,
+            deadline=until,
+            incarnation=0,
+            parent=None,
+            trees=(),
+            protect=(),
+            spec=replace(wish.plan.spec, env={}, idle_seconds=None, mounts=()),
+        )
+        limit = plan.spec.limits.disk_mib << 20
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(_delete, pool, name)
+            pool.in_use.add(name)
+            await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
+            jail = await backend.dress(plan, await backend.furnish(backend.jail_plan(plan)))
+            if Kind.of(backend, plan, jail) != wish.kind:
+                raise SandboxError("its programs have changed since")  # the next create is of the new kind
+            jail = jail._replace(kind=jail.kind + WAITING)
+            orders = replace(await backend.orders(plan, jail), waiting=True)
+            instance = await backend.embark(plan, jail, orders)
+            undo.pop_all()
+        vmm = Prestarted(wish.kind, instance, until - _LEAST_LEFT_SECONDS)
+        try:
+            async with asyncio.timeout(_REHEARSAL_SECONDS):
+                await backend.rehearse(plan, instance)
+        except BaseException:
+            await self._end(vmm)
+            raise
+        vmm.watch = backend.start(self._await_end(vmm))
+        self._stock.append(vmm)
+
+    async def _await_end(self, vmm: Prestarted) -> None:
+        """It was killed, or nobody came."""
+        await vmm.instance.wait_ended()
+        if vmm in self._stock:
+            self._stock.remove(vmm)
+            await self._end(vmm)
+
+    def _leave(self, spare: Prestarted) -> None:
+        super()._leave(spare)
+        if spare.watch is not None:
+            spare.watch.cancel()
+
+    async def _end(self, spare: Prestarted) -> None:
+        await asyncio.shield(self._backend.start(end(self._backend, spare)))
+
+    def _has_room(self, kind: Kind) -> bool:
+        """An eighth of the machine's memory stays free beside it."""
+        try:
+            available, total = proc.machine_memory()
+        except (OSError, ValueError, KeyError):
+            return False
+        return available - kind.jail.memory_bytes >= total // 8
+
+
+async def end(backend: VmmBackend, vmm: Prestarted) -> None:
+    """And takes its tree away. What fails here, a sweep finds."""
+    pool = await backend.trees()
+    with contextlib.suppress(PaddockError):
+        await vmm.instance.kill()
+        await backend.forget(vmm.id)
+    await vmm.instance.aclose()
+    with contextlib.suppress(PaddockError):
+        await _delete(pool, vmm.id)
+
+
+async def _delete(pool: Pool, tree: str) -> None:
+    """What fails here, a sweep finds."""
+    try:
+        await asyncio.to_thread(pool.delete, tree)
+    finally:
+        pool.in_use.discard(tree)
+
+
+async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
+    with contextlib.suppress(PaddockError):
+        instance = await claiming
+        if instance is not None:
+            await instance.kill()
+            await instance.aclose()
+
+
+async def rehearse(instance: VmmInstance) -> None:
+    """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
+    Nothing foreign runs: what it looks for has a name that no template can know."""
+    for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):
+        with contextlib.suppress(
+            NotFoundError
+        ):  # nor is that in a virtual machine, which was baked after a program ran
+            handle = await instance.start(ExecSpec(argv=argv, cwd=cwd), id=ExecId(mint(Noun.EXEC)), background=False)
+            try:
+                await handle.wait()
+            finally:
+                await handle.aclose()

@@ -1,0 +1,323 @@
+"""What the layer of a copy-on-write mount says against the directory below it, and what of that must not be taken over
+on the host, and why.
+
+Documentation/filesystems/overlayfs.rst: a character device 0:0 hides what is below it, a directory marked as opaque
+hides all that is below it, anything else covers its own name. Beside the layers, where no sandbox sees it, lies since
+when they are there, and what was taken over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from paddock.errors import InvalidStateError
+from paddock.model import FileKind
+from paddock.storage.diff._git_names import folded, is_data, is_dot_git, is_repository
+from paddock.storage.pool.hostile import HostileTree, Node
+from paddock.storage.pool.trees import BASIS, NEW, NOTE, READ, names_in
+from paddock.storage.pool.whole import write_whole
+
+MOST = 100_000
+_MOST_DEPTH = 256
+_CHUNK = 1 << 20
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
+_HASHED_BYTES = 1 << 30
+"""Of what is read to recognise renames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One path. `old` is on the host, `new` in the sandbox; never both None."""
+
+    path: bytes
+    old: Node | None
+    new: Node | None
+
+
+class Comparison:
+    """Of a layer with the directory below; both may be read as long as it is used, and neither is trusted.
+
+    With `only`, paths relative to the directory, what is not at or below one of them is passed over, but for the new
+    directories that they lie in.
+    """
+
+    def __init__(self, layer: HostileTree, host: HostileTree, only: Sequence[bytes] = ()) -> None:
+        self.layer, self.host = layer, host
+        self._only = tuple(only)
+        self.same: dict[bytes, tuple[int, int, int]] = {}
+        """Identities on the host of the files that the sandbox has written, and that are the same there and here. A
+        part of them, if they are many. Filled by `differences`."""
+
+    def differences(self) -> list[Difference]:
+        """A directory before what is in it. InvalidStateError: more than can be looked at."""
+        found: list[Difference] = []
+        for difference in self._walk(b"", opaque=False, depth=0):
+            found.append(difference)
+            if len(found) > MOST:
+                raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
+        return found
+
+    def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
+        """New path to old path, of files that have the same content under another name."""
+        gone = _sizes((d.path, d.old) for d in differences if d.new is None)
+        come = _sizes((d.path, d.new) for d in differences if d.old is None)
+        sizes = {*gone.values()} & {*come.values()}
+        gone, come = ({path: size for path, size in one.items() if size in sizes} for one in (gone, come))
+        if sum(gone.values()) + sum(come.values()) > _HASHED_BYTES:
+            return {}
+        known: dict[str, list[bytes]] = {}
+        for path in gone:
+            known.setdefault(self.host.digest(path), []).append(path)
+        pairs: dict[bytes, bytes] = {}
+        for path in come:
+            if same := known.get(self.layer.digest(path)):
+                pairs[path] = same.pop(0)
+        return pairs
+
+    def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:
+        if depth > _MOST_DEPTH:
+            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
+        names = self.layer.names(path)
+        for name in names:
+            below = path + b"/" + name if path else name
+            if not self._leads(below):
+                continue
+            new, old = self.layer.node(below), self.host.node(below)
+            if new is None:
+                continue
+            if new.whiteout:
+                if old is not None:
+                    yield from self._gone(below, old, depth)
+                continue
+            if old is not None and old.kind is FileKind.DIRECTORY and new.kind is not FileKind.DIRECTORY:
+                yield from self._gone_below(below, depth)
+            if self._within(below) or new.kind is FileKind.DIRECTORY:
+                if self._differs(below, old, new):
+                    yield Difference(below, old, new)
+                elif old is not None and old.kind is not FileKind.DIRECTORY and len(self.same) < MOST:
+                    self.same[below] = old.identity
+            if new.kind is FileKind.DIRECTORY:
+                hides = opaque or self.layer.attribute(below, _OPAQUE) == b"y"
+                yield from self._walk(below, opaque=hides, depth=depth + 1)
+        if opaque:
+            there = set(names)
+            for name in self.host.names(path):
+                below = path + b"/" + name if path else name
+                old = self.host.node(below) if name not in there and self._leads(below) else None
+                if old is not None:
+                    yield from self._gone(below, old, depth)
+
+    def _gone(self, path: bytes, old: Node, depth: int) -> Iterator[Difference]:
+        if self._within(path):
+            yield Difference(path, old, None)
+        if old.kind is FileKind.DIRECTORY:
+            yield from self._gone_below(path, depth)
+
+    def _gone_below(self, path: bytes, depth: int) -> Iterator[Difference]:
+        if depth > _MOST_DEPTH:
+            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
+        for name in self.host.names(path):
+            below = path + b"/" + name
+            node = self.host.node(below) if self._leads(below) else None
+            if node is not None:
+                yield from self._gone(below, node, depth + 1)
+
+    def _differs(self, path: bytes, old: Node | None, new: Node) -> bool:
+        if old is None or old.kind is not new.kind or old.foreign:
+            return True
+        match new.kind:
+            case FileKind.FILE:
+                return old.mode != new.mode or not self._same_content(path, old, new)
+            case FileKind.SYMLINK:
+                return self.layer.target(path) != self.host.target(path)
+            case FileKind.DIRECTORY:
+                return old.mode != new.mode
+            case _:
+                return True
+
+    def _same_content(self, path: bytes, old: Node, new: Node) -> bool:
+        if old.size != new.size:
+            return False
+        with self.layer.reading(path) as one, self.host.reading(path) as other:
+            while (chunk := one.read(_CHUNK)) == other.read(_CHUNK):
+                if not chunk:
+                    return True
+            return False
+
+    def _leads(self, path: bytes) -> bool:
+        """It is to be looked at: it is, or contains, or lies in one that was asked for."""
+        return not self._only or any(_is_below(path, one) or _is_below(one, path) for one in self._only)
+
+    def _within(self, path: bytes) -> bool:
+        return not self._only or any(_is_below(path, one) for one in self._only)
+
+
+def _is_below(path: bytes, directory: bytes) -> bool:
+    return not directory or path == directory or path.startswith(directory + b"/")
+
+
+def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
+    """Of those that are files with content, by path."""
+    return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
+
+
+_HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h
+_SET_ID = 0o6000
+_REPOSITORY = frozenset({"head", "objects", "refs", "commondir"})
+
+Seen = Mapping[bytes, tuple[int, int, int]]
+"""Identities (`Node.identity`) of files of the host as an earlier promotion left them."""
+
+
+class Obstacles:
+    """`differences` are those that are to be taken over, all of them. `since_ns`: when the sandbox first saw the
+    directory, by the clock of the host's files; None: nobody knows."""
+
+    def __init__(
+        self, comparison: Comparison, differences: Sequence[Difference], *, since_ns: int | None, seen: Seen
+    ) -> None:
+        self._layer, self._host = comparison.layer, comparison.host
+        self._planned = {d.path: d.new for d in differences}
+        self._since, self._seen = since_ns, seen
+        self._uid = os.geteuid()
+        self._marks: dict[bytes, set[str]] = {}
+        for d in differences:
+            folder, _, name = d.path.rpartition(b"/")
+            if d.new is not None and folded(name) in _REPOSITORY:
+                self._marks.setdefault(folder, set()).add(folded(name))
+        self._repositories: dict[bytes, bool] = {}
+
+    def of(self, difference: Difference, *, force: bool = False) -> str | None:
+        """`force` passes over what the host has changed meanwhile, and over nothing else."""
+        old, new = difference.old, difference.new
+        if old is not None and old.foreign:
+            return "another file system is mounted there on the host"
+        if not force and old is not None and self._has_changed(difference.path, old, new):
+            return "the host's has changed since the sandbox was given it"
+        if old is not None and self._uid not in (0, old.uid):
+            return f"the host's belongs to uid {old.uid}"
+        if new is None:
+            return None
+        if new.kind is FileKind.OTHER:
+            return "it is no file, directory or symbolic link"
+        if new.kind is not FileKind.SYMLINK and new.mode & _SET_ID and new.kind is not FileKind.DIRECTORY:
+            return f"it has set-id bits: mode {new.mode:04o}"
+        if new.kind is FileKind.SYMLINK and (where := self._leads(difference.path)):
+            return f"it is a link that leads {where}: {os.fsdecode(self._layer.target(difference.path))!r}"
+        if self._makes_repository(difference.path, new):
+            return "it makes or configures a git repository: git would run what it names"
+        return None
+
+    def _has_changed(self, path: bytes, old: Node, new: Node | None) -> bool:
+        if old.kind is FileKind.DIRECTORY:
+            # Its times follow what is in it. What is in one that is gone has been looked at, one by one.
+            return False
+        if self._since is None:
+            return True
+        return old.changed_ns > self._since and self._seen.get(path) != old.identity
+
+    def _leads(self, link: bytes) -> str | None:
+        """Tell whether it leads out or into a repository. Followed as the kernel would, through the links that will be
+        there afterwards: the sandbox's and the host's."""
+        parts = link.split(b"/")
+        where, todo, hops = parts[:-1], [parts[-1]], 0
+        while todo:
+            part = todo.pop()
+            if part == b"..":
+                if not where:
+                    return "out"
+                where.pop()
+            elif part not in (b"", b"."):
+                where.append(part)
+                path = b"/".join(where)
+                if is_dot_git(part) or (hops and self._is_repository(path)):
+                    return "into a git repository"
+                target = self._link_at(path)
+                if target is not None:
+                    hops += 1
+                    if hops > _HOPS or not target or target.startswith(b"/"):
+                        return "out"
+                    where.pop()
+                    todo += reversed(target.split(b"/"))
+        return None
+
+    def _link_at(self, path: bytes) -> bytes | None:
+        tree = self._layer if path in self._planned else self._host
+        node = self._planned[path] if path in self._planned else self._host.node(path)
+        return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
+
+    def _makes_repository(self, path: bytes, new: Node) -> bool:
+        """Git takes a directory for a repository by what is in it, under any name (gitglossary, bare). In one, only
+        data is taken over. `.git` itself is not judged here."""
+        parts = path.split(b"/")
+        for depth in range(len(parts)):
+            folder = b"/".join(parts[:depth])
+            if (depth and is_dot_git(parts[depth - 1])) or not self._is_repository(folder):
+                continue
+            below = b"/".join(parts[depth:])
+            if folded(below) in _REPOSITORY or below == b"index" or not is_data(below):
+                return True
+        return False
+
+    def _is_repository(self, folder: bytes) -> bool:
+        if folder not in self._repositories:
+            self._repositories[folder] = is_repository(lambda name: self._there(folder, name))
+        return self._repositories[folder]
+
+    def _there(self, folder: bytes, name: str) -> bool:
+        if name in self._marks.get(folder, ()):
+            return True
+        own = b"HEAD" if name == "head" else name.encode()
+        path = folder + b"/" + own if folder else own
+        return path not in self._planned and self._host.node(path) is not None
+
+
+_PROMOTED = "promoted"
+
+
+def since_ns(tree: int) -> int | None:
+    """When its mounts were laid over the host's directories, by the clock of files; None: it does not say."""
+    try:
+        return os.stat(BASIS, dir_fd=tree, follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def load_promoted(tree: int, number: int) -> Seen:
+    """What earlier promotions from mount `number` have left on the host."""
+    try:
+        fd = os.open(f"{_PROMOTED}{number}", READ, dir_fd=tree)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(fd, "rb") as file:
+        entries: dict[str, tuple[int, int, int]] = json.load(file)
+    return {os.fsencode(path): (one, two, three) for path, (one, two, three) in entries.items()}
+
+
+def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
+    """OSError: the sandbox has filled its disk."""
+    known = {os.fsdecode(path): identity for path, identity in promoted.items()}
+    write_whole(tree, f"{_PROMOTED}{number}", json.dumps(known).encode())
+
+
+def copy_basis(source: int, target: int) -> None:
+    """What lies beside the layers, between trees, where the driver copies these alone."""
+    with suppress(FileNotFoundError):
+        os.unlink(BASIS, dir_fd=target)  # it would say that they were laid there now
+    for name in names_in(source):
+        if name in (BASIS, NOTE) or name.startswith(_PROMOTED):
+            _copy(name, source, target)
+
+
+def _copy(name: str, source: int, target: int) -> None:
+    with os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old:
+        info = os.fstat(old.fileno())
+        with os.fdopen(os.open(name, NEW, 0o600, dir_fd=target), "wb") as new:
+            os.fchmod(new.fileno(), info.st_mode & 0o777)
+            new.write(old.read())
+            new.flush()
+            os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))

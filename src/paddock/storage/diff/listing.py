@@ -1,0 +1,149 @@
+"""What a tree holds beyond what it began with: as lines for a record, and whether something was made since a moment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+
+import msgspec
+
+from paddock.linux.descriptors import closing
+from paddock.model import FileKind
+from paddock.storage.pool.hostile import HostileTree, Node
+from paddock.storage.pool.trees import DIRECTORY, ROOT, layers_in
+
+_MOST = 100_000
+_MOST_DEPTH = 256
+_HASHED_BYTES = 1 << 30
+_CHUNK = 1 << 20
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """`sha256` is that of all lines, each with a newline; `first` are some of them. `whole`: nothing was left out,
+    for its number, its depth or its size."""
+
+    changes: int
+    sha256: str
+    first: tuple[str, ...]
+    whole: bool
+
+
+def list_changes(tree: int, *, first: int, own: bool = False) -> Listing:
+    """`kind mode size digest path` of every file that was written; `gone` of one that hides what is below.
+
+    For trees of a driver that begins with nothing. The tree is an attacker's; `own`: it is about to be deleted, and
+    what its modes keep us out of is opened to us.
+    """
+    walk = _Walk(own)
+    digest, kept, number = hashlib.sha256(), list[str](), 0
+    for layer in layers_in(tree):
+        with closing(os.open(layer, DIRECTORY, dir_fd=tree)) as fd:
+            for line in walk.lines(HostileTree(fd, own=own), b"/" if layer == ROOT else os.fsencode(layer) + b":/"):
+                digest.update(os.fsencode(line) + b"\n")
+                number += 1
+                if number <= first:
+                    kept.append(line)
+    return Listing(changes=number, sha256=digest.hexdigest(), first=tuple(kept), whole=walk.whole)
+
+
+class _Walk:
+    def __init__(self, own: bool) -> None:
+        self._own = own
+        self._left, self._bytes = _MOST, _HASHED_BYTES
+        self.whole = True
+
+    def lines(self, tree: HostileTree, prefix: bytes, path: bytes = b"", depth: int = 0) -> Iterator[str]:
+        try:
+            names = tree.names(path)
+        except OSError:
+            self.whole = False
+            return
+        for name in names:
+            below = path + b"/" + name if path else name
+            node = tree.node(below)
+            if node is None:
+                continue
+            if self._left == 0 or depth == _MOST_DEPTH:
+                self.whole = False
+                return
+            if node.kind is FileKind.DIRECTORY:
+                yield from self.lines(tree, prefix, below, depth + 1)
+            self._left = max(0, self._left - 1)
+            yield os.fsdecode(self._line(tree, below, node).encode("ascii") + b" " + prefix + below)
+
+    def _line(self, tree: HostileTree, path: bytes, node: Node) -> str:
+        if node.whiteout:
+            return "gone"
+        content = self._content(tree, path, node)
+        return f"{node.kind.value} {node.mode:o} {node.size if node.kind is FileKind.FILE else 0} {content}"
+
+    def _content(self, tree: HostileTree, path: bytes, node: Node) -> str:
+        try:
+            if node.kind is FileKind.SYMLINK:
+                return hashlib.sha256(tree.target(path)).hexdigest()
+            if node.kind is not FileKind.FILE:
+                return "-"
+            if node.size > self._bytes:
+                self.whole = False
+                return "-"
+            with tree.reading(path) as file:
+                return self._hashed(file)
+        except OSError:
+            self.whole = False
+            return "unreadable"
+
+    def _hashed(self, file: BufferedReader) -> str:
+        digest = hashlib.sha256()
+        while self._bytes > 0 and (data := file.read(min(_CHUNK, self._bytes))):
+            digest.update(data)
+            self._bytes -= len(data)
+        return digest.hexdigest()
+
+
+_MOST_BELOW = 1000
+
+
+def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool:
+    """`path` is relative to the root of the tree `tree`, which lies over `layers`; all are trees' directories.
+
+    False when in doubt: something was there before, is of unknown age, or there is too much to look at. What is renamed
+    keeps its age. The tree is an attacker's, who can set every time of a file but the one that is looked at.
+    """
+    if any(_node_in(layer, path) for layer in layers):
+        return False
+    with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
+        try:
+            return _Look(HostileTree(fd), since_ns).all_new(path)
+        except OSError:
+            return False
+
+
+def _node_in(tree: int, path: bytes) -> bool:
+    with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
+        return HostileTree(fd).node(path) is not None
+
+
+class _Look:
+    def __init__(self, tree: HostileTree, since_ns: int) -> None:
+        self._tree, self._since = tree, since_ns
+        self._left = _MOST_BELOW
+
+    def all_new(self, path: bytes) -> bool:
+        waiting = [path]
+        while waiting:
+            path = waiting.pop()
+            self._left -= 1
+            node = self._tree.node(path)
+            if self._left < 0 or node is None or node.whiteout or node.foreign:
+                return False
+            born = self._tree.born_ns(path)
+            if born is None or born < self._since:
+                return False
+            if node.kind is FileKind.DIRECTORY:
+                names = self._tree.names(path)
+                if len(names) > self._left:
+                    return False
+                waiting += [path + b"/" + name for name in names]
+        return True

@@ -1,0 +1,105 @@
+"""Pins: refs that say which commits of a repository somebody needs, whatever becomes of the branches.
+
+Written as files, in the format of git's own (gitrepository-layout(5)), so that a workspace does not wait for a process.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from paddock.errors import InvalidArgumentError, InvalidStateError
+from paddock.linux import openat2
+from paddock.linux.descriptors import closing
+from paddock.storage.pool.trees import DIRECTORY, NEW, READ, names_in
+
+from ._remote import is_commit
+
+_PINS = "refs/pins/"
+
+
+def fetched(what: str) -> str:
+    """The pin under which a ref or an object is kept that was fetched by itself."""
+    return _PINS + "fetched-" + what.removeprefix("refs/").replace("/", "-")
+
+
+def owners(repository: Path) -> tuple[str, ...]:
+    """Who needs commits of it."""
+    try:
+        directory = _open(repository)
+    except InvalidStateError:
+        return ()
+    with closing(directory):
+        names = names_in(directory)
+    return tuple(sorted(name for name in names if not name.startswith((".", "fetched-"))))
+
+
+def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -> None:
+    """Keeps `commit` for `owner`, an id, instead of what was kept for it before.
+
+    `like`: an owner whose pin is of the same commit. A name for what is on the disk already waits for no disk.
+    """
+    if not is_commit(commit):
+        raise InvalidArgumentError(f"{commit!r} is no id of a commit")
+    with closing(_open(repository)) as directory:
+        if like is not None and _linked(directory, _name(like), _name(owner), commit):
+            return
+        scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
+        with closing(os.open(scratch, NEW, 0o644, dir_fd=directory)) as fd:
+            os.write(fd, f"{commit}\n".encode())
+            os.fsync(fd)
+        os.rename(scratch, _name(owner), src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def unpin(repository: Path, owner: str) -> None:
+    """Nothing if there is none, or no repository."""
+    try:
+        directory = _open(repository)
+    except InvalidStateError:
+        return
+    with closing(directory):
+        try:
+            os.unlink(_name(owner), dir_fd=directory)
+        except FileNotFoundError:
+            pass
+
+
+def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
+    """Whether `name` is another name of `pin` now, and that a pin of `commit`."""
+    with suppress(OSError):  # there is none, or no links are to be had here
+        os.link(pin, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        with closing(os.open(name, READ, dir_fd=directory)) as fd:
+            return os.read(fd, 128) == f"{commit}\n".encode()
+    return False
+
+
+def _name(owner: str) -> str:
+    if not owner.replace("_", "").isalnum() or not owner.isascii():
+        raise InvalidArgumentError(f"{owner!r} is no id")
+    return owner
+
+
+def _open(repository: Path) -> int:
+    """The directory of the pins, found through no link: a git that listened to strangers has written there."""
+    try:
+        top = os.open(repository, DIRECTORY)
+    except OSError as error:
+        raise InvalidStateError(f"the repository {repository.name} is gone: {error}") from None
+    with closing(top):
+        try:
+            _make(top)
+            return openat2.open_beneath(top, _PINS.encode(), DIRECTORY, symlinks=False)
+        except OSError as error:
+            raise InvalidStateError(f"the repository {repository.name} is damaged: {error}") from None
+
+
+def _make(top: int) -> None:
+    with closing(openat2.open_beneath(top, b"refs", DIRECTORY, symlinks=False)) as refs:
+        try:
+            os.mkdir("pins", 0o755, dir_fd=refs)
+            info = os.fstat(refs)
+            if os.geteuid() == 0:
+                os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)
+        except FileExistsError:
+            pass

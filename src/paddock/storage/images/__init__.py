@@ -1,4 +1,0 @@
-"""OCI images as templates: read from a layout, an archive or a registry, verified, and unpacked as nobody's."""
-
-from ._images import Images as Images
-from ._limits import ImageLimits as ImageLimits

@@ -1,0 +1,332 @@
+"""Trees as btrfs subvolumes: made, copied and deleted in time that does not depend on what they hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+from contextlib import suppress
+
+from paddock.errors import InvalidStateError, PaddockError, PlatformError
+from paddock.linux import btrfs, loop
+from paddock.linux.descriptors import closing
+from paddock.model import Check, PoolSpace
+from paddock.storage.pool._image import MIB, Image
+from paddock.storage.pool.base import Pool, TreeUsage
+from paddock.storage.pool.config import PoolConfig, check, pool_checks
+from paddock.storage.pool.removal import remove
+from paddock.storage.pool.trees import (
+    DIRECTORY,
+    check_name,
+    make_frame,
+    make_part,
+    names_in,
+    open_to_all,
+    tree_error,
+    within,
+    works_in,
+)
+
+_QUICK_BYTES = 2048 * MIB
+_READ_ONLY = os.ST_RDONLY
+
+
+def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ...]:
+    """Errors that the device below had, and whether the file system has given up for one."""
+    checks: list[Check] = []
+    if os.fstatvfs(pool).f_flag & _READ_ONLY:
+        checks.append(
+            check(
+                "writable",
+                "missing",
+                f"{where} takes no writes any more: the disk below failed or was full",
+                "make room on the disk, then kill all sandboxes: the next supervisor opens it anew",
+            )
+        )
+    try:
+        errors = btrfs.device_errors(pool)
+    except PermissionError:
+        return (*checks, check("device", "weak", "only root may read the error counters of btrfs", None))
+    if errors:
+        found = ", ".join(f"{count} {kind}" for kind, count in errors.items())
+        fix = "copy what you need out of it; then use another state directory"
+        checks.append(check("device", "missing", f"{where} has had {found}", fix))
+    else:
+        checks.append(check("device", "ok", f"{where} has had no errors", None))
+    if image is not None:
+        checks.extend(_image_checks(image))
+    return tuple(checks)
+
+
+def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> Check:
+    """Reads everything, if that was asked for or is quick."""
+    if asked is False or (asked is None and used_bytes > _QUICK_BYTES):
+        detail = f"the {used_bytes // MIB} MiB in {where} were not read"
+        return check("checksums", "ok", detail, "paddock doctor --storage --scrub")
+    try:
+        found = btrfs.scrub(pool)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            return check("checksums", "weak", "only root may compare them all", None)
+        if error.errno == errno.EROFS:
+            return check("checksums", "weak", f"what is in {where} was not read: it takes no writes", None)
+        if error.errno == errno.EINPROGRESS:
+            return check("checksums", "ok", "they are being compared by somebody else", None)
+        return check("checksums", "missing", f"{where} cannot be read through: {error}", "dmesg")
+    if not found:
+        return check("checksums", "ok", f"all that is in {where} agrees with them", None)
+    words = ", ".join(f"{count} {kind}" for kind, count in found.items())
+    return check(
+        "checksums",
+        "missing",
+        f"{where} is damaged: {words}",
+        "`dmesg` names the files; copy what you need out of it, then use another state directory",
+    )
+
+
+def _image_checks(image: Image) -> tuple[Check, ...]:
+    checks: list[Check] = []
+    with closing(os.open(image.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)) as file:
+        devices = [os.fsdecode(device) for device in loop.find(file)]
+    if len(devices) > 1:
+        detail = f"{image.path} is below {' and '.join(devices)}: what one writes, the other overwrites"
+        checks.append(check("loop device", "missing", detail, "end all sandboxes, then losetup -d what is left"))
+    else:
+        checks.append(check("loop device", "ok", f"{', '.join(devices) or 'none'} over {image.path}", None))
+    checks.extend(
+        check("leftover", "weak", f"{device} holds {path}, which nobody can open any more", f"losetup -d {device}")
+        for device, path in loop.deleted()
+        if os.path.basename(path) == os.path.basename(image.path)
+    )
+    length, taken = image.size()
+    detail = f"{image.path} offers {length // MIB} MiB and takes {taken // MIB} MiB of the disk"
+    if missing := image.too_large():
+        fix = "make room on the disk, or give space back: paddock gc"
+        checks.append(check("image", "weak", f"{detail}, which has {missing // MIB} MiB too few for it", fix))
+    else:
+        checks.append(check("image", "ok", detail, None))
+    return tuple(checks)
+
+
+_NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
+_FIRST_SUBVOLUME = 256
+_GROUPS_SPARED = 64
+_ROOM_BYTES = 64 << 20
+_PAUSES_SECONDS = (0.0, 0.2, 1.0)
+
+
+class BtrfsPool(Pool):
+    """Quotas need root. Where they are off (a file system of the machine's own), they are left off."""
+
+    driver = "btrfs"
+    overlay = True
+
+    def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
+        super().__init__(fd, config, path)
+        self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
+        self._image = None if config.image is None else Image(f"{os.path.dirname(path)}/{config.image}", fd, self._disk)
+        self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
+
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
+        def fill(tree: int) -> None:
+            make_frame(tree, self._base, mounts)
+            self._limit(tree, limit_bytes)
+
+        self._make(name, fill)
+
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
+        def begin(making: str) -> None:
+            self._copy(origin, making)
+
+        def fill(tree: int) -> None:
+            # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
+            for work in () if at_rest else works_in(tree):
+                remove(tree, work)
+                make_part(tree, work, self._base)
+            self._limit(tree, limit_bytes)
+
+        with within(self, source, "copy") as origin:
+            if btrfs.has_subvolumes(origin):  # of each a copy has an empty directory
+                raise InvalidStateError(
+                    f"tree {source!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their"
+                    " files",
+                    hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with"
+                    " rm -r",
+                    name=source,
+                )
+            self._make(name, fill, begin=begin, doing="copy")
+
+    def flush(self, name: str) -> None:
+        """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
+        making = f".making-{os.urandom(8).hex()}"
+        with within(self, name, "flush") as tree, self.working():
+            self._copy(tree, making)
+            self._discard_quietly(making)
+
+    def _copy(self, tree: int, name: str) -> None:
+        """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
+        was deleted; it goes on after each commit."""
+        for seconds in _PAUSES_SECONDS:
+            try:
+                return btrfs.snapshot(tree, self._fd, name.encode())
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self.space().available_bytes < _ROOM_BYTES:
+                    raise
+            btrfs.sync(self._fd)
+            time.sleep(seconds)
+        return btrfs.snapshot(tree, self._fd, name.encode())
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name, limit_bytes=limit_bytes)
+        return ()
+
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        if limit_bytes is not None:
+            self.allow(source, limit_bytes)
+        super().rename(source, name)
+
+    def allow(self, name: str, limit_bytes: int) -> None:
+        with within(self, name, "limit") as tree:
+            self._limit(tree, limit_bytes)
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        group = self._group(name)
+        try:
+            btrfs.destroy_subvolume(self._fd, name.encode())
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return
+            if error.errno not in _NOT_SO:
+                raise tree_error(error, name, "delete") from error
+            super().delete(name)  # it holds other subvolumes, or we may not destroy it: entry by entry
+        self._forget(group)
+
+    def settle(self) -> None:
+        try:
+            btrfs.sync(self._fd)
+        except OSError as error:
+            raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
+
+    def usage(self, name: str) -> TreeUsage:
+        with within(self, name, "measure") as tree:
+            if self._quota == "off":
+                return TreeUsage(used_bytes=None, limit_bytes=None)
+            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
+            return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
+
+    def checks(self) -> tuple[Check, ...]:
+        if self._quota != "off":
+            return pool_checks(self._config, None)
+        if self._base is None:
+            return pool_checks(self._config, "quotas of btrfs need root")
+        return pool_checks(
+            self._config, "quotas are off on this file system", fix=f"btrfs quota enable --simple {self._path}"
+        )
+
+    def measure(self, name: str) -> int:
+        used = self.usage(name).used_bytes
+        return super().measure(name) if used is None else used
+
+    def space(self) -> PoolSpace:
+        return super().space() if self._image is None else self._image.space()
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        where = self._path if self._image is None else self._image.path
+        return (
+            *super().examine(scrub=scrub),
+            *device_checks(self._fd, self._image, where),
+            # What is not an image of ours holds other people's files, and they have their own ways.
+            *(() if self._image is None else (scrub_check(self._fd, self._image.space().used_bytes, where, scrub),)),
+        )
+
+    def fit(self) -> int:
+        return 0 if self._image is None else self._image.grow()
+
+    def trim(self) -> int | None:
+        if self._image is None:
+            return None
+        btrfs.sync(self._fd)  # what was deleted is free with the next commit
+        return btrfs.trim(self._fd)
+
+    def sweep(self) -> dict[str, str]:
+        left = super().sweep()
+        # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.
+        if self._quota == "off" or self._config.image is None:
+            return left
+        if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
+            with self._alone:  # nobody begins to make a tree
+                if not self._at_work:
+                    self._remove_stale_groups()
+        return left
+
+    def _groups(self) -> set[int]:
+        """The subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
+        try:
+            names = os.listdir(f"/sys/fs/btrfs/{btrfs.filesystem_id(self._fd)}/qgroups")
+        except FileNotFoundError:
+            return set()
+        ids = {int(name.removeprefix("0_")) for name in names if name.startswith("0_")}
+        return {number for number in ids if number >= _FIRST_SUBVOLUME}
+
+    def _remove_stale_groups(self) -> None:
+        """Remove the groups that no tree has, while nobody makes trees."""
+        living: set[int] = set()
+        groups = self._groups()
+        for name in names_in(self._fd):
+            with (
+                suppress(NotADirectoryError, FileNotFoundError),
+                closing(os.open(name, DIRECTORY, dir_fd=self._fd)) as tree,
+            ):
+                living.add(btrfs.subvolume_id(tree))
+        for group in groups - living:
+            with suppress(OSError):  # as in _forget
+                btrfs.remove_quota_group(self._fd, group)
+
+    def _check_room(self) -> None:
+        if self._image is None:
+            super()._check_room()
+        else:
+            self._image.check()
+
+    def _begin(self, making: str) -> None:
+        btrfs.create_subvolume(self._fd, making.encode())
+        open_to_all(making, self._fd)
+
+    def _discard(self, name: str) -> None:
+        try:
+            btrfs.destroy_subvolume(self._fd, name.encode())
+        except OSError as error:
+            if error.errno not in _NOT_SO:
+                raise
+            super()._discard(name)
+
+    def _limit(self, tree: int, limit_bytes: int | None) -> None:
+        if limit_bytes is not None and self._quota != "off":
+            btrfs.set_byte_limit(self._fd, btrfs.subvolume_id(tree), limit_bytes)
+
+    def _group(self, name: str) -> int | None:
+        """The quota group that will be stale once the tree is gone."""
+        if self._quota != "off":
+            with suppress(PaddockError), closing(self.open(name)) as tree:
+                return btrfs.subvolume_id(tree)
+        return None
+
+    def _forget(self, group: int | None) -> None:
+        """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
+        if group is not None:
+            self._stale.append(group)
+        for _ in range(2):
+            try:
+                stale = self._stale.popleft()
+            except IndexError:
+                return
+            with suppress(OSError):  # a group too many costs a few bytes; a delete that fails for it would cost a tree
+                if not btrfs.remove_quota_group(self._fd, stale):
+                    self._stale.appendleft(stale)
+                    return

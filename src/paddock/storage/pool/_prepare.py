@@ -1,0 +1,244 @@
+"""Deciding, once per state directory, what its trees are kept on, making that whole or not at all, and opening it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError
+from paddock.linux import subordinate_ids
+from paddock.linux.descriptors import closing
+from paddock.model import Noun
+from paddock.model.config import read_config
+from paddock.storage.pool import probe
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.config import Driver, PoolConfig, Reason, load, store
+from paddock.storage.pool.trees import DIRECTORY
+from paddock.storage.pool.whole import sync_directory
+from paddock.storage.pool.worker import Worker
+from paddock.supervisor import pool as supervisor_pool
+from paddock.supervisor.layout import POOL, POOL_IMAGE, SUPERVISOR_SOCKET
+
+_DRIVERS = {
+    "btrfs": ("_btrfs", "BtrfsPool"),
+    "overlay": ("_directories", "OverlayPool"),
+    "copy": ("_directories", "CopyPool"),
+}
+
+
+def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
+    """The pool whose directory the supervisor has opened as `pool_fd`, which is the pool's from now on, and closed if
+    this fails.
+
+    Without a descriptor, `<state_dir>/pool` itself, where the pool is no image. What killed processes have left half
+    made is deleted now.
+    """
+    if pool_fd is None:
+        if config.image is not None:
+            raise InvalidArgumentError(
+                "only the supervisor mounts the image of a pool", hint="ask it for the descriptor"
+            )
+        try:
+            pool_fd = os.open(state_dir / POOL, DIRECTORY)
+        except FileNotFoundError as error:
+            raise NotConfiguredError(f"{state_dir} holds no pool", hint="paddock doctor") from error
+    try:
+        module, name = _DRIVERS[config.driver]
+        driver = getattr(import_module(f"{__package__}.{module}"), name)
+        pool: Pool = driver(pool_fd, config, str(state_dir / POOL))
+        pool.sweep()
+    except BaseException:
+        os.close(pool_fd)
+        raise
+    return pool
+
+
+GIB = 1 << 30
+LARGEST_IMAGE = 64 * GIB
+SMALLEST_IMAGE = 1 * GIB
+_UNFINISHED_IMAGE = POOL_IMAGE + ".tmp"
+_SUPERBLOCK, _MAGIC = 0x1_0040, b"_BHRfS_M"  # btrfs on-disk format: the primary super block at 64 KiB
+_MKFS_SECONDS = 300
+
+
+def prepare(
+    state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None, whole: bool | None = None
+) -> PoolConfig:
+    """Makes the state directory ready for a supervisor, and says how its pool is kept. Does nothing the second time,
+    but where only whole copies were possible and nothing lies in the pool yet: then it looks again.
+
+    `driver` forces one (btrfs, overlay, copy); by default `config.toml` does, or the best that works here is taken.
+    `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
+    half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
+    his subordinate ids; by default as `config.toml` says.
+
+    NotConfiguredError: the forced driver does not work here. InvalidStateError: the trees are there already, on another
+    one.
+    """
+    settings = read_config(state_dir)
+    forced = _known(driver or settings.pool_driver)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if state_dir.stat().st_uid != os.geteuid():
+        raise InvalidStateError(f"{state_dir} belongs to another user", hint="choose another state directory")
+    state_dir.chmod(0o700)
+    config = load(state_dir)
+    if config is not None and not _lost_image(state_dir, config):
+        if forced not in (None, config.driver):
+            raise InvalidStateError(
+                f"the trees in {state_dir} are on {config.driver}, not on {forced}",
+                hint="choose another state directory",
+            )
+        if forced is not None or not _may_do_better(state_dir, config):
+            return config
+    (state_dir / POOL).mkdir(exist_ok=True)
+    # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
+    (state_dir / POOL).chmod(0o711)
+    probe.sweep(state_dir)
+    whole = settings.subordinate_ids if whole is None else whole
+    config = _with_ids(_choose(state_dir, forced, image_bytes), whole)
+    store(state_dir, config)
+    return config
+
+
+def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
+    """User namespaces may have been refused when this was decided, and be allowed by now. No tree changes drivers."""
+    if not probe.is_refused_overlay(config) or _in_use(state_dir):
+        return False
+    trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", Noun.TEMPLATE))]
+    return not trees and probe.overlay(state_dir) is None
+
+
+def _in_use(state_dir: Path) -> bool:
+    """A supervisor serves it, and whoever talks to that has opened the pool as it was."""
+    with socket.socket(socket.AF_UNIX) as door:
+        return door.connect_ex(str(state_dir / SUPERVISOR_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
+
+
+def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
+    """Who owns what sandboxes write can't be changed later. NotConfiguredError: it was asked for, and cannot be had."""
+    if os.geteuid() == 0 or not whole:
+        return config
+    why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None
+    ids = subordinate_ids.granted()
+    if isinstance(ids, str):
+        why = ids
+    elif why is None:
+        worker = Worker(0, ids)
+        try:
+            worker.start()
+        except NotConfiguredError as error:
+            why = error.message
+        else:
+            return msgspec.structs.replace(config, subordinate_ids=ids)
+        finally:
+            worker.close()
+    raise NotConfiguredError(f"there are no subordinate ids for sandboxes: {why}", hint=subordinate_ids.remedy())
+
+
+def _known(driver: str | None) -> Driver | None:
+    for known in get_args(Driver):
+        if driver == known:
+            return known
+    if driver is not None:
+        raise InvalidArgumentError(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}")
+    return None
+
+
+def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
+    """The best that works, of those that are asked for. NotConfigured."""
+    ways: tuple[tuple[Driver, str | None, Callable[[], Reason | None]], ...] = (
+        ("btrfs", None, lambda: probe.native_btrfs(state_dir)),
+        ("btrfs", POOL_IMAGE, lambda: _make_image(state_dir, image_bytes)),
+        ("overlay", None, lambda: probe.overlay(state_dir)),
+        ("copy", None, lambda: None),
+    )
+    reasons: list[Reason] = []
+    for driver, image, why_not in ways:
+        if forced in (None, driver):
+            reason = why_not()
+            if reason is None:
+                return PoolConfig(driver=driver, image=image, reasons=tuple(reasons))
+            reasons.append(reason)
+    raise NotConfiguredError(
+        f"pool driver {forced} does not work here: " + "; ".join(reason.why for reason in reasons),
+        hint=next((reason.fix for reason in reasons if reason.fix), "paddock doctor"),
+    )
+
+
+def _make_image(state_dir: Path, size: int | None) -> Reason | None:
+    """Makes the image under another name, tries to mount it, and gives it its name: a whole one or none."""
+    if reason := probe.image_possible():
+        return reason
+    image, unfinished = state_dir / POOL_IMAGE, state_dir / _UNFINISHED_IMAGE
+    unfinished.unlink(missing_ok=True)
+    if not _is_whole(image):
+        if size is None:
+            disk = os.statvfs(state_dir)
+            free = disk.f_bavail * disk.f_frsize
+            if free < 2 * SMALLEST_IMAGE:
+                return Reason(way=probe.IMAGE, why=f"less than 2 GiB are free at {state_dir}")
+            size = min(free // 2, LARGEST_IMAGE)
+        if reason := _format(unfinished, size):
+            return reason
+        unfinished.rename(image)
+        sync_directory(state_dir)
+    try:
+        os.close(supervisor_pool.mount_image(str(image)))
+    except OSError as error:
+        image.unlink()
+        return Reason(way=probe.IMAGE, why=f"it cannot be mounted: {error}")
+    return None
+
+
+def _format(path: Path, size: int) -> Reason | None:
+    tool = probe.find_tool("mkfs.btrfs")
+    assert tool is not None
+    with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
+        os.ftruncate(fd, size)
+        # One copy of the metadata: the disk below is one, and two copies on it would halve the speed of small writes.
+        done = subprocess.run(
+            [tool, "--quiet", "--label", "paddock", "--metadata", "single", "--nodiscard", "--", str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MKFS_SECONDS,
+            check=False,
+        )
+        os.fsync(fd)
+    if done.returncode != 0:
+        path.unlink()
+        return Reason(way=probe.IMAGE, why=f"mkfs.btrfs failed: {done.stderr.strip()[-300:]}")
+    return None
+
+
+def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
+    """True: the image that was decided on is gone, and with it all there was to keep. InvalidStateError: it is
+    damaged."""
+    if config.image is None:
+        return False
+    image = state_dir / config.image
+    if not image.exists():
+        return True
+    if not _is_whole(image):
+        raise InvalidStateError(
+            f"{image} is damaged: it holds no btrfs", hint=f"rm {image} loses all trees and goes on"
+        )
+    return False
+
+
+def _is_whole(image: Path) -> bool:
+    """It has the super block, which mkfs writes last, and it has been renamed to this name, which we do last."""
+    try:
+        with image.open("rb") as file:
+            file.seek(_SUPERBLOCK)
+            return file.read(len(_MAGIC)) == _MAGIC
+    except FileNotFoundError:
+        return False

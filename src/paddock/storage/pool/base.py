@@ -1,0 +1,269 @@
+"""The pool: trees by opaque name, copied on write, by whatever driver this machine has.
+
+A tree is made under another name, renamed when it is whole, and renamed away before it is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Lock
+
+import msgspec
+
+from paddock.errors import PlatformError
+from paddock.linux import files
+from paddock.linux.descriptors import closing
+from paddock.model import Check, PoolSpace
+from paddock.storage.pool._image import Disk
+from paddock.storage.pool.config import Driver, PoolConfig, pool_checks, space_check
+from paddock.storage.pool.removal import remove
+from paddock.storage.pool.trees import (
+    DIRECTORY,
+    NAME,
+    check_name,
+    make_mount_parts,
+    measure,
+    names_in,
+    open_to_all,
+    tree_error,
+    within,
+)
+from paddock.storage.pool.worker import by_worker, worker_for
+
+_UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
+
+
+class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """None: this driver cannot tell."""
+
+    used_bytes: int | None
+    limit_bytes: int | None
+
+
+class Pool(ABC):
+    """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
+    mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
+
+    Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `supervisor.TREE_ID_BASE + id` where paddock runs
+    as root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
+    and synchronous.
+    """
+
+    driver: Driver
+    overlay: bool
+    """A sandbox's tree is the writable layer over its template's; else it is a whole copy."""
+
+    def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
+        """Own `fd`, the descriptor of the pool's directory."""
+        self._fd = fd
+        self._config = config
+        self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
+        self._disk = Disk(os.path.dirname(path), config)
+        self.worker = worker_for(config)
+        """Who can read and write all that is in a tree; the program itself may be unable to."""
+        self._base = self.worker.base
+        self.marks = config.marks
+        self.in_use: set[str] = set()
+        """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
+        self._alone, self._at_work = Lock(), 0
+        """How many make or delete trees; with `_alone` held, nobody begins to."""
+
+    @abstractmethod
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
+        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExistsError,
+        ResourceExhausted."""
+
+    @abstractmethod
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
+        """Make a tree with the content of `source` at one instant (`overlay`, `copy`: if nothing writes to it
+        meanwhile).
+
+        `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
+        owns what may be lost. NotFoundError, AlreadyExistsError, ResourceExhausted.
+        """
+
+    @abstractmethod
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        """Make a tree that begins with the content of `source`, which never changes again. Return the layers that it
+        needs below it from now on, `source` or none. NotFoundError, AlreadyExistsError, ResourceExhausted."""
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
+
+    def open(self, name: str) -> int:
+        """Return a descriptor of the tree's directory; the caller closes it. NotFound."""
+        try:
+            return os.open(check_name(name), DIRECTORY, dir_fd=self._fd)
+        except OSError as error:
+            raise tree_error(error, name, "open") from None
+
+    def flush(self, name: str) -> None:
+        """Write what of a tree is in memory only, where a snapshot would do so first. NotFound."""
+        os.close(self.open(name))
+
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        """Rename in one step; with that ceiling, if one is given. NotFoundError, AlreadyExists."""
+        check_name(source)
+        check_name(name)
+        try:
+            # A tree is never empty, so that this never replaces one: ENOTEMPTY.
+            os.rename(source, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except FileNotFoundError as error:
+            raise tree_error(error, source, "rename") from None
+        except OSError as error:
+            raise tree_error(error, name, "rename") from None
+
+    def allow(self, name: str, limit_bytes: int) -> None:
+        """Change the ceiling of a tree, where this driver has any. NotFound."""
+        os.close(self.open(name))
+
+    def exchange(self, one: str, other: str) -> None:
+        """Give each the other's name, in one step; ceilings, and what has them mounted, stay with their content.
+        NotFoundError: one of them is not there. PlatformError: the file system can't."""
+        check_name(one)
+        check_name(other)
+        try:
+            files.exchange(self._fd, one, other)
+        except OSError as error:
+            raise tree_error(error, f"{one} or {other}", "exchange") from None
+
+    @by_worker
+    def add_mounts(self, name: str, mounts: int) -> None:
+        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
+        ResourceExhausted."""
+        with within(self, name, "lay mounts over") as tree:
+            make_mount_parts(tree, self._base, mounts)
+
+    def delete(self, name: str) -> None:
+        """Delete a tree, if it is there, following nothing inside. PlatformError names what would not go."""
+        check_name(name)
+        gone = f".gone-{os.urandom(8).hex()}"
+        with self.working():
+            try:
+                os.rename(name, gone, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise tree_error(error, name, "delete") from None
+            self._discard(gone)
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Have `usage` count what was deleted as free, which else takes seconds. Blocks; PlatformError."""
+
+    def usage(self, name: str) -> TreeUsage:
+        os.close(self.open(name))
+        return TreeUsage(used_bytes=None, limit_bytes=None)
+
+    @by_worker
+    def measure(self, name: str) -> int:
+        """Count what is in a tree, in bytes of disk, which takes long. NotFound."""
+        with closing(self.open(name)) as tree:
+            return measure(tree)
+
+    def space(self) -> PoolSpace:
+        return self._disk.space()
+
+    def checks(self) -> tuple[Check, ...]:
+        """Return lines for `doctor`."""
+        return pool_checks(self._config, "no directory can be given a ceiling here")
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        """Return lines for `doctor --storage`. `scrub` reads all; None: if that is quick."""
+        return (space_check(self.space(), self._config, self._path),)
+
+    def fit(self) -> int:
+        """Make the image of the pool larger, if it is nearly full and the disk has room. Return the bytes gained."""
+        return 0
+
+    def trim(self) -> int | None:
+        """Give free space back to the disk below. Return the bytes looked through; None: there is nothing to give."""
+        return None
+
+    def unfinished(self) -> tuple[str, ...]:
+        """Return what is half made or half deleted; no names of trees."""
+        return tuple(sorted(filter(_UNFINISHED.fullmatch, names_in(self._fd))))
+
+    def sweep(self) -> dict[str, str]:
+        """Delete what is unfinished, unless trees are made or deleted right now. Return what stays, and why."""
+        with self._alone:  # what is begun after this is not listed
+            names, busy = self.unfinished(), self._at_work
+        left = {name: "trees are made or deleted" if busy else self._discard_quietly(name) for name in names}
+        return {name: why for name, why in left.items() if why is not None}
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """Keep what is unfinished from being swept while the block runs."""
+        with self._alone:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._alone:
+                self._at_work -= 1
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def opened(self) -> tuple[PoolConfig, str]:
+        return self._config, self._path
+
+    def close(self) -> None:
+        self.worker.close()
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _make(
+        self,
+        name: str,
+        fill: Callable[[int], None],
+        *,
+        begin: Callable[[str], None] | None = None,
+        doing: str = "make",
+    ) -> None:
+        """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
+        check_name(name)
+        self._check_room()
+        making = f".making-{os.urandom(8).hex()}"
+        try:
+            with self.working():
+                (begin or self._begin)(making)
+                try:
+                    with closing(os.open(making, DIRECTORY, dir_fd=self._fd)) as tree:
+                        fill(tree)
+                    os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                except BaseException:
+                    self._discard_quietly(making)
+                    raise
+        except OSError as error:
+            raise tree_error(error, name, doing) from error
+
+    def _check_room(self) -> None:
+        """ResourceExhaustedError if there is none for another tree."""
+        self._disk.check()
+
+    def _begin(self, making: str) -> None:
+        os.mkdir(making, 0o755, dir_fd=self._fd)
+        open_to_all(making, self._fd)
+
+    @by_worker
+    def _discard(self, name: str) -> None:
+        """Delete a directory that is no tree any more."""
+        remove(self._fd, name)
+
+    def _discard_quietly(self, name: str) -> str | None:
+        """Return why it stays. The next sweep tries again."""
+        try:
+            self._discard(name)
+        except (OSError, PlatformError) as error:
+            return str(error)
+        return None

@@ -1,0 +1,129 @@
+"""`supervisor.json`: how the pool is opened, decided once per state directory, and why not by a better driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from paddock.errors import PlatformError
+from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.model import Check, PoolSpace
+from paddock.storage.pool.whole import keep_file
+from paddock.supervisor.layout import SUPERVISOR_CONFIG
+
+Driver = Literal["btrfs", "overlay", "copy"]
+VERSION = 1
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a better way was not taken. `fix` is one command, if one command makes it possible."""
+
+    way: str
+    why: str
+    fix: str | None = None
+
+
+class Watermarks(NamedTuple):
+    """When a pool is too full, and until when something is done about it."""
+
+    high: float
+    low: float
+    enough_bytes: int
+
+    def reached(self, space: PoolSpace) -> bool:
+        return space.fill > self.high and space.available_bytes < self.enough_bytes
+
+    def left(self, space: PoolSpace) -> bool:
+        """Once it was too full: whether it is not any more."""
+        return space.fill <= self.low or space.available_bytes >= self.enough_bytes
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself.
+
+    Above `high`, the used part of what could be used, the sweep takes away what can be had again, until `low`; never
+    while more than `enough_mib` are available: of a large disk, the last tenth is a lot.
+    """
+
+    driver: Driver
+    image: str | None = None
+    reasons: tuple[Reason, ...] = ()
+    subordinate_ids: SubordinateIds | None = None
+    """Whose files in the trees may be, beside an ordinary user's own. Decided for good: they are theirs then."""
+    high: float = 0.9
+    low: float = 0.75
+    enough_mib: int = 20_480
+    keep_free_mib: int | None = None
+    """Of the disk below; no tree is made when it has less. None: a twentieth of it, at most 1 GiB below an image
+    (which is damaged if the disk is full), 64 MiB else."""
+
+    @property
+    def marks(self) -> Watermarks:
+        return Watermarks(self.high, self.low, self.enough_mib << 20)
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    pool: PoolConfig
+
+
+def load(state_dir: Path) -> PoolConfig | None:
+    """What was decided; None: nothing yet. The file is written by rename, so what cannot be read is nobody's half."""
+    try:
+        text = (state_dir / SUPERVISOR_CONFIG).read_bytes()
+    except FileNotFoundError:
+        return None
+    path = state_dir / SUPERVISOR_CONFIG
+    try:
+        file = msgspec.json.decode(text, type=_File)
+    except msgspec.DecodeError as error:
+        raise PlatformError(f"{path} cannot be read: {error}", hint=f"rm {path}") from error
+    if file.version != VERSION:
+        raise PlatformError(
+            f"{path} is of version {file.version}, this paddock knows {VERSION}", hint="use the paddock that wrote it"
+        )
+    return file.pool
+
+
+def store(state_dir: Path, config: PoolConfig) -> None:
+    """Writes the decision: whole or not at all, and there after a power loss."""
+    keep_file(state_dir / SUPERVISOR_CONFIG, msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
+
+
+_COST = {
+    "btrfs": "a copy of a tree costs the same whatever it holds",
+    "overlay": "an empty tree is quick; a snapshot costs what was written since the template",
+    "copy": "every tree is a whole copy of its template",
+}
+
+
+def check(name: str, status: str, detail: str, fix: str | None = None) -> Check:
+    return Check(area="storage", name=name, status=status, detail=detail, fix=fix)
+
+
+def pool_checks(config: PoolConfig, unlimited: str | None, *, fix: str | None = None) -> tuple[Check, ...]:
+    """`unlimited` says why disk ceilings do not hold, None that they do; `fix` what would change that."""
+    how = f"{config.driver} in {config.image}" if config.image else config.driver
+    best = config.driver == "btrfs"
+    reasons = "" if best else "".join(f"; not {reason.way}: {reason.why}" for reason in config.reasons)
+    better = None if best else next((reason.fix for reason in config.reasons if reason.fix), None)
+    pool = check("pool", "ok" if best else "weak", f"{how}: {_COST[config.driver]}{reasons}", better)
+    if unlimited is None:
+        return pool, check("disk", "ok", "enforced by btrfs quota")
+    return pool, check("disk", "weak", f"not enforced: {unlimited}", fix or better)
+
+
+_MIB = 1 << 20
+
+
+def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
+    """How full it is, and when something will be done about that."""
+    full = config.marks.reached(space)
+    image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
+    detail = (
+        f"{space.used_bytes // _MIB} MiB used, {space.available_bytes // _MIB} MiB available{image};"
+        f" {space.fill:.0%} full, collected from {config.high:.0%} to {config.low:.0%}"
+    )
+    return check("room", "weak" if full else "ok", detail, f"paddock gc; df -h {path}" if full else None)

@@ -1,0 +1,137 @@
+"""What has left the pool, each whole or not there: archives of evicted workspaces, and by digest what was taken out of
+sandboxes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from paddock.errors import InvalidStateError, NotFoundError, PaddockError, PlatformError, ResourceExhaustedError
+from paddock.linux.descriptors import write_all
+from paddock.storage.pool.trees import READ
+from paddock.storage.pool.whole import sync_directory
+
+_PART = ".part"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Incoming:
+    """Bytes on their way in, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond `most`
+    bytes: what comes from inside has no end by itself."""
+
+    def __init__(self, part: Path, most: int, over: PaddockError) -> None:
+        self._part, self._most, self._over = part, most, over
+        self._fd = -1
+        self._sum = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        return self._sum.hexdigest()
+
+    def open(self) -> None:
+        """Make the file, which is gone at `close` unless it was kept."""
+        self._part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self._part, _NEW, 0o600)
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > self._most:
+            raise self._over
+        self._sum.update(data)
+        write_all(self._fd, data)
+
+    def keep(self, name: str) -> None:
+        """Give it that name: through a loss of power too, when this returns."""
+        os.fsync(self._fd)
+        self._part.rename(self._part.with_name(name))
+        sync_directory(self._part.parent)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._part.unlink(missing_ok=True)
+
+
+class KeptArchives:
+    """The archives of one state directory, by the id of what they hold. Nobody but paddock's own uid may read them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def writing(self, name: str, most_bytes: int) -> Generator[Incoming]:
+        """An archive that is there when the block has ended; not if it raises. ResourceExhaustedError: it is larger."""
+        over = ResourceExhaustedError(f"the archive is larger than {most_bytes >> 20} MiB")
+        archive = Incoming(self._directory / f"{name}{_PART}", most_bytes, over)
+        try:
+            archive.open()
+            yield archive
+            archive.keep(name)
+        finally:
+            archive.close()
+
+    def reading(self, name: str, size: int) -> Generator[bytes]:
+        """Its content, in pieces of `size` bytes."""
+        with (self._directory / name).open("rb") as file:
+            while data := file.read(size):
+                yield data
+
+    def check(self, name: str, digest: str) -> None:
+        """PlatformError: it is not there, or not what was written."""
+        try:
+            with (self._directory / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise PlatformError(f"{self._directory / name} cannot be read: {error.strerror}") from error
+        if found != digest:
+            raise PlatformError(
+                f"{self._directory / name} is damaged: its digest is not the one that was recorded",
+                hint="it is a tar archive: what is whole of it can be taken out by hand",
+            )
+
+    def remove(self, name: str) -> None:
+        """Nothing if there is none."""
+        for path in (self._directory / name, self._directory / f"{name}{_PART}"):
+            path.unlink(missing_ok=True)
+
+    def names(self) -> frozenset[str]:
+        """Half-written ones too."""
+        with suppress(FileNotFoundError):
+            return frozenset(name.removesuffix(_PART) for name in os.listdir(self._directory))
+        return frozenset()
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INCOMING = ".incoming-"
+
+
+class Artifacts:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def incoming(self, most: int) -> Incoming:
+        """To be kept by its digest. InvalidStateError: it is more than `most`."""
+        over = InvalidStateError(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
+        return Incoming(self._directory / f"{_INCOMING}{os.urandom(8).hex()}", most, over)
+
+    def open(self, digest: str) -> int:
+        """A descriptor of its content. NotFound."""
+        if not _DIGEST.fullmatch(digest):
+            raise NotFoundError(f"no artifact {digest!r}")
+        try:
+            return os.open(self._directory / digest, READ)
+        except FileNotFoundError:
+            raise NotFoundError(f"the content {digest} is gone from {self._directory}") from None
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Removes what nobody has any more."""
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self._directory):
+                if _DIGEST.fullmatch(name) and name not in digests:
+                    (self._directory / name).unlink(missing_ok=True)

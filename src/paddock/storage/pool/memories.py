@@ -1,0 +1,139 @@
+"""Memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
+
+An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
+state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
+sandbox sees it and which a copy of the tree has too. An image on which no tree leans goes, unless it is being made.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+
+from paddock.errors import InvalidStateError, NotFoundError, PlatformError
+from paddock.linux import openat2
+from paddock.linux.descriptors import closing
+from paddock.storage.pool._copying import Copier
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.trees import NAME, NEW, NOTE, READ, is_there, tree_error, within
+from paddock.storage.pool.whole import write_whole
+
+PREFIX = "mm_"
+PLACE = "root/vm/ram"
+_MORE_BYTES = 4 << 20  # what the file system keeps about a file
+_MOST_BYTES = 1024
+
+
+class Memories:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def leans_on(self, tree: str) -> tuple[str, ...]:
+        """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
+        with closing(self._pool.open(tree)) as place, suppress(FileNotFoundError):
+            with closing(os.open(NOTE, READ, dir_fd=place)) as note:
+                names = os.read(note, _MOST_BYTES).decode("ascii").split()
+            return tuple(filter(NAME.fullmatch, names))
+        return ()
+
+    def is_there(self, image: str) -> bool:
+        return is_there(self._pool, image)
+
+    def lean(self, tree: str, *images: str) -> None:
+        """On these, and no others any more."""
+        with within(self._pool, tree, "write a note in") as place:
+            self._pool.worker.do(_write_note, (place,), " ".join(images))
+
+    def image(self, name: str) -> Image:
+        """That is to be made."""
+        return Image(self._pool, name)
+
+    def lost(self) -> tuple[str, ...]:
+        """On which no tree leans, and which nobody is making."""
+        names = self._pool.names()
+        needed = set(self._pool.in_use)  # before the notes are read: a tree leans on an image before its maker lets go
+        images = [name for name in names if name.startswith(PREFIX) and name not in needed]
+        for name in self._pool.names() if images else ():
+            with suppress(NotFoundError):
+                needed.update(self.leans_on(name))
+        return tuple(name for name in images if name not in needed)
+
+    def drop(self, name: str) -> bool:
+        """Deletes it. False: it is needed."""
+        if name not in self.lost():
+            return False
+        self._pool.delete(name)
+        return True
+
+
+class Image:
+    """One that is being made: until it is let go of, nobody takes it for lost."""
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        self._pool, self.name, self._place = pool, name, -1
+
+    def begin(self, base: str) -> None:
+        """To be written over a copy of that of the tree `base`. NotFoundError, ResourceExhausted."""
+        origin = self._pool.open(base)
+        self._pool.in_use.add(self.name)
+        with closing(origin):
+            try:
+                self._pool.create(self.name)
+                self._place = self._pool.open(self.name)
+                size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
+                self._pool.allow(self.name, size + _MORE_BYTES)
+            except OSError as error:
+                raise tree_error(error, self.name, "make") from error
+
+    def open(self) -> int:
+        """For whoever writes it, and closes it."""
+        return _open(self._place, os.O_WRONLY)
+
+    def seal(self) -> None:
+        """It is whole, and nobody changes it any more. InvalidStateError: somebody still has it open for writing."""
+        try:
+            self._pool.worker.do(_seal, (self._place,))
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise InvalidStateError(
+                    f"memory {self.name} is written after it was saved", hint="this is a bug"
+                ) from None
+            raise PlatformError(f"memory {self.name} cannot be closed: {error}", hint="paddock doctor") from error
+
+    def let_go(self) -> None:
+        """From here on it is there for as long as a tree leans on it."""
+        self._pool.in_use.discard(self.name)
+        place, self._place = self._place, -1
+        if place != -1:
+            os.close(place)
+
+
+def _write_note(tree: int, words: str) -> None:
+    write_whole(tree, NOTE, words.encode(), mode=0o644)
+
+
+def _copy(origin: int, place: int, keep_owner: bool) -> int:
+    """Its size."""
+    with closing(_open(origin, os.O_RDONLY)) as reader:
+        info = os.fstat(reader)
+        os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
+        with closing(os.open(PLACE, NEW, 0o600, dir_fd=place)) as writer:
+            Copier(keep_owners=False).content(reader, writer, info.st_size)
+            if keep_owner:
+                os.fchown(writer, info.st_uid, info.st_gid)
+            os.fchmod(writer, 0o666)  # for this program, which need not be who owns it; nobody else gets here
+        return info.st_size
+
+
+def _seal(place: int) -> None:
+    """A lease for reading is given while nobody can write, and only then (fcntl(2), F_SETLEASE)."""
+    with closing(_open(place, os.O_RDONLY)) as fd:
+        os.fchmod(fd, 0o444)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def _open(place: int, flags: int) -> int:
+    return openat2.open_beneath(place, PLACE.encode(), flags | os.O_NOFOLLOW | os.O_NONBLOCK, symlinks=False)

@@ -1,0 +1,205 @@
+"""Deleting what a sandbox wrote: by descriptor, in constant depth, following nothing.
+
+A tree may be 2,000 directories deep, hold directories of mode 000, and names longer together than any path may be. So
+each subdirectory that is met is first moved up to the top and emptied there: nothing is ever deeper than two.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from paddock.errors import PlatformError
+from paddock.linux import btrfs, openat2
+from paddock.linux.descriptors import closing
+from paddock.storage.pool.trees import DIRECTORY, ROOT, within
+
+if TYPE_CHECKING:
+    from paddock.storage.pool.base import Pool
+
+_SHOWN = 5
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+def remove(parent: int, name: str) -> None:
+    """Removes the directory `name` of `parent` with all that is in it. Nothing if it is not there.
+
+    PlatformError names what would not go (an immutable file, a mount point); everything else is gone by then. OSError:
+    this program is out of descriptors, and nothing of that is the tree's fault.
+    """
+    problems: list[str] = []
+    try:
+        top = _open(parent, name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            raise
+        raise PlatformError(f"cannot delete {name!r}: {error}", name=name) from error
+    with closing(top):
+        _Emptying(top, problems).run()
+    if not problems:
+        _attempt(parent, name, partial(os.rmdir, name, dir_fd=parent), problems)
+    if problems:
+        shown = "; ".join(problems[:_SHOWN])
+        raise PlatformError(
+            f"{len(problems)} entries of {name!r} cannot be deleted: {shown}",
+            hint="lsattr shows immutable files, findmnt mounts",
+            name=name,
+        )
+
+
+def clear(parent: int, name: str) -> None:
+    """Remove the entry `name` of `parent`, whatever it is, as `remove` does a directory."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        pass
+    except (IsADirectoryError, PermissionError):
+        remove(parent, name)
+
+
+def make_directory(parent: int, name: str | bytes) -> bool:
+    """Make the directory `name` of `parent`, whatever else has that name. False: it is there already."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(name, dir_fd=parent)
+        os.mkdir(name, 0o700, dir_fd=parent)
+    return True
+
+
+class _Emptying:
+    """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
+
+    def __init__(self, top: int, problems: list[str]) -> None:
+        _make_writable(top)
+        self._top = top
+        self._device = os.fstat(top).st_dev
+        self._problems = problems
+        self._waiting: list[str] = []  # directories in `top`
+        self._moved = 0
+        self._prefix = f".{os.urandom(8).hex()}-"  # no name in the tree was chosen to be in the way of this one
+
+    def run(self) -> None:
+        self._sort_out(self._top)
+        while self._waiting:
+            name = self._waiting.pop()
+            known = len(self._problems)
+            try:
+                directory = _open(self._top, name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    raise
+                self._problems.append(_words(name, error))
+                continue
+            with closing(directory):
+                if os.fstat(directory).st_dev == self._device:
+                    self._sort_out(directory)
+                else:
+                    _Emptying(directory, self._problems).run()
+            if len(self._problems) == known:
+                _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
+
+    def _sort_out(self, directory: int) -> None:
+        """Unlinks what is no directory and moves up what is one."""
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = entry.name
+                if not entry.is_dir(follow_symlinks=False):
+                    _attempt(directory, name, partial(os.unlink, name, dir_fd=directory), self._problems)
+                elif directory == self._top:
+                    self._waiting.append(name)
+                else:
+                    target = f"{self._prefix}{self._moved}"
+                    self._moved += 1
+                    move = partial(os.rename, name, target, src_dir_fd=directory, dst_dir_fd=self._top)
+                    if _attempt(directory, name, move, self._problems):
+                        self._waiting.append(target)
+
+
+def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[str]) -> bool:
+    """Do `action` about entry `name`. Where its mode or a read-only flag is in the way, change that and try again."""
+    try:
+        try:
+            action()
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                _allow(directory, name)
+            elif error.errno == errno.EROFS:
+                # A subvolume that is read-only can't be moved, either.
+                with suppress(NotADirectoryError), closing(_open(directory, name)) as fd:
+                    _make_writable(fd)
+            else:
+                raise
+            action()
+    except FileNotFoundError:
+        return False  # somebody else deletes the same tree
+    except OSError as error:
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            raise
+        problems.append(_words(name, error))
+        return False
+    return True
+
+
+def _open(parent: int, name: str) -> int:
+    """Directory `name` itself, on the file system of `parent`: through no link and over no mount point."""
+    try:
+        fd = _open_directory(parent, name, os.O_RDONLY)
+    except PermissionError:
+        _allow(parent, name)
+        fd = _open_directory(parent, name, os.O_RDONLY)
+    if os.geteuid() != 0 and os.fstat(fd).st_mode & 0o300 != 0o300:
+        os.fchmod(fd, 0o700)
+    return fd
+
+
+def _open_directory(parent: int, name: str, flags: int) -> int:
+    flags |= os.O_DIRECTORY | os.O_NOFOLLOW
+    return openat2.open_beneath(parent, os.fsencode(name), flags, symlinks=False, cross_mounts=False)
+
+
+def _allow(parent: int, name: str) -> None:
+    """Gives its owner all rights on directory `name`. Nothing, if it is not a directory."""
+    try:
+        fd = _open_directory(parent, name, os.O_PATH)
+    except NotADirectoryError:
+        return
+    with closing(fd):
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
+
+
+def _make_writable(directory: int) -> None:
+    """Clear the read-only flag of `directory`, if it is a subvolume with one. If that fails, what is in it says why."""
+    with suppress(OSError):
+        if btrfs.is_subvolume(directory) and btrfs.is_read_only(directory):
+            btrfs.set_read_only(directory, False)
+
+
+def _words(name: str, error: OSError) -> str:
+    return f"{name[:80]!r}: {error.strerror}"
+
+
+def leave_out(pool: Pool, tree: str, name: str) -> None:
+    """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
+    with within(pool, tree, f"take {name!r} out of") as place:
+        pool.worker.do(_remove, (place,), name)
+
+
+def _remove(place: int, name: str) -> None:
+    try:
+        root = os.open(ROOT, DIRECTORY, dir_fd=place)
+    except FileNotFoundError:
+        return  # nothing was ever in it
+    with closing(root):
+        clear(root, name)

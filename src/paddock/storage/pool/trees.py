@@ -1,0 +1,198 @@
+"""What all drivers agree on: names of trees, who owns them, what disk one takes, and which error an errno is."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from paddock.errors import (
+    OUT_OF,
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    PaddockError,
+    PlatformError,
+    ResourceExhaustedError,
+)
+from paddock.linux.descriptors import closing
+
+if TYPE_CHECKING:
+    from .base import Pool
+
+NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+ROOT = "root"
+WORK = "work"
+MOUNT = "mount"
+BASIS = "basis"
+"""An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
+directories; a copy of the tree keeps it."""
+NOTE = "memory"
+"""A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
+WAITING = "wv_"
+"""Begins the names of trees of what waits to become a sandbox (docs/design/levels.md, Waiting). No row says so: whoever
+needs one has it in `Pool.in_use`."""
+_MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
+_WORK = re.compile(r"work\d{0,3}", re.ASCII)
+
+
+def check_name(name: str) -> str:
+    """`name`, if it is one of a tree. InvalidArgumentError: names come from ids, never from what a user typed."""
+    if NAME.fullmatch(name) is None:
+        raise InvalidArgumentError(f"{name!r} is no name of a tree", name=name)
+    return name
+
+
+def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
+    """The error that a caller of a pool gets for what the kernel answered."""
+    match error.errno:
+        case errno.ENOENT:
+            return NotFoundError(f"there is no tree {name!r}", name=name)
+        case errno.EEXIST | errno.ENOTEMPTY:
+            return AlreadyExistsError(f"there is a tree {name!r} already", name=name)
+        case number if number in OUT_OF:
+            return ResourceExhaustedError(
+                f"cannot {doing} tree {name!r}: {error.strerror}",
+                hint="`paddock gc` makes room; df -h; paddock doctor --storage",
+                name=name,
+            )
+        case _:
+            return PlatformError(f"cannot {doing} tree {name!r}: {error}", hint="paddock doctor --storage", name=name)
+
+
+def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
+    """Makes `root` and `work` in the new directory `tree`, and a pair for each mount, owned by id 0 of trees."""
+    make_part(tree, ROOT, base)
+    make_part(tree, WORK, base)
+    make_mount_parts(tree, base, mounts)
+
+
+def make_mount_parts(tree: int, base: int | None, mounts: int) -> None:
+    for number in range(mounts):
+        make_part(tree, f"{MOUNT}{number}", base)
+        make_part(tree, f"{WORK}{number}", base)
+    if mounts:
+        os.close(os.open(BASIS, NEW, 0o600, dir_fd=tree))
+
+
+def layers_in(tree: int) -> list[str]:
+    """The parts of a tree that hold what was written: `root`, and one for each mount."""
+    return sorted(name for name in names_in(tree) if name == ROOT or _MOUNT.fullmatch(name))
+
+
+def works_in(tree: int) -> list[str]:
+    """The directories that belong to one overlay while it is mounted, and to no copy of the tree."""
+    return sorted(name for name in names_in(tree) if _WORK.fullmatch(name))
+
+
+def make_part(tree: int, part: str, base: int | None) -> None:
+    os.mkdir(part, 0o755, dir_fd=tree)
+    open_to_all(part, tree)
+    if base is not None:
+        os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
+
+
+def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
+    """Gives the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
+    info = os.stat(ROOT, dir_fd=source, follow_symlinks=False)
+    if keep_owner:
+        os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
+    os.chmod(ROOT, stat.S_IMODE(info.st_mode), dir_fd=tree)
+    os.utime(ROOT, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=tree, follow_symlinks=False)
+
+
+def open_to_all(name: str, directory: int) -> None:
+    """Whatever the umask of the program that we are part of. It lies in a directory that is private to us."""
+    os.chmod(name, 0o755, dir_fd=directory)  # noqa: S103
+
+
+def names_in(directory: int) -> list[str]:
+    """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
+    btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
+    """
+    with closing(os.open(".", DIRECTORY, dir_fd=directory)) as fd:
+        return os.listdir(fd)
+
+
+def sync_file_system(fd: int) -> None:
+    """Writes all of the file system of `fd` to its disk (syncfs(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@contextmanager
+def within(pool: Pool, name: str, doing: str) -> Generator[int]:
+    """Hold tree `name` open. What the kernel refuses in it is the error of a caller that is `doing` something."""
+    with closing(pool.open(name)) as tree:
+        try:
+            yield tree
+        except OSError as error:
+            raise tree_error(error, name, doing) from error
+
+
+def is_there(pool: Pool, name: str) -> bool:
+    try:
+        os.close(pool.open(name))
+    except NotFoundError:
+        return False
+    return True
+
+
+def is_untouched(pool: Pool, name: str) -> bool:
+    """Whether nothing has been written in a tree, nor over a directory of the host's."""
+    with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
+        return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
+    return False
+
+
+def sync_tree(pool: Pool, name: str) -> None:
+    """What was written to the tree is on the disk when this returns: a power loss takes nothing of it back."""
+    with closing(pool.open(name)) as tree:
+        sync_file_system(tree)
+
+
+_DEEPEST = 100  # each level holds a descriptor
+_BLOCK = 512
+
+
+def measure(top: int) -> int:
+    """Bytes of all that is below the directory `top`; of hard links one counts. At least: what lies deeper than a
+    hundred directories, and what may not be looked at, is not counted."""
+    blocks = os.fstat(top).st_blocks
+    seen: set[tuple[int, int]] = set()
+    for info in _below(top):
+        linked = info.st_nlink > 1 and not stat.S_ISDIR(info.st_mode)
+        if not linked or (info.st_dev, info.st_ino) not in seen:
+            blocks += info.st_blocks
+        if linked:
+            seen.add((info.st_dev, info.st_ino))
+    return blocks * _BLOCK
+
+
+def look_at(top: int, most: int) -> int:
+    """Have the kernel know what is below the directory `top`, at most `most` entries. Return how many it was."""
+    return sum(1 for _ in islice(_below(top), most))
+
+
+def _below(directory: int, depth: int = 0) -> Iterator[os.stat_result]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                info = entry.stat(follow_symlinks=False)
+                yield info
+                if depth < _DEEPEST and stat.S_ISDIR(info.st_mode):
+                    with closing(os.open(entry.name, DIRECTORY, dir_fd=directory)) as fd:
+                        yield from _below(fd, depth + 1)
+            except (FileNotFoundError, PermissionError, NotADirectoryError):
+                continue  # whoever owns the tree goes on with it

@@ -1,0 +1,46 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from paddock.linux.descriptors import closing
+from paddock.storage.pool.trees import NEW
+
+
+def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
+    """Make `content` that of file `name`. One caller at a time. `sync`: through a power loss too."""
+    beside = f".{name}.new"
+    with suppress(FileNotFoundError):  # a killed writer's
+        os.unlink(beside, dir_fd=directory)
+    fd = os.open(beside, NEW, mode, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(fd)
+        os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(beside, dir_fd=directory)
+        raise
+    if sync:
+        os.fsync(directory)
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """As `write_whole`, by path, with `sync`."""
+    with closing(_open(path.parent)) as directory:
+        write_whole(directory, path.name, content, sync=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in `path` last."""
+    with closing(_open(path)) as directory:
+        os.fsync(directory)
+
+
+def _open(directory: Path) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

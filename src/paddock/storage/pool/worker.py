@@ -1,0 +1,191 @@
+"""Work on trees in a process of its own (`_jobs`), where the daemon may not do it or should not.
+
+It may not, where paddock is an ordinary user and the files belong to his subordinate ids: the process has entered a
+user namespace that maps them. It should not, where a stranger wrote what is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+
+from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
+from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.storage.pool.config import PoolConfig
+from paddock.supervisor.layout import TREE_ID_BASE
+
+if TYPE_CHECKING:
+    from paddock.storage.pool.base import Pool
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+SECONDS = 3600
+_BOOTSTRAP = (
+    "import sys,json;o=json.loads(sys.argv[1]);sys.path[:]=o.pop('path');"
+    "from paddock.storage.pool._jobs import serve;serve(**o)"
+)
+_MOST_BYTES = 1 << 20
+
+
+class Worker:
+    """Who works on the trees of a pool. May be used by several threads at once.
+
+    `base` is added to an id of a tree to store it; None: all files are those of who we are. With `ids`, all work is
+    done by another process, in whose namespace `base` is 0.
+    """
+
+    def __init__(self, base: int | None, ids: SubordinateIds | None = None) -> None:
+        self.base = base
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether `do` has another process do it."""
+        return self._ids is not None
+
+    def do(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object) -> T:
+        """What `work(*fds, *arguments)` returns or raises, done by a process that may. See `confined`."""
+        if self._ids is None:
+            return work(*fds, *arguments)
+        return self.confined(work, fds, *arguments)
+
+    def confined(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object, seconds: int = SECONDS) -> T:
+        """As `do`, but always by another process, which reaches nothing but what `fds` are: for input that a stranger
+        wrote. `work` is a function of a module; arguments and result are JSON.
+
+        ResourceExhaustedError: it took too long, or too much memory. InternalError: it was killed.
+        """
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                self._send(f"{seconds} {work.__module__}:{work.__qualname__}".encode(), [theirs.fileno(), *fds])
+            said = bytearray()
+            with suppress(ConnectionError):  # it died: what it or the worker said is still there to be read
+                ours.sendall(json.dumps(arguments).encode())
+                ours.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionError):
+                while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
+                    said += piece
+        return _understood(bytes(said))
+
+    def start(self) -> None:
+        """Start the process, if there is none. NotConfiguredError: the subordinate ids cannot be mapped."""
+        with self._lock:
+            self._running()
+
+    def close(self) -> None:
+        """End the process, with all that it does."""
+        with self._lock:
+            self._end()
+
+    def _send(self, message: bytes, fds: list[int]) -> None:
+        with self._lock:
+            try:
+                socket.send_fds(self._running(), [message], fds)
+            except ConnectionError:  # it was idle for long enough, or somebody killed it: this job has not begun
+                self._end()
+                socket.send_fds(self._running(), [message], fds)
+
+    def _running(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                options = {"path": [*filter(os.path.isabs, sys.path)], "control": theirs.fileno(), "ids": self._ids}
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, json.dumps(options)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            said = self._control.recv(_MOST_BYTES)
+            if not said:
+                raise InternalError("the process that works on trees died while it started", hint="paddock daemon logs")
+            if why := json.loads(said):
+                raise NotConfiguredError(
+                    f"your subordinate ids, to which trees here belong, cannot be mapped: {why}",
+                    hint="paddock doctor; /etc/subuid and /etc/subgid must be as they were",
+                )
+        except BaseException:
+            self._end()
+            raise
+        return self._control
+
+    def _end(self) -> None:
+        control, self._control = self._control, None
+        process, self._process = self._process, None
+        if control is not None:
+            control.close()
+        if process is not None:
+            process.wait()
+
+
+def worker_for(config: PoolConfig) -> Worker:
+    """Who does the work on the trees of a pool."""
+    if os.geteuid() == 0:
+        return Worker(TREE_ID_BASE)
+    return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
+
+
+C = TypeVar("C", bound="Pool")
+
+
+def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
+    """Have the method done by the worker of its pool, with another object of the same class over the same directory."""
+
+    @wraps(method)
+    def do(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if not self.worker.elsewhere:
+            return method(self, *args, **kwargs)
+        config, path = self.opened()
+        kind = f"{type(self).__module__}:{type(self).__qualname__}"
+        name = f"{method.__module__}:{method.__qualname__}"
+        with self.working():
+            answer: Any = self.worker.do(
+                _on_pool, (self.fileno(),), kind, msgspec.to_builtins(config), path, name, args, kwargs
+            )
+        return answer
+
+    return do
+
+
+def _on_pool(
+    fd: int, kind: str, config: dict[str, Any], path: str, method: str, args: list[Any], kwargs: dict[str, Any]
+) -> object:
+    from paddock.storage.pool._jobs import named  # the worker's: the daemon has no use for the rest of it
+
+    pool: Pool = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
+    pool.worker = Worker(0)
+    return named(method)(pool, *args, **kwargs)
+
+
+def _understood(said: bytes) -> Any:
+    try:
+        answer: dict[str, Any] = json.loads(said)
+    except ValueError:
+        raise InternalError("the process that works on trees died before it answered", hint="try again") from None
+    if "value" in answer:
+        return answer["value"]
+    if "errno" in answer:
+        raise OSError(answer["errno"], str(answer["words"]), answer["file"])
+    error = BY_CODE.get(answer["code"], PlatformError)(str(answer["message"]), hint=answer["hint"])
+    error.details = answer["details"]
+    raise error

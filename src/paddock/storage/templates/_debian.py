@@ -1,0 +1,143 @@
+"""The template `debian`: a Debian of its own, installed by mmdebstrap from where the machine's apt gets packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from paddock.errors import NotConfiguredError, PlatformError, UnsupportedError
+from paddock.linux import subordinate_ids
+from paddock.storage.pool.probe import find_tool
+from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.images.layer import LayerWriter, Left
+from paddock.storage.templates.images.limits import ImageLimits
+from paddock.storage.templates.recipe import ENV, PATH, PIP, Progress, Recipe
+
+_VERSION = "1"
+_PACKAGES = (
+    "bash,ca-certificates,curl,git,less,netbase,openssh-client,patch,procps,python3,python3-pip,python3-pytest,"
+    "python3-venv,ripgrep,tzdata,unzip,xz-utils"
+)
+# In the chroot, before it is packed. Where packages come from is the machine's business, and may hold a password.
+_HOOKS = (
+    'chroot "$1" useradd --uid 1000 --user-group --create-home --shell /bin/bash user',
+    'mkdir "$1/workspace" && chown 1000:1000 "$1/workspace"',
+    'rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/etc/apt/auth.conf.d/*',
+    ': > "$1/etc/resolv.conf"; : > "$1/etc/machine-id"; echo sandbox > "$1/etc/hostname"',
+    'printf "[safe]\\n\\tdirectory = *\\n[init]\\n\\tdefaultBranch = main\\n" > "$1/etc/gitconfig"',
+)
+_SAID = 2000
+_SECONDS_TO_CLEAN = 60
+
+
+def recipe(machine: Path) -> Recipe:
+    """NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine is no Debian, or we may not build
+    one."""
+    release = _os_release(machine)
+    suite = release.get("VERSION_CODENAME", "")
+    if release.get("ID") != "debian" or not re.fullmatch(r"[a-z]+", suite, re.ASCII):
+        raise UnsupportedError(
+            "the template debian is built from a Debian machine's package sources, and this machine is none",
+            hint="use the template host",
+        )
+    if os.geteuid() != 0 and isinstance(why := subordinate_ids.granted(), str):
+        raise UnsupportedError(
+            f"an ordinary user builds the template debian with subordinate ids: {why}", hint="use the template host"
+        )
+    sources = [path.read_text() for path in _sources(machine)]
+    if not sources:
+        raise NotConfiguredError("this machine's apt has no package sources", hint="man sources.list")
+
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        _build(root, worker, suite, _sources(machine), progress)
+
+    return Recipe(
+        name="debian",
+        facts=(_VERSION, suite, os.uname().machine, _PACKAGES, *_HOOKS, *sources),
+        fill=fill,
+        host_usr=False,
+        env={**ENV, **PIP},
+    )
+
+
+def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress: Progress) -> None:
+    tool = find_tool("mmdebstrap")
+    if tool is None:
+        raise NotConfiguredError("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
+    command = [tool, "--variant=minbase", "--format=tar", f"--include={_PACKAGES}"]
+    command += ["--mode=root" if os.geteuid() == 0 else "--mode=unshare"]
+    command += [f"--customize-hook={hook}" for hook in _HOOKS]
+    command += [suite, "-", *map(str, sources)]
+    progress("installing Debian: about a minute")
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=_environment(),
+        )
+        assert process.stdout is not None
+        try:
+            with process.stdout as stream:
+                worker.confined(unpack, (stream.fileno(), root), worker.base)
+                while stream.read(1 << 16):  # the padding after the archive's end
+                    pass
+            status = process.wait()
+        except BaseException as error:
+            _end(process)
+            if not isinstance(error, Exception):
+                raise
+            raise PlatformError(f"mmdebstrap failed: {_end_of(said)}", hint="paddock doctor") from error
+        if status != 0:
+            raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(said)}", hint="paddock doctor")
+
+
+def unpack(source: int, root: int, base: int | None) -> None:
+    """Lay the archive `source` over the directory `root`, and nothing outside; owners are those in it plus `base`."""
+    with open(source, "rb", closefd=False) as stream:
+        LayerWriter(root, base, ImageLimits().budget(ImageLimits().unpacked_bytes), Left()).apply(stream)
+    os.fchmod(root, 0o755)
+    if base is not None:
+        os.fchown(root, base, base)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM first, at which mmdebstrap removes what it has unpacked."""
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_CLEAN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours but what leads to the mirror."""
+    kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    return {**kept, "PATH": PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+
+
+def _end_of(said: IO[bytes]) -> str:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - _SAID))
+    return said.read().decode(errors="replace").strip()
+
+
+def _sources(machine: Path) -> list[Path]:
+    """Where Debian itself comes from: not what else was added, which needs keys that a fresh system has not."""
+    apt = machine / "etc/apt"
+    candidates = [apt / "sources.list", apt / "sources.list.d/debian.sources", apt / "sources.list.d/debian.list"]
+    return [path for path in candidates if path.is_file() and path.read_text().strip()]
+
+
+def _os_release(machine: Path) -> dict[str, str]:
+    try:
+        text = (machine / "etc/os-release").read_text()
+    except OSError:
+        return {}
+    return {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in text.splitlines())}

@@ -1,0 +1,112 @@
+"""Templates: built on first use, once, whole or not at all; found by the digest of their recipe ever after."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from paddock.errors import NotFoundError, PaddockError
+from paddock.model import Template, User
+from paddock.storage.pool.base import Pool
+from paddock.storage.templates import kit
+from paddock.storage.templates.recipe import Progress, Recipe, Versions
+
+_USERS = (
+    User(name="root", uid=0, gid=0, home="/root"),
+    User(name="user", uid=1000, gid=1000, home="/home/user"),
+)
+
+
+_RECIPES = {"code-interpreter": "_interpreter", "debian": "_debian", "host": "_host"}
+"""The module of each template. They are imported when one is built: `importlib.metadata` takes as long as a sandbox."""
+_VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
+
+
+class Templates:
+    """The templates of `pool`. May be used by several threads at once.
+
+    `machine` is the root directory whose facts go into templates. A template that was resolved once stays the same for
+    the life of this object, whatever is installed on the machine meanwhile.
+    """
+
+    def __init__(self, pool: Pool, *, machine: Path = Path("/")) -> None:
+        self.pool = pool
+        self._versions = Versions(pool)
+        self._machine = machine
+        self._resolved: dict[str, Template] = {}
+        self._kit: str | None = None
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(_RECIPES)
+
+    def get(self, name: str, progress: Progress | None = None) -> Template:
+        """The template, built if it is not there: up to minutes, so call it where waiting is allowed.
+
+        `progress` is told what goes on, in words. NotFoundError; NotConfiguredError: something is missing on this
+        machine; UnsupportedError; ResourceExhausted.
+        """
+        if (known := self._resolved.get(name)) is not None:
+            return known
+        if name not in _RECIPES:
+            raise NotFoundError(f"there is no template {name!r}", hint=f"one of {', '.join(_RECIPES)}", name=name)
+        recipe = self._recipe(name)
+        template = Template(
+            name=name,
+            digest=recipe.digest,
+            layers=self._layers(recipe, progress or _silent),
+            host_usr=recipe.host_usr,
+            users=_USERS,
+            default_user="user",
+            env=recipe.env,
+        )
+        return self._resolved.setdefault(name, template)
+
+    def kit(self) -> str:
+        """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
+        if self._kit is None:
+            self._kit = self.part(kit.recipe())
+        return self._kit
+
+    def part(self, recipe: Recipe) -> str:
+        """A tree beside the kit, built and held as templates are. The recipe's name begins with `kit-`."""
+        return self._layers(recipe, _silent)[0]
+
+    def versions(self) -> frozenset[str]:
+        """The trees that templates would be made of now. What this machine cannot build has none."""
+        found: set[str] = set()
+        for name in (*_RECIPES, "kit"):
+            with suppress(PaddockError):
+                recipe: Recipe | None = kit.recipe() if name == "kit" else self._recipe(name)
+                while recipe is not None:
+                    found.add(recipe.tree)
+                    recipe = recipe.below
+        return frozenset(found)
+
+    def is_version(self, tree: str) -> bool:
+        """Whether a recipe of ours made it, or a builder has begun it: of these we know when they may go."""
+        parts = _VERSION.fullmatch(tree)
+        return parts is not None and (
+            parts[1].replace("_", "-") in _RECIPES or parts[1] == "kit" or parts[1].startswith("kit_")
+        )
+
+    def discard(self, tree: str) -> bool:
+        """Deletes one version, or what its builder has begun. False: it is in use, or being built."""
+        return self._versions.discard(tree)
+
+    def _recipe(self, name: str) -> Recipe:
+        return import_module(f"{__package__}.{_RECIPES[name]}").recipe(self._machine)
+
+    def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
+        below = self._layers(recipe.below, progress) if recipe.below else ()
+        self._versions.have(
+            recipe.tree,
+            f"template {recipe.name}",
+            lambda _, root: recipe.fill(root, self.pool.worker, progress),
+            progress,
+        )
+        return (recipe.tree, *below)
+
+
+def _silent(_: str) -> None: ...

@@ -1,0 +1,4 @@
+"""OCI images as templates: read from a layout, an archive or a registry, verified, and unpacked as nobody's."""
+
+from ._images import Images as Images
+from .limits import ImageLimits as ImageLimits

@@ -1,0 +1,250 @@
+"""Image layouts (OCI image specification, image-layout.md): a directory, or the same in an archive.
+
+An archive is a layout in a tar file, or what `docker save` writes. Nothing of it is unpacked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundError
+from paddock.linux import openat2
+from paddock.linux.descriptors import closing
+from paddock.storage.pool.worker import Worker
+from paddock.wire import tar
+
+from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
+from ._reference import Reference
+from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
+from ._tar import Reader
+from .limits import MOST_LAYERS
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+_INDEX = "index.json"
+T = TypeVar("T")
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    image_layout_version: str
+
+
+class Files(Protocol):
+    """The files of a layout, wherever they are."""
+
+    def stamp(self) -> object | None: ...
+    def open(self, path: str) -> AbstractContextManager[Piece]:
+        """NotFound."""
+        ...
+
+
+class Layout:
+    def __init__(self, reference: Reference, files: Files) -> None:
+        self._reference, self._files = reference, files
+
+    def stamp(self) -> object | None:
+        return self._files.stamp()
+
+    def find(self) -> Found:
+        version = decode(self._read("oci-layout"), _Version, "oci-layout")
+        if not version.image_layout_version.startswith("1."):
+            raise ImageInvalidError(f"the layout is of version {version.image_layout_version[:20]!r}, not 1")
+        index = decode_index(self._read(_INDEX), _INDEX)
+        return resolve(self._chosen(index), lambda descriptor: self._read(_place(descriptor.digest)))
+
+    @contextmanager
+    def open(self, layer: Layer) -> Generator[Piece]:
+        assert layer.digest is not None
+        with self._files.open(_place(layer.digest)) as piece:
+            if layer.size != piece.size:
+                raise ImageInvalidError(f"layer {layer.digest} has {piece.size} bytes, not {layer.size}")
+            yield piece
+
+    def _chosen(self, index: Index) -> Descriptor:
+        tag = self._reference.tag
+        named = index.manifests if tag is None else [each for each in index.manifests if each.named(tag)]
+        chosen = None if tag is None else choose(named)
+        tags = [(each.annotations or {}).get("org.opencontainers.image.ref.name", "") for each in index.manifests]
+        return chosen or self._only(named, tags)
+
+    def _only(self, named: Sequence[T], tags: Iterable[str]) -> T:
+        """Return the only one that is meant. NotFoundError, InvalidArgumentError name the `tags` that there are."""
+        if len(named) == 1:
+            return named[0]
+        there = ", ".join(name[:80] for name in tags if name)[:1000]
+        if named:
+            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
+        wanted = "no image" if self._reference.tag is None else f"no image {self._reference.tag!r}"
+        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
+
+    def _read(self, path: str) -> bytes:
+        with self._files.open(path) as piece:
+            return read_small(piece, path)
+
+
+class Directory:
+    """A layout that is a directory: nothing of it is found through a link, so that no link leads out of it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def stamp(self) -> object | None:
+        try:
+            return identity(os.stat(f"{self._path}/{_INDEX}", follow_symlinks=False))
+        except OSError:
+            return None
+
+    @contextmanager
+    def open(self, path: str) -> Generator[Piece]:
+        try:
+            directory = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NotFoundError(f"there is no image layout {self._path}: {error.strerror}") from None
+        with closing(directory):
+            try:
+                fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
+            except OSError as error:
+                what = f"{path} of the image layout {self._path} cannot be read: {error.strerror}"
+                raise (NotFoundError(what) if error.errno == 2 else ImageInvalidError(what)) from None
+        with closing(fd):
+            yield whole_file(fd, path)
+
+
+def _place(digest: str) -> str:
+    """A digest has been looked at where it was decoded: it climbs nowhere."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_FILES = 50_000
+_NAMES_BYTES = 16 << 20
+_MANIFEST = "manifest.json"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
+
+
+class _Member(NamedTuple):
+    offset: int
+    size: int
+    link: str = ""
+
+
+class _Window:
+    """A file as a stream, by an own position; what is skipped is not read."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self.at = fd, 0
+
+    def read(self, size: int, /) -> bytes:
+        data = os.pread(self._fd, size, self.at)
+        self.at += len(data)
+        return data
+
+
+class Archive:
+    """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests. A stranger
+    wrote it, so a confined process reads its heads."""
+
+    def __init__(self, path: str, worker: Worker) -> None:
+        self._path, self._worker = path, worker
+
+    def stamp(self) -> object | None:
+        try:
+            return identity(os.stat(self._path))
+        except OSError:
+            return None
+
+    @contextmanager
+    def open(self, path: str) -> Generator[Piece]:
+        with closing(self._open()) as fd:
+            yield Piece(fd, *self._find(fd, path))
+
+    def _open(self) -> int:
+        try:
+            fd = os.open(self._path, _OPEN)
+        except OSError as error:
+            raise NotFoundError(f"there is no archive {self._path}: {error.strerror}") from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidArgumentError(f"{self._path} is no file")
+        if os.pread(fd, 6, 0).startswith(_COMPRESSED):
+            os.close(fd)
+            raise InvalidArgumentError(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
+        return fd
+
+    def _find(self, fd: int, path: str) -> tuple[int, int]:
+        found = self._worker.confined(_find, (fd,), path)
+        if found is None:
+            raise NotFoundError(f"{self._path} holds no {path[:200]!r}")
+        return found
+
+
+def _find(fd: int, path: str) -> tuple[int, int] | None:
+    """Where the content of a file is, and its bytes."""
+    members = _list(fd)
+    member = members.get(path)
+    if member is not None and member.link:  # as old versions of Docker name a layer twice
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.link))
+        member = members.get(target.lstrip("/"))
+    return None if member is None or member.link else (member.offset, member.size)
+
+
+def _list(fd: int) -> dict[str, _Member]:
+    window = _Window(fd)
+    reader = Reader(window)
+    members: dict[str, _Member] = {}
+    spent = 0
+    for entry in reader:
+        name = posixpath.normpath(entry.name.decode("utf-8", "surrogateescape")).lstrip("/")
+        spent += len(name) + len(entry.target)
+        if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
+            raise ImageInvalidError("the archive holds more files than an image has")
+        if entry.kind == tar.FILE:
+            members[name] = _Member(window.at, entry.size)
+            reader.pass_over()
+            window.at += entry.size
+        elif entry.kind in (tar.SYMLINK, tar.LINK):
+            target = entry.target.decode("utf-8", "surrogateescape")
+            members[name] = _Member(0, 0, f"/{target}" if entry.kind == tar.LINK else target)
+    return members
+
+
+class SavedArchive(Layout):
+    """What `docker save` and `podman save --format docker-archive` write: layers by path, a configuration, names."""
+
+    def find(self) -> Found:
+        saved = self._saved(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
+        if len(saved.Layers) > MOST_LAYERS:
+            raise ImageInvalidError(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
+        data = self._read(posixpath.normpath(saved.Config))
+        config = decode_config(data, len(saved.Layers))
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        layers = zip(config.rootfs.diff_ids, saved.Layers, strict=True)
+        return Found(
+            digest=digest,
+            id=digest,
+            config=config,
+            layers=tuple(Layer(diff_id=id, place=posixpath.normpath(path)) for id, path in layers),
+        )
+
+    @contextmanager
+    def open(self, layer: Layer) -> Generator[Piece]:
+        with self._files.open(layer.place) as piece:
+            yield piece
+
+    def _saved(self, images: list[SavedImage]) -> SavedImage:
+        tag = self._reference.tag
+        named = images if tag is None else [each for each in images if _is_named(each, tag)]
+        return self._only(named, (name for each in images for name in each.RepoTags or ()))
+
+
+def _is_named(image: SavedImage, wanted: str) -> bool:
+    """`NAME:TAG` as the archive has it; without the host before it, too; without a tag, `latest`."""
+    wanted = wanted if ":" in wanted.rpartition("/")[2] else f"{wanted}:latest"
+    return any(name == wanted or name.endswith(f"/{wanted}") for name in image.RepoTags or ())

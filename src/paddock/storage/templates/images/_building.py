@@ -1,0 +1,165 @@
+"""From an image to a tree: its layers one over the other, and what a sandbox needs over all of them.
+
+The trees are whole: what hides something has been applied, so that any driver copies and any level mounts them. Where
+a copy costs nothing (btrfs), each layer with all below it is a tree of its own, and images share what they have in
+common; elsewhere there is one tree for an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from paddock.errors import ImageInvalidError
+from paddock.linux.descriptors import closing
+from paddock.model import User
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.trees import DIRECTORY, READ, ROOT
+from paddock.storage.templates.recipe import Progress, Versions
+
+from ._finish import Finish, accounts, knows
+from ._source import Found, Layer, Piece, Source, Stored, Unpacked
+from .layer import LayerWriter, Left
+from .limits import Budget, ImageLimits
+
+VERSION = 1
+"""Of how trees are made of images. With another one all are made anew."""
+_LEFT = "left.json"
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+WORKDIR = "/workspace"
+
+
+class Built(NamedTuple):
+    tree: str
+    chain: tuple[str, ...]
+
+
+class People(NamedTuple):
+    users: tuple[User, ...]
+    user: User
+    left: dict[str, list[str]]
+    """What of the image is not in the tree: `devices`, how many; `attributes`, which."""
+
+
+def tree_of(found: Found) -> str:
+    return f"tp_oci_{hashlib.sha256(f'{VERSION} {found.id}'.encode()).hexdigest()[:48]}"
+
+
+def workdir_of(found: Found) -> str:
+    """Where commands start. The top is what images have that say nothing; there, work does not lie."""
+    path = found.config.execution.WorkingDir or "/"
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in path or len(path) > 4095:
+        raise ImageInvalidError(f"the image is to start in {path[:200]!r}")
+    return "/" + "/".join(parts) if parts else WORKDIR
+
+
+def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
+    """Makes what is not there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
+    tree = tree_of(found)
+    budget = limits.budget(pool.space().available_bytes)
+    chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
+
+    def lay(layers: tuple[Layer, ...], at: int, root: int) -> None:
+        for layer in layers:
+            budget.check(layer.size or 0)
+            with source.open(layer) as piece:
+                what = (piece.offset, piece.size, layer.digest, layer.diff_id)
+                left = msgspec.structs.astuple(budget)
+                fds = (at, root, piece.fd)
+                budget.bytes, budget.entries = pool.worker.confined(_lay, fds, pool.worker.base, left, what)
+
+    def finish(at: int, root: int) -> None:
+        if not chain:
+            lay(found.layers, at, root)
+        pool.worker.confined(_finish, (root,), pool.worker.base, _wanted(found), workdir_of(found))
+
+    if not versions.is_built(tree):
+        below = ""
+        for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
+            words = f"layer {number + 1} of {len(chain)}"
+            versions.have(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
+            below = name
+        versions.have(tree, f"image {found.digest[:19]}", finish, say, on=below)
+    return Built(tree, chain)
+
+
+def people(pool: Pool, tree: str, found: Found) -> People:
+    """Who there is in a tree that was built."""
+    with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
+        said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
+        return msgspec.convert(said, People)
+
+
+def _chain(found: Found) -> list[str]:
+    """Names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
+    names: list[str] = []
+    chain = ""
+    for layer in found.layers:
+        text = f"{chain} {layer.diff_id}" if chain else layer.diff_id
+        chain = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" if chain else layer.diff_id
+        names.append(f"tp_oci_layer_{hashlib.sha256(f'{VERSION} {chain}'.encode()).hexdigest()[:46]}")
+    return names
+
+
+def _wanted(found: Found) -> str:
+    """As whom its commands are to run."""
+    return found.config.execution.User or ""
+
+
+def _look(at: int, root: int, whole: bool, wanted: str) -> object:
+    users, user = accounts(root, wanted, whole=whole)
+    return msgspec.to_builtins(People(users, user, _left(at)))
+
+
+def _lay(
+    at: int,
+    root: int,
+    file: int,
+    base: int | None,
+    left_over: tuple[int, int, bool],
+    what: tuple[int, int, str | None, str],
+) -> tuple[int, int]:
+    """What is left of the budget afterwards: another process does this."""
+    offset, size, stored_digest, diff_id = what
+    budget = Budget(*left_over)
+    left = Left()
+    stored = Stored(Piece(file, offset, size), stored_digest)
+    unpacked = Unpacked(stored, budget, diff_id)
+    LayerWriter(root, base, budget, left).apply(unpacked)
+    unpacked.finish()
+    stored.finish()
+    if left.devices or left.attributes:
+        known = _left(at)
+        devices = int(known.get("devices", ["0"])[0]) + left.devices
+        attributes = sorted({*known.get("attributes", []), *left.attributes})
+        fd = os.open(_LEFT, _WRITE, 0o600, dir_fd=at)
+        with os.fdopen(fd, "w") as note:
+            json.dump({"devices": [str(devices)], "attributes": attributes[:20]}, note)
+    return budget.bytes, budget.entries
+
+
+def _left(at: int) -> dict[str, list[str]]:
+    try:
+        fd = os.open(_LEFT, READ, dir_fd=at)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(fd) as file:
+        known: dict[str, list[str]] = json.load(file)
+    return known
+
+
+def _finish(root: int, base: int | None, wanted: str, workdir: str) -> None:
+    users, user = accounts(root, wanted, whole=base is not None)
+    finish = Finish(root, base)
+    finish.places()
+    if not knows(root, user) and base is None:
+        finish.account(user)
+    for each in {users[0].name: users[0], user.name: user}.values():
+        finish.directory_of(each, each.home, 0o700 if each.uid == 0 else 0o755)
+    for path in (WORKDIR, workdir):
+        finish.directory_of(user, path, 0o755)

@@ -1,0 +1,211 @@
+"""What a sandbox needs and an image may not have: places to mount on, homes, files about its host and network.
+
+Who there is in an image, by its own /etc/passwd and /etc/group, and who of them its commands run as.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+
+from paddock.errors import ImageInvalidError
+from paddock.linux import openat2
+from paddock.linux.descriptors import closing
+from paddock.model import FileKind, User
+from paddock.storage.pool.hostile import HostileTree
+from paddock.storage.pool.removal import clear, make_directory
+from paddock.storage.pool.trees import DIRECTORY, NEW
+from paddock.supervisor.layout import ORDINARY_ID
+
+_LARGEST = 1 << 20
+_MOST = 64
+_HIGHEST_ID = 65535
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}", re.A)
+_HOME = re.compile(r"(?:/[A-Za-z0-9_.@+-]+)+", re.A)
+_NOWHERE = frozenset({"/nonexistent", "/dev/null", "/proc", "/sys", "/dev", "/tmp"})  # noqa: S108 - where no home is
+
+
+def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], User]:
+    """Those of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
+
+    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalidError: it
+    wants somebody who is not there.
+    """
+    tree = HostileTree(root)
+    users = _users(_read(tree, b"etc/passwd"))
+    chosen = _choose(wanted, users, _groups(_read(tree, b"etc/group")))
+    if not whole:
+        found = next((user for user in users if user.uid == ORDINARY_ID), None)
+        name = f"uid{ORDINARY_ID}" if any(user.name == "user" for user in users) else "user"
+        one = found or User(name=name, uid=ORDINARY_ID, gid=ORDINARY_ID, home=f"/home/{name}")
+        return (users[0], _own(one)), _own(one)
+    others = [user for user in users if user.name != chosen.name]
+    if chosen.uid == 0:
+        return (chosen, *others[: _MOST - 1]), chosen
+    return (*others[: _MOST - 1], chosen), chosen
+
+
+def _own(user: User) -> User:
+    return User(name=user.name, uid=ORDINARY_ID, gid=ORDINARY_ID, home=user.home)
+
+
+def _users(text: str) -> list[User]:
+    """Root is always there, and always 0: the sandbox has him whatever the image says."""
+    found: dict[str, User] = {"root": User(name="root", uid=0, gid=0, home="/root")}
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) != 7 or not _NAME.fullmatch(fields[0]):
+            continue
+        uid, gid = _id(fields[2]), _id(fields[3])
+        if uid is None or gid is None or (fields[0] == "root") != (uid == 0):
+            continue
+        if fields[0] not in found or fields[0] == "root":
+            found[fields[0]] = User(name=fields[0], uid=uid, gid=gid, home=_home(fields[5], fields[0]))
+    return list(found.values())
+
+
+def _choose(wanted: str, users: list[User], groups: dict[str, int]) -> User:
+    """As Docker reads `USER`: a number that no line has is a user all the same, of group 0."""
+    name, _, group = wanted.partition(":")
+    number = _id(name)
+    found = next((user for user in users if user.name == name or (number is not None and user.uid == number)), None)
+    if not name:
+        found = users[0]
+    if found is None:
+        if number is None:
+            raise ImageInvalidError(f"the image is to run as {name[:80]!r}, who is not in its /etc/passwd")
+        found = User(name=f"uid{number}", uid=number, gid=0, home=f"/home/uid{number}")
+    if not group:
+        return found
+    gid = groups.get(group, _id(group))
+    if gid is None:
+        raise ImageInvalidError(f"the image is to run in the group {group[:80]!r}, which is not in its /etc/group")
+    return User(name=found.name, uid=found.uid, gid=gid, home=found.home)
+
+
+def _groups(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        fields = line.split(":")
+        gid = _id(fields[2]) if len(fields) == 4 else None
+        if gid is not None:
+            found.setdefault(fields[0], gid)
+    return found
+
+
+def _home(path: str, name: str) -> str:
+    """A home has to be a directory of its own that can be written: there lies what background commands print."""
+    if path in _NOWHERE or not _HOME.fullmatch(path) or {".", ".."} & set(path.split("/")):
+        return "/root" if name == "root" else f"/home/{name}"
+    return path
+
+
+def _id(text: str) -> int | None:
+    """An id that a sandbox has."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= _HIGHEST_ID else None
+
+
+def _read(tree: HostileTree, path: bytes) -> str:
+    """Empty, where there is no such file."""
+    node = tree.node(path)
+    if node is None or node.kind is not FileKind.FILE:
+        return ""
+    if node.size > _LARGEST:
+        raise ImageInvalidError(f"/{path.decode()} of the image has more than {_LARGEST >> 20} MiB")
+    with tree.reading(path) as file:
+        return file.read(_LARGEST).decode("utf-8", "replace")
+
+
+def knows(root: int, user: User) -> bool:
+    """Whether the image has a line for that id."""
+    return any(each.uid == user.uid for each in _users(_read(HostileTree(root), b"etc/passwd")))
+
+
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+_PLACES = (("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777), ("run", 0o755))
+# As engines have it: these are the sandbox's, not the image's.
+_FILES = {
+    "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    "etc/hostname": "sandbox\n",
+    "etc/resolv.conf": "",
+}
+
+
+class Finish:
+    """Writes into the directory `root`, where nobody else writes. `base` is added to owners; None: all is ours."""
+
+    def __init__(self, root: int, base: int | None) -> None:
+        self._root, self._base = root, base
+
+    def places(self) -> None:
+        os.fchmod(self._root, 0o755)
+        if self._base is not None:
+            os.fchown(self._root, self._base, self._base)
+        for name, mode in _PLACES:
+            self._directory(name, 0, 0, mode)
+        if not stat.S_ISDIR(self._mode("etc") or 0):
+            self._directory("etc", 0, 0, 0o755)
+        for path, text in _FILES.items():
+            self._file(path, text)
+
+    def account(self, user: User) -> None:
+        """A line for somebody whom the image does not know."""
+        line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh\n".encode()
+        try:
+            fd = openat2.open_beneath(self._root, b"etc/passwd", _APPEND, symlinks=False)
+        except FileNotFoundError:
+            self._file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n" + line.decode())
+            return
+        except OSError:
+            return  # it is no file: then nobody has a name in there
+        with closing(fd):
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.write(fd, line)
+
+    def directory_of(self, user: User, path: str, mode: int) -> None:
+        """The user's, made if there is nothing; the way to it, if need be, too."""
+        parts = path.strip("/").split("/")
+        for depth in range(1, len(parts) + 1):
+            at, last = "/".join(parts[:depth]), depth == len(parts)
+            there = self._mode(at)
+            if there is None:
+                self._directory(at, user.uid if last else 0, user.gid if last else 0, mode if last else 0o755)
+            elif not stat.S_ISDIR(there):
+                return  # a file, or a link of the image's, is left as it is
+
+    def _mode(self, path: str) -> int | None:
+        """Of what is there, 0 if the way leads through something that is no directory; None: there is nothing."""
+        try:
+            fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False)
+        except OSError as error:
+            return None if error.errno == errno.ENOENT else 0
+        with closing(fd):
+            return os.fstat(fd).st_mode
+
+    def _directory(self, path: str, uid: int, gid: int, mode: int) -> None:
+        """A directory it is afterwards, whatever was there: what is mounted on is found through no link."""
+        parent, name = self._above(path)
+        with closing(parent):
+            if not make_directory(parent, name):
+                return
+            with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
+                if self._base is not None:
+                    os.fchown(fd, self._base + uid, self._base + gid)
+                os.fchmod(fd, mode | (0 if self._base is not None else stat.S_IRWXU))
+
+    def _file(self, path: str, text: str) -> None:
+        parent, name = self._above(path)
+        with closing(parent):
+            clear(parent, name)
+            with os.fdopen(os.open(name, NEW, 0o644, dir_fd=parent), "wb") as file:
+                file.write(text.encode())
+                if self._base is not None:
+                    os.fchown(file.fileno(), self._base, self._base)
+                os.fchmod(file.fileno(), 0o644)
+
+    def _above(self, path: str) -> tuple[int, str]:
+        above, _, name = path.rpartition("/")
+        return openat2.open_beneath(self._root, (above or ".").encode(), _PLACE, symlinks=False), name

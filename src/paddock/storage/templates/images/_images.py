@@ -1,0 +1,251 @@
+"""Images of one pool: found by reference, made into templates once, listed, removed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundError
+from paddock.model import Image, Template
+from paddock.storage.pool.base import Pool
+from paddock.storage.pool.whole import keep_file
+from paddock.storage.templates.recipe import PATH, Progress, Versions
+from paddock.supervisor.layout import IMAGES
+
+from ._archive import Archive, Directory, Layout, SavedArchive
+from ._building import VERSION, People, build, people, workdir_of
+from ._reference import Reference, parse
+from ._source import Found, Source
+from .limits import ImageLimits
+
+_TREES = ("tp_oci_", "tb_oci_")
+_ENVIRONMENT_BYTES = 64 << 10
+_LEAST_PREFIX = len("sha256:") + 6
+
+
+_SUFFIX = ".json"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """`tree` is the image's; `chain` are those of its layers, each with all below it, where the pool keeps them."""
+
+    image: Image
+    template: Template
+    tree: str
+    chain: tuple[str, ...] = ()
+    version: int = VERSION
+
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+class Records:
+    """Which images are here: a small file for each reference, written whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def find(self, reference: str) -> Record | None:
+        return self._load(self._path(reference))
+
+    def all(self) -> tuple[Record, ...]:
+        found = [self._load(path) for path in sorted(self.directory.glob(f"*{_SUFFIX}"))]
+        return tuple(record for record in found if record is not None)
+
+    def write(self, record: Record) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        keep_file(self._path(record.image.reference), msgspec.json.encode(record))
+
+    def remove(self, reference: str) -> None:
+        with suppress(FileNotFoundError):
+            self._path(reference).unlink()
+
+    def _path(self, reference: str) -> Path:
+        return self.directory / (hashlib.sha256(reference.encode()).hexdigest()[:40] + _SUFFIX)
+
+    def _load(self, path: Path) -> Record | None:
+        """None: it is not there, or of another version of ours: then the image is made anew."""
+        try:
+            record = _decode(path.read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return record if record.version == VERSION else None
+
+
+class Images:
+    """May be used by several threads at once. Times are by `clock`, seconds since the epoch.
+
+    A registry is asked when an image is not here or is pulled; a file or directory is looked at each time.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        state_dir: Path,
+        *,
+        limits: ImageLimits = ImageLimits(),  # noqa: B008 (a frozen value)
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._pool, self._limits, self._clock = pool, limits, clock
+        self._versions = Versions(pool)
+        self._records = Records(state_dir / IMAGES)
+        self._known: dict[str, tuple[object, Record]] = {}
+
+    def get(self, text: str, progress: Progress) -> Record:
+        """What was found under that name before, if it is still so; else as `pull`."""
+        reference = parse(text)
+        source = self._source(reference)
+        stamp = source.stamp()
+        seen, known = self._known.get(reference.text, (None, None))
+        if known is not None and stamp is not None and seen == stamp:
+            return known
+        if not reference.local:
+            kept = self._records.find(reference.text)
+            if kept is not None and self._versions.is_built(kept.tree):
+                self._known[reference.text] = stamp, kept
+                return kept
+        return self._make(reference, source, stamp, progress)
+
+    def pull(self, text: str, progress: Progress) -> Record:
+        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError,
+        UnsupportedError, ResourceExhaustedError, PlatformError: it cannot be reached."""
+        reference = parse(text)
+        source = self._source(reference)
+        return self._make(reference, source, source.stamp(), progress)
+
+    def list(self) -> tuple[Image, ...]:
+        return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
+
+    def remove(self, text: str) -> tuple[str, ...]:
+        """The trees that no image has any more. NotFoundError, InvalidArgumentError: it is the beginning of several."""
+        before = self._records.all()
+        removed = [record for record in before if _is_meant(record, text)]
+        if not removed:
+            raise NotFoundError(f"there is no image {text[:300]!r}", hint="`paddock image ls` lists them")
+        if len({record.image.digest for record in removed}) > 1:
+            raise InvalidArgumentError(f"{text!r} is the beginning of several digests", hint="give more characters")
+        for record in removed:
+            self._records.remove(record.image.reference)
+            self._known.pop(record.image.reference, None)
+        return tuple(sorted({tree for record in removed for tree in self._let_go(record)}))
+
+    def trees(self) -> dict[str, str]:
+        """Those of the images that are here, each with one that has it."""
+        records = self._records.all()
+        return {tree: record.image.reference for record in records for tree in (*record.chain, record.tree)}
+
+    def is_version(self, tree: str) -> bool:
+        """Whether it is one of an image's, or a builder has begun it."""
+        return tree.startswith(_TREES)
+
+    def discard(self, tree: str) -> bool:
+        """Deletes one, or what its builder has begun. False: it is in use, or being built."""
+        return self._versions.discard(tree)
+
+    def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:
+        progress(f"looking at image {reference.text}")
+        found = source.find()
+        workdir_of(found)  # what can't be, before anything is fetched
+        environment = _environment(found)
+        built = build(self._pool, self._versions, self._limits, found, source, progress)
+        who = people(self._pool, built.tree, found)
+        record = Record(
+            image=self._image(reference, found, who),
+            template=Template(
+                name=reference.text,
+                digest=found.digest.partition(":")[2],
+                layers=(built.tree,),
+                host_usr=False,
+                users=who.users,
+                default_user=who.user.name,
+                workdir=workdir_of(found),
+                env=environment,
+            ),
+            tree=built.tree,
+            chain=built.chain,
+        )
+        before = self._records.find(reference.text)
+        self._records.write(record)
+        self._known[reference.text] = stamp, record
+        if before is not None:
+            self._let_go(before)
+        return record
+
+    def _let_go(self, record: Record) -> tuple[str, ...]:
+        """The trees of a record that is none any more, but for those that others have."""
+        gone = {record.tree, *record.chain} - self.trees().keys()
+        for tree in gone:
+            self._versions.let_go(tree)
+        return tuple(sorted(gone))
+
+    def _image(self, reference: Reference, found: Found, who: People) -> Image:
+        execution = found.config.execution
+        sizes = [layer.size for layer in found.layers]
+        return Image(
+            reference=reference.text,
+            digest=found.digest,
+            user=who.user.name,
+            workdir=workdir_of(found),
+            entrypoint=tuple(execution.Entrypoint or ()),
+            command=tuple(execution.Cmd or ()),
+            command_workdir=workdir_of(found) if (execution.WorkingDir or "/") != "/" else "/",
+            layers=len(found.layers),
+            bytes=None if None in sizes else sum(size or 0 for size in sizes),
+            notes=tuple(self._notes(found, who)),
+            pulled_at=self._clock(),
+        )
+
+    def _notes(self, found: Found, who: People) -> list[str]:
+        notes: list[str] = []
+        wanted = found.config.execution.User or "root"
+        if self._pool.worker.base is None:
+            notes.append(
+                f"it is to run as {wanted[:80]}, and all in it belongs to {who.user.name}: an ordinary user's sandboxes"
+                " have one id (`subordinate_ids = true` in config.toml gives a new state directory all)"
+            )
+        if devices := who.left.get("devices"):
+            notes.append(f"{devices[0]} devices are left out: a sandbox has its own")
+        if attributes := who.left.get("attributes"):
+            notes.append(f"attributes of files are left out: {', '.join(attributes)}")
+        return notes
+
+    def _source(self, reference: Reference) -> Source:
+        match reference.transport:
+            case "oci":
+                return Layout(reference, Directory(reference.path))
+            case "oci-archive":
+                return Layout(reference, Archive(reference.path, self._pool.worker))
+            case "docker-archive":
+                return SavedArchive(reference, Archive(reference.path, self._pool.worker))
+            case "docker":
+                from ._registry import Registry  # HTTP: not where an image is here
+
+                return Registry(reference, self._records.directory)
+
+
+def _environment(found: Found) -> dict[str, str]:
+    """ImageInvalid."""
+    lines = found.config.execution.Env or []
+    if sum(map(len, lines)) > _ENVIRONMENT_BYTES:
+        raise ImageInvalidError(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")
+    values = {"PATH": PATH}
+    for line in lines:
+        name, _, value = line.partition("=")
+        if not name or "\0" in line:
+            raise ImageInvalidError(f"the image sets {line[:80]!r}, which is no variable")
+        values[name] = value
+    return values
+
+
+def _is_meant(record: Record, text: str) -> bool:
+    if text.startswith("sha256:"):
+        return len(text) >= _LEAST_PREFIX and record.image.digest.startswith(text)
+    try:
+        return record.image.reference == parse(text).text
+    except InvalidArgumentError:
+        return record.image.reference == text

@@ -1,0 +1,299 @@
+"""Laying one layer of an image over a tree: as its archive says, and not one byte outside.
+
+Each place is opened beneath the tree, through no link. What hides something of a lower layer (`.wh.NAME`,
+`.wh..wh..opq`; OCI image specification, layer.md) takes it away. Devices are never made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from paddock.errors import OUT_OF, ImageInvalidError, PlatformError
+from paddock.linux import openat2
+from paddock.linux.descriptors import closing, write_all
+from paddock.storage.pool.removal import clear, make_directory
+from paddock.storage.pool.trees import DIRECTORY, NEW, names_in, open_to_all
+from paddock.wire import tar
+from paddock.wire.tar import shown
+
+from ._tar import Reader, Stream
+from .limits import Budget
+
+_HIGHEST_ID = 65535
+_PATHS_BYTES = 256 << 20
+_LATEST = 1 << 33  # seconds; more than file systems keep
+_HIDES, _OPAQUE, _OTHERS = b".wh.", b".wh..wh..opq", b".wh..wh."
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
+_BAD_ATTRIBUTES = (b"trusted.", b"user.overlay.")  # with these an overlay hides and redirects
+_NAMES = {
+    errno.ELOOP: "leads through a symbolic link",
+    errno.ENOTDIR: "leads through something that is no directory",
+    errno.ENOENT: "leads through a directory that is not there",
+    errno.EXDEV: "leads outside",
+    errno.ENAMETOOLONG: "is too long a name",
+    errno.EMLINK: "has too many hard links",
+    errno.EPERM: "is refused by the kernel",
+    errno.EINVAL: "is refused by the kernel",
+}
+
+
+class Left:
+    """What an image held that its template does not, counted."""
+
+    def __init__(self) -> None:
+        self.devices = 0
+        self.attributes: set[str] = set()
+
+
+class LayerWriter:
+    """Lays archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
+
+    One object per layer: what this layer itself has brought is not hidden by it.
+    """
+
+    def __init__(self, root: int, base: int | None, budget: Budget, left: Left) -> None:
+        self._root, self._base, self._budget, self._left = root, base, budget, left
+        self._made: set[int] = set()  # hashes of paths: a path may have 4,095 bytes
+        self._times: list[tuple[bytes, int]] = []
+        self._times_bytes = 0
+        self._parent: tuple[bytes, int] | None = None
+
+    def apply(self, stream: Stream) -> None:
+        """ImageInvalidError, ResourceExhaustedError; the tree is then half made."""
+        reader = Reader(stream)
+        try:
+            for entry in reader:
+                self._charge()
+                path = _path(entry.name)
+                if path:
+                    self._add(entry, path, reader)
+            for path, mtime in self._times:
+                self._set_time(path, mtime)
+        finally:
+            self._forget_parent()
+
+    def _add(self, entry: tar.Entry, path: bytes, reader: Reader) -> None:
+        try:
+            above, _, name = path.rpartition(b"/")
+            if any(part.startswith(_HIDES) for part in above.split(b"/")):
+                raise ImageInvalidError(f"{shown(path)} lies in what hides something")
+            if name.startswith(_HIDES):
+                self._hide(entry, above, name)
+                return
+            if entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
+                self._left.devices += 1
+                return
+            self._make(entry, path, self._directory(above), name, reader)
+            self._note(path)
+        except OSError as error:
+            if error.errno in OUT_OF:
+                raise
+            why = _NAMES.get(error.errno or 0, error.strerror)
+            raise ImageInvalidError(f"{shown(path)} of the image {why}") from error
+
+    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes, reader: Reader) -> None:
+        if entry.kind == tar.LINK:
+            self._link(entry, path, parent, name)
+            return
+        if entry.kind == tar.DIRECTORY:
+            make_directory(parent, name)
+            with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
+                self._attributes(entry, parent, name, fd)
+            self._times.append((path, entry.mtime))
+            self._times_bytes += len(path)
+            if self._times_bytes > _PATHS_BYTES:
+                raise ImageInvalidError("the image has more directories than are taken of one")
+            return
+        self._remove(parent, name)  # of two entries the later holds
+        if entry.kind == tar.SYMLINK:
+            os.symlink(entry.target, name, dir_fd=parent)
+            self._own(entry, parent, name)
+        elif entry.kind == tar.FIFO:
+            os.mkfifo(name, 0o600, dir_fd=parent)
+            self._own(entry, parent, name)
+            os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
+        else:
+            with closing(os.open(name, NEW, 0o600, dir_fd=parent)) as fd:
+                for data in reader.content():
+                    write_all(fd, data)
+                self._attributes(entry, parent, name, fd)
+        os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
+
+    def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
+        source = _path(entry.target)
+        if source == path:
+            raise ImageInvalidError(f"{shown(path)} is a hard link to itself")
+        above, _, last = source.rpartition(b"/")
+        # A descriptor of its own: clearing the way may close the one that is remembered.
+        with closing(self._open(above)) as place:
+            if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
+                raise ImageInvalidError(f"{shown(path)} is a hard link to a directory")
+            self._remove(parent, name)  # of two entries the later holds
+            os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
+
+    def _attributes(self, entry: tar.Entry, parent: int, name: bytes, fd: int) -> None:
+        """Of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
+        self._own(entry, parent, name)
+        mode = entry.mode
+        if self._base is None:
+            # Whose program a set-user-id one is, is lost; and nobody but us has to get into directories.
+            mode &= ~_SET_IDS
+            if entry.kind == tar.DIRECTORY:
+                mode |= stat.S_IRWXU
+        for attribute, value in entry.xattrs.items():
+            self._attribute(fd, attribute, value)
+        os.fchmod(fd, mode)
+
+    def _attribute(self, fd: int, name: bytes, value: bytes) -> None:
+        if name.startswith(_BAD_ATTRIBUTES):
+            raise ImageInvalidError(f"the image sets the attribute {shown(name)}, which rules an overlay")
+        if not name.startswith(b"user."):
+            self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
+            return
+        try:
+            os.setxattr(fd, name, value)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ERANGE, errno.E2BIG, errno.EPERM):
+                raise
+            self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
+
+    def _own(self, entry: tar.Entry, parent: int, name: bytes) -> None:
+        if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
+            raise ImageInvalidError(
+                f"{shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
+                hint=f"in a sandbox there are the ids 0 to {_HIGHEST_ID}: build the image with others",
+            )
+        if self._base is not None:
+            os.chown(name, self._base + entry.uid, self._base + entry.gid, dir_fd=parent, follow_symlinks=False)
+
+    # -- what hides
+
+    def _hide(self, entry: tar.Entry, above: bytes, name: bytes) -> None:
+        if entry.kind not in (tar.FILE, tar.LINK):
+            raise ImageInvalidError(f"{shown(entry.name)} hides something and is no file")
+        if name == _OPAQUE:
+            if self._is_there(above):
+                self._empty(above)
+            return
+        if name.startswith(_OTHERS):
+            return  # what aufs kept for itself
+        hidden = name.removeprefix(_HIDES)
+        if hidden in (b"", b".", b".."):
+            raise ImageInvalidError(f"{shown(entry.name)} hides nothing that has a name")
+        if self._is_there(above):
+            path = above + b"/" + hidden if above else hidden
+            self._take(self._directory(above), hidden, path)
+
+    def _empty(self, path: bytes) -> None:
+        """Takes away what lower layers have brought into the directory, at any depth; what this one has, stays."""
+        waiting = [path]
+        while waiting:
+            at = waiting.pop()
+            with closing(self._open(at, DIRECTORY)) as fd:
+                for name in map(os.fsencode, names_in(fd)):
+                    below = at + b"/" + name if at else name
+                    if hash(below) not in self._made:
+                        self._remove(fd, name)
+                    elif stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+                        waiting.append(below)
+
+    def _take(self, parent: int, name: bytes, path: bytes) -> None:
+        if hash(path) not in self._made:
+            self._remove(parent, name)
+        elif stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            self._empty(path)
+
+    def _remove(self, parent: int, name: bytes) -> None:
+        self._forget_parent(keep=parent)
+        try:
+            clear(parent, os.fsdecode(name))
+        except PlatformError as error:
+            raise ImageInvalidError(f"{shown(name)} cannot be taken away: {error.message}") from error
+
+    # -- places
+
+    def _directory(self, path: bytes) -> int:
+        """The directory at `path`, made with those above it if it is not there. Open until another is asked for."""
+        if self._parent is not None and self._parent[0] == path:
+            return self._parent[1]
+        try:
+            fd = self._open(path)
+        except FileNotFoundError:
+            self._make_way(path)
+            fd = self._open(path)
+        self._forget_parent()
+        self._parent = path, fd
+        return fd
+
+    def _make_way(self, path: bytes) -> None:
+        """As others do where an archive names a file before its directory: root's, for all to read."""
+        for above in _ancestors(path):
+            place, _, name = above.rpartition(b"/")
+            with closing(self._open(place)) as fd:
+                try:
+                    os.mkdir(name, 0o755, dir_fd=fd)
+                    open_to_all(os.fsdecode(name), fd)
+                    if self._base is not None:
+                        os.chown(name, self._base, self._base, dir_fd=fd, follow_symlinks=False)
+                except FileExistsError:
+                    pass
+
+    def _is_there(self, path: bytes) -> bool:
+        try:
+            os.close(self._open(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _open(self, path: bytes, flags: int = _PLACE) -> int:
+        return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
+
+    def _note(self, path: bytes) -> None:
+        """This layer has brought it, and so those above it."""
+        while path and hash(path) not in self._made:
+            self._made.add(hash(path))
+            self._charge()
+            path = path.rpartition(b"/")[0]
+
+    def _charge(self) -> None:
+        self._budget.entries -= 1
+        if self._budget.entries < 0:
+            raise ImageInvalidError("the image has more files than are taken of one")
+
+    def _set_time(self, path: bytes, mtime: int) -> None:
+        try:
+            fd = self._open(path, DIRECTORY)
+        except OSError:
+            return  # a later entry has taken its place
+        with closing(fd):
+            os.utime(fd, ns=_times(mtime))
+
+    def _forget_parent(self, keep: int = -1) -> None:
+        if self._parent is not None and self._parent[1] != keep:
+            os.close(self._parent[1])
+            self._parent = None
+
+
+def _path(name: bytes) -> bytes:
+    """Relative, without `.`; b"" is the top. ImageInvalidError: it climbs."""
+    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    if b".." in parts:
+        raise ImageInvalidError(f"{shown(name)} of the image leads outside")
+    return b"/".join(parts)
+
+
+def _ancestors(path: bytes) -> Iterator[bytes]:
+    at = path.find(b"/")
+    while at != -1:
+        yield path[:at]
+        at = path.find(b"/", at + 1)
+    yield path
+
+
+def _times(mtime: int) -> tuple[int, int]:
+    mtime = max(0, min(mtime, _LATEST * 10**9))
+    return mtime, mtime

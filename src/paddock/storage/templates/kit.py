@@ -1,0 +1,181 @@
+"""The kit: a tree with the Python that runs us, its libraries, its loader, and `paddock.vmm`, byte-compiled.
+
+It needs nothing of the place where it is seen: a VMM's controller runs out of it, whatever the sandbox is made of. Only
+what the controller imports is in it: it imports all of that when it starts, and nothing after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import marshal
+import os
+import struct
+import subprocess
+import sys
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+from typing import TypedDict
+
+from paddock import vmm
+from paddock.errors import UnsupportedError
+from paddock.storage.templates.recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
+from paddock.storage.pool.worker import Worker
+
+PLACE = "/.paddock"
+COMMAND = (
+    f"{PLACE}/lib/ld.so",
+    *("--library-path", f"{PLACE}/lib"),
+    *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/vmm/__main__.pyc"),
+)
+"""Starts a controller where the kit lies at `PLACE`; it is told on its standard input what to do."""
+_VERSION = "1"
+_SECONDS = 60
+_INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)
+# Says what the controller makes its interpreter load: modules by file, and shared libraries as the loader was asked for
+# them (dl_iterate_phdr(3)); the first of these is the program itself, without a name.
+_LOOK = """
+import ctypes, importlib, json, os, sys, types
+
+where, *names = sys.argv[1:]
+package = types.ModuleType("paddock_vmm")
+package.__path__ = [where]
+sys.modules["paddock_vmm"] = package
+for name in names:
+    importlib.import_module("paddock_vmm." + name)
+
+class Info(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+
+libraries = []
+def add(info, size, data):
+    libraries.append(os.fsdecode(info.contents.name or b""))
+    return 0
+
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
+ctypes.CDLL(None).dl_iterate_phdr(kind(add), None)
+modules = {}
+for name, module in sys.modules.items():
+    spec = getattr(module, "__spec__", None)
+    if spec is not None and spec.has_location and not name.startswith("paddock_vmm"):
+        modules[name] = spec.origin
+print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__, "library": sys.platlibdir}))
+"""
+
+
+def recipe() -> Recipe:
+    """UnsupportedError: no kit can be made of the Python that runs us."""
+    program = _program()
+    loader = _loader(program)
+    sources = hashlib.sha256()
+    for path in _vmm_sources():
+        sources.update(path.name.encode() + b"\0" + path.read_bytes())
+    facts = (_VERSION, sys.version, _stamp(program), _stamp(loader), _stamp(Path(os.__file__)), sources.hexdigest())
+
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        write_manifest(root, worker, manifest())
+
+    return Recipe(name="kit", facts=facts, fill=fill, host_usr=False, env={})
+
+
+def manifest() -> Manifest:
+    """The files of the kit, by their path below `PLACE`: for whoever puts them somewhere else than into the pool."""
+    program = _program()
+    loader = _loader(program)
+    found = _look(program)
+    standard = f"{found['library']}/{Path(found['os']).parent.name}"
+    files: dict[str, Entry] = {".": FOLDER}
+    put(files, "bin/python3", _file(program, 0o755))
+    put(files, f"lib/{loader.name}", _file(loader, 0o755))
+    put(files, "lib/ld.so", Entry("link", 0o777, loader.name.encode()))
+    for library in map(Path, found["libraries"]):
+        if library.is_absolute() and library.name != loader.name and "lib-dynload" not in library.parts:
+            put(files, f"lib/{library.name}", _file(library, 0o644))
+    # By it the interpreter knows its library; it has the module itself inside (getpath.py, STDLIB_LANDMARKS).
+    put(files, f"{standard}/os.pyc", _compiled(Path(found["os"]), f"{standard}/os.py"))
+    put(files, f"{standard}/lib-dynload", FOLDER)
+    for name, origin in found["modules"].items():
+        _add_module(files, standard, name, Path(origin))
+    for path in _vmm_sources():
+        put(files, f"vmm/{path.stem}.pyc", _compiled(path, f"vmm/{path.name}"))
+    return files
+
+
+def _program() -> Path:
+    """The interpreter itself, also where we run in an environment that was made of it."""
+    base: str | None = getattr(sys, "_base_executable", None)
+    return Path(base or sys.executable).resolve()
+
+
+def _vmm_sources() -> list[Path]:
+    return sorted(path for path in Path(vmm.__path__[0]).glob("*.py"))
+
+
+def _loader(program: Path) -> Path:
+    """The loader that the program names, by the name that it has there. UnsupportedError: it needs none."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02":
+            raise _unsupported(program, "it is no program of 64 bits")
+        (table,) = struct.unpack_from("<Q", head, 32)
+        size, count = struct.unpack_from("<HH", head, 54)
+        for number in range(count):
+            file.seek(table + number * size)
+            kind, _, offset, _, _, length = struct.unpack("<IIQQQQ", file.read(40))
+            if kind == _INTERPRETER_OF_ELF:
+                file.seek(offset)
+                return Path(os.fsdecode(file.read(length).rstrip(b"\0")))
+    raise _unsupported(program, "it is linked statically")
+
+
+class _Seen(TypedDict):
+    modules: dict[str, str]
+    libraries: list[str]
+    os: str
+    library: str
+
+
+def _look(program: Path) -> _Seen:
+    names = [path.stem for path in _vmm_sources() if not path.stem.startswith("__")]
+    done = subprocess.run(
+        [program, "-I", "-S", "-B", "-c", _LOOK, vmm.__path__[0], *names],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_SECONDS,
+        check=False,
+        env={},
+        cwd="/",
+    )
+    if done.returncode != 0:
+        raise _unsupported(program, f"it does not start by itself: {done.stderr.decode(errors='replace')[-300:]}")
+    return json.loads(done.stdout)
+
+
+def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path) -> None:
+    if origin.suffix == ".so":
+        put(files, f"{standard}/lib-dynload/{origin.name}", _file(origin, 0o644))
+        return
+    path = name.replace(".", "/") + ("/__init__" if origin.name == "__init__.py" else "")
+    put(files, f"{standard}/{path}.pyc", _compiled(origin, f"{standard}/{path}.py"))
+
+
+def _compiled(source: Path, name: str) -> Entry:
+    """As a module without a source: nothing is compared with anything when it is imported."""
+    code = compile(source.read_bytes(), f"{PLACE}/{name}", "exec", dont_inherit=True)
+    return Entry("file", 0o644, MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+
+
+def _file(path: Path, mode: int) -> Entry:
+    return Entry("file", mode, path.read_bytes())
+
+
+def _stamp(path: Path) -> str:
+    info = path.stat()
+    return f"{path} {info.st_size} {info.st_mtime_ns}"
+
+
+def _unsupported(program: Path, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{program} cannot be taken along into other walls: {why}",
+        hint="run paddock with the system's python3, or with one of uv or pyenv",
+    )

@@ -1,0 +1,291 @@
+"""The controller's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin, or where to go on.
+
+`runsc run` wants namespaces, mounts and a new root, which a jail neither has to give nor would: what they are for is
+here already. So its two halves are started as it starts them itself, with descriptors in place of names, and one order
+is sent to the sentry's control socket. All of that is known to work with the versions that a probe has found to.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from struct import pack
+
+from ._control import Fault
+from ._loop import IN
+from ._process import install_filter
+from ._saved import Saved
+from ._sentry import Call, Script, Sentry
+from ._trunk import Done
+from .controller import LINE, OUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._control import Json
+    from .controller import Controller
+
+_ID = "sandbox"
+# As runsc makes it where there is no other network (runsc/boot/network.go, DefaultLoopbackLink); masks are base64.
+_LOOPBACK = {
+    "Name": "lo",
+    "Addresses": [{"Address": "127.0.0.1", "PrefixLen": 8}, {"Address": "::1", "PrefixLen": 128}],
+    "Routes": [
+        {"Destination": {"IP": "127.0.0.0", "Mask": "/wAAAA=="}},
+        {"Destination": {"IP": "::1", "Mask": "/////////////////////w=="}},
+    ],
+}
+_SENTRY_ENDS_SECONDS = 1.0
+# linux/audit.h, and the numbers of calls: chroot(2); fsetxattr(2), fgetxattr, flistxattr, fremovexattr
+_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_CHROOT = {"x86_64": 161, "aarch64": 51}
+_ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
+# arch_prctl(2), which only one of them has, and its ARCH_SET_CPUID (asm/prctl.h)
+_ARCH_PRCTL = {"x86_64": 158}
+_SET_CPUID = 0x1012
+# linux/bpf_common.h, linux/seccomp.h
+_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH, _SECCOMP_DATA_FIRST = 0, 4, 16
+_ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
+
+
+class Course:
+    """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
+    where there is more than one id, `cpus`, `memory_bytes`.
+
+    `loopback`: the network is the sentry's own, and nothing but this. `saves`, where a state can be saved and loaded:
+    `stamp`, `key` in hexadecimal, `place`: where its own is, `baked`: a place where there is one for all to begin with,
+    `before`: by their stamps, flags with which others were saved, and go on. `forget`: a place of which nothing is
+    loaded, now or later. `device`: what its platform drives, the path of a device file.
+    """
+
+    pipes = True
+
+    def __init__(self, controller: Controller, options: Json) -> None:
+        self._controller = controller
+        self._options = options
+        self._runsc: str = options["runsc"]
+        self._flags: list[str] = options["flags"]
+        self._served: list[str] = options["served"]
+        self._uid: int | None = options.get("sentry_uid")
+        self._spec = json.dumps(options["spec"]).encode()
+        self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
+        self._saves: Any = options.get("saves")
+        self._device: str | None = options.get("device")
+        self._files: tuple[int, ...] = ()
+        self._stands = False
+        # Autobound: a name in this network namespace, where nobody is but us and what we start.
+        self._control = socket.socket(socket.AF_UNIX)
+        self._control.bind("")
+        self._sentry = Sentry(controller.loop, self._control.getsockname())
+        self._booted = self._gofer = -1
+
+    def start(self, ends: dict[str, int]) -> list[int]:
+        self._find()
+        machine = os.uname().machine
+        # The gofer always changes its root, to the directory that it serves: that is "/", so nothing is to be done, and
+        # the jail lets nobody do it. Of symbolic links it asks for attributes in a way that fails, and `ls -l` says so
+        # of each; where there are no attributes it says nothing.
+        answers = {_CHROOT[machine]: 0} | dict.fromkeys(_ATTRIBUTES[machine], errno.EOPNOTSUPP)
+        _pretend(_ARCHITECTURES[machine], answers, _ARCH_PRCTL.get(machine))
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        gofer_io, sentry_io = socket.socketpair()
+        mounts, mounts_writer = os.pipe2(os.O_CLOEXEC)
+        self._booted, booted_writer = os.pipe2(os.O_CLOEXEC)
+        gofer = self._run(
+            "gofer",
+            {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
+            ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
+        )
+        device = self._open_device()
+        sentry = self._run(
+            "boot",
+            {
+                "io-fds": sentry_io.fileno(),
+                "mounts-fd": mounts,
+                "start-sync-fd": booted_writer,
+                "controller-fd": self._control.fileno(),
+                "spec-fd": self._specification(),
+                **({"device-fd": device[0]} if device else {}),
+            },
+            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
+            streams=(ends[LINE], ends[OUT], null),
+        )
+        for fd in (null, mounts, mounts_writer, booted_writer, *device):
+            os.close(fd)
+        gofer_io.close()
+        sentry_io.close()
+        self._gofer = os.pidfd_open(gofer)
+        self._controller.loop.watch(self._gofer, IN, self._gofer_died)
+        self._controller.loop.watch(self._booted, IN, self._has_booted)
+        return [sentry]
+
+    def show(self, request: Json) -> None:
+        raise Fault("unsupported", "this level shows its files from the start")
+
+    def ending(self) -> None: ...
+
+    def thaw(self, done: Done) -> None:
+        def over(why: str | None) -> None:
+            self._controller.trunk.go()
+            done(why)
+
+        self._sentry.play(self._go_on(), over)
+
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        """What is under way on the line must not be cut off in the middle."""
+        if self._saves is None:
+            raise Fault("unsupported", "this sandbox's memory cannot be saved")
+
+        def silent(why: str | None) -> None:
+            if why is None:
+                self._sentry.play(self._save(), done)
+            else:
+                done(why)
+
+        self._controller.trunk.stand(silent)
+
+    # scripts
+
+    def _begin(self) -> Script:
+        if self._options.get("loopback"):
+            yield Call("Network.CreateLinksAndRoutes", {"LoopbackLinks": [_LOOPBACK]})
+        if not self._files:
+            yield Call("containerManager.StartRoot", _ID)
+            return
+        device = self._open_device()  # what it has begun with was for a machine that this one takes the place of
+        files = (*self._files, *device)
+        try:
+            yield Call("containerManager.Restore", {"HavePagesFile": True, "HaveDeviceFile": bool(device)}, files)
+        finally:
+            for fd in files:
+                os.close(fd)
+        self._own().forget()
+
+    def _save(self) -> Script:
+        yield Call("containerManager.Pause", {})
+        self._stands = True
+        saved = self._own()
+        files = saved.new_files()
+        try:
+            options = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
+            yield Call("containerManager.Checkpoint", options, files)
+            saved.conclude(files)
+        finally:
+            for fd in files:
+                os.close(fd)
+
+    def _go_on(self) -> Script:
+        self._own().forget()
+        if self._stands:
+            self._stands = False
+            yield Call("containerManager.Resume", {})
+
+    # its parts
+
+    def _own(self) -> Saved:
+        return self._saved(self._saves["place"])
+
+    def _saved(self, place: str) -> Saved:
+        return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
+
+    def _find(self) -> None:
+        """OSError, ValueError: there is a state to go on from, and it is not what was saved."""
+        if self._saves is None:
+            if (place := self._options.get("forget")) is not None:
+                Saved(place, "", b"").forget()  # the files go on without it, and must not meet it again
+            return
+        own = self._own()
+        own.prepare()
+        of = own.of() if own.exists() else self._saves["stamp"]
+        if of in (before := self._saves.get("before", {})):
+            self._flags, self._device = before[of], None
+            self._saves = {**self._saves, "stamp": of}
+        elif of != self._saves["stamp"]:
+            self._controller.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
+            own.forget()
+        places = (self._saves["place"], self._saves.get("baked"))
+        found = next((saved for place in places if place is not None and (saved := self._saved(place)).exists()), None)
+        if found is not None:
+            self._files = found.open()
+            self._controller.restored = True
+
+    def _open_device(self) -> tuple[int, ...]:
+        """OSError: it is not there. The sentry may open none itself."""
+        return () if self._device is None else (os.open(self._device, os.O_RDWR | os.O_CLOEXEC),)
+
+    def _gofer_died(self, events: int) -> None:
+        """It ends with the sentry, a moment before that is seen perhaps: how the sentry ended says more."""
+        self._controller.loop.unwatch(self._gofer)
+        self._controller.loop.after(_SENTRY_ENDS_SECONDS, lambda: self._fail("the gofer has ended"))
+
+    def _fail(self, words: str) -> None:
+        self._controller.note(words)
+        self._controller.end({"code": None, "signal": None})
+
+    def _specification(self) -> int:
+        """A file of its own for each: they share an offset otherwise. Closed when they are started."""
+        fd = os.memfd_create("spec", os.MFD_CLOEXEC)
+        os.write(fd, self._spec)
+        return fd
+
+    def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
+        """Starts `runsc <half>`; it finds what it is given from descriptor 3 on."""
+        ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
+        numbers = {name: number for number, name in enumerate(ends, 3)}
+        words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]
+        child: dict[str, Any] = {
+            "argv": [self._runsc, *self._flags, half, *arguments, *words, *([_ID] if half == "boot" else [])],
+            "env": {},
+            "streams": numbers,
+        }
+        if half == "boot" and self._uid is not None:
+            child["uid"] = self._uid
+        try:
+            return self._controller.spawn(child, ends)
+        finally:
+            os.close(given["spec-fd"])
+
+    def _has_booted(self, events: int) -> None:
+        self._controller.loop.unwatch(self._booted)
+        booted = os.read(self._booted, 1)
+        os.close(self._booted)
+        if not booted:
+            return  # it has died, which is seen elsewhere
+        self._control.close()
+        self._sentry.play(self._begin(), self._begun)
+
+    def _begun(self, why: str | None) -> None:
+        if why is not None:
+            self._fail(why.partition("\n")[0][:1000])
+
+
+def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:
+    """From now on these calls do nothing and are answered so, with an error or 0, here and in all that is started.
+
+    `arch_prctl`: the call by which programs would be kept from asking the processor what it is. That is answered as
+    where it cannot be done, so that the sentry lets them ask: each loader does, some 40 times, and each time would be
+    a fault that goes through the sentry, which tells them the same.
+
+    Of filters that agree to keep a call from the kernel, the newest says what the caller is told.
+    """
+    program = [
+        (_LOAD, 0, 0, _SECCOMP_DATA_ARCH),
+        (_JUMP_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _SECCOMP_DATA_NR),
+    ]
+    for number, answer in answers.items():
+        program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | answer)]
+    if arch_prctl is not None:
+        program += [
+            (_JUMP_IF_EQUAL, 0, 3, arch_prctl),
+            (_LOAD, 0, 0, _SECCOMP_DATA_FIRST),
+            (_JUMP_IF_EQUAL, 0, 1, _SET_CPUID),
+            (_RETURN, 0, 0, _ERRNO | errno.ENODEV),
+        ]
+    program.append((_RETURN, 0, 0, _ALLOW))
+    install_filter(b"".join(pack("HBBI", *instruction) for instruction in program))

@@ -1,0 +1,157 @@
+"""What the controller of a virtual machine does beside its lines: has its disks made (`_erofs`) and its files served
+(`_shares`), and has QEMU (`_qemu`) load a state or save one.
+
+Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_erofs`), its memory;
+`state` and `lines` while it stands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+
+from ._control import Fault, Json
+from ._place import Done, Place
+from ._qemu import Qemu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ._shares import Shares
+    from .controller import Controller
+
+
+class Course:
+    """Options: those of `_qemu`; `place`; `stamp`: which machine a state is for; `memory`: the image to
+    which it belongs; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and
+    `disk`: a command that makes one."""
+
+    pipes = False
+
+    def __init__(self, controller: Controller, options: Json) -> None:
+        self._controller, self._options = controller, options
+        self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
+        self._make: Any = options.get("make")
+        controller.restored = self._make is None
+        self._shares: Shares | None = None
+        # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
+        self._disks: Any = None if self._make is None else import_module(f"{__package__}._erofs")
+        shows = bool(options.get("exports")) or controller.waits
+        self._files: Any = import_module(f"{__package__}._shares") if shows else None
+        self._qemu = Qemu(controller, self._place, options, boots=self._make is not None)
+
+    def start(self, ends: dict[str, int]) -> list[int]:
+        if self._make is not None:
+            self._disks.make_disks(self._controller, self._place, self._make)
+        else:
+            self._place.check()
+        pid = self._qemu.start(ends)
+        if self._make is not None:
+            self._qemu.boot(self._begun)
+        else:
+            self._qemu.load(self._loaded)
+        exports: Any = self._options.get("exports")
+        return [pid, self._show(exports)] if exports else [pid]
+
+    def _show(self, exports: Any) -> int:
+        """The pid of who does."""
+        self._shares = shares = self._files.Shares(
+            self._controller.loop, self._qemu.files, exports, self._place.path("files")
+        )
+        return shares.pid
+
+    def show(self, request: Json) -> None:
+        """Those of one that waited, once."""
+        if self._shares is not None or self._files is None:
+            raise Fault("invalid_state", "this machine has its files")
+        self._controller.watch(self._show(request["exports"]))
+
+    def ending(self) -> None:
+        self._qemu.close()
+
+    # standing
+
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        """What is under way on its line and in its files must not be cut off in the middle."""
+        image = Image(str(request["memory"]), descriptors.pop()) if descriptors else None
+
+        def quiet(why: str | None) -> None:
+            if why is None:
+                self._save(image, stands)
+            else:
+                stands(why)
+
+        def stands(why: str | None) -> None:
+            if image is not None:
+                os.close(image.fd)  # nobody who runs in here writes it from now on
+            done(why)
+
+        def silent(why: str | None) -> None:
+            if why is not None or self._shares is None:
+                quiet(why)
+            else:
+                self._shares.stand(quiet)
+
+        self._controller.trunk.stand(silent)
+
+    def _save(self, image: Image | None, done: Done) -> None:
+        memory = "" if image is None else image.name
+
+        def keep() -> None:
+            self._place.keep(memory)
+
+        def saved(why: str | None) -> None:
+            done(_tried(keep) if why is None else why)
+
+        # The memory knows this view: its copy comes along, whatever is baked later.
+        why = _tried(lambda: self._place.own("view", "table"))
+        if why is None:
+            self._qemu.save(None if image is None else image.fd, saved)
+        else:
+            done(why)
+
+    def thaw(self, done: Done) -> None:
+        def over(why: str | None) -> None:
+            if self._shares is not None:
+                self._shares.go()
+            self._controller.trunk.go()
+            done(why)
+
+        self._go_on(over)
+
+    def _loaded(self, why: str | None) -> None:
+        if why is None:
+            self._go_on(self._begun)
+        else:
+            self._begun(why)
+
+    def _go_on(self, done: Done) -> None:
+        why = _tried(self._place.forget)
+        if why is None:
+            self._qemu.go_on(done)
+        else:
+            done(why)
+
+    def _begun(self, why: str | None) -> None:
+        if why is not None:
+            self._controller.end({"code": None, "signal": None, "words": why})
+
+
+class Image:
+    """Where memory is saved: a copy of what the machine began with."""
+
+    __slots__ = ("fd", "name")
+
+    def __init__(self, name: str, fd: int) -> None:
+        self.name, self.fd = name, fd
+
+
+def _tried(step: Callable[[], None]) -> str | None:
+    """Why it failed."""
+    try:
+        step()
+    except OSError as error:
+        return str(error)
+    return None

@@ -1,0 +1,446 @@
+"""The controller: runs in a VMM's jail beside the other wall, starts it, and is the only one who speaks with what is
+behind it. Services have a socket handed in to it (`_came`), each for one identity inside, or for `control`; the service
+that starts it has that one on its standard input.
+
+Its configuration: `name` of its own socket; `identities`; `child`: `argv`, `env`, `cwd`, `uid` of a program whose
+input and output are the one line over which all is said (`_trunk`), or in its place `course`: the module
+`_controller_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in their
+environment; `waiting`: it is nobody's sandbox until somebody claims it; `fatal_imports`, in tests: an import after the
+start ends the process.
+
+It ends when one of its children does, and they end with it: so does the sandbox. What waits also ends with the
+connection that it was started by.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import stat
+from collections import deque
+from collections.abc import Callable
+from importlib import import_module
+from struct import unpack
+
+from ._control import Control, Fault, Json, read_orders
+from ._loop import IN, ChildWatch, Loop, described, report
+from ._peer import Stream
+from ._process import prepare_process, set_parent_death_signal
+from ._trunk import Done, Trunk
+
+TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, Protocol
+
+    class Course(Protocol):
+        """What a level adds. It is made before anything is started, and may take part in the controller's loop."""
+
+        pipes: bool
+        """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
+        socket, which is `LINE`."""
+
+        def start(self, ends: dict[str, int]) -> list[int]:
+            """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of
+            all."""
+            ...
+
+        def show(self, request: Json) -> None:
+            """Serves what is asked for."""
+            ...
+
+        def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+            """`done(None)` when it stands and its state is saved; `done(why)` when that failed. Fault: it cannot be."""
+            ...
+
+        def thaw(self, done: Done) -> None:
+            """Goes on, as if it had never stood."""
+            ...
+
+        def ending(self) -> None:
+            """One of the processes has ended."""
+            ...
+
+
+NO_ROOM = "there is no room"
+"""So begins why something could not be saved, where the disk is full."""
+LOG_BYTES = 16 * 1024
+LINE, OUT = "line", "out"
+_CONTROL = "control"
+_FAREWELL_SECONDS = 1.0
+_MESSAGE = 64
+_MOST_DESCRIPTORS = 4
+
+
+def main(arguments: list[str]) -> NoReturn:
+    code = 1
+    try:
+        config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
+        controller = Controller(config)
+        prepare_process(
+            keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
+        )
+        controller.run()
+        code = 0
+    except BaseException as error:
+        report(error)
+    finally:
+        os._exit(code)
+
+
+class Controller:
+    def __init__(self, config: Json) -> None:
+        self.loop = Loop()
+        self._config = config
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._log = Log(self.loop)
+        self._trunk: Trunk | None = None
+        self._controls: set[Control] = set()
+        self._environment: Any = config.get("env", {})
+        self._claimed = not config.get("waiting")
+        self._waiting: list[tuple[Control, int]] = []
+        self._frozen: _Freeze | None = None
+        self._pids: list[int] = []
+        self.restored = False
+        """The guest has begun before, in a sandbox that this one was made of."""
+        self.figures: dict[str, float] = {}
+        """How long some steps took, in seconds: for whoever asks (`ping`)."""
+        self._ended: Json | None = None
+        self._told = False
+        self._course = self._make_course()
+
+    def _make_course(self) -> Course:
+        name = self._config.get("course")
+        if name is None:
+            return _Plain(self, self._config["child"])
+        module: Any = import_module(f"{__package__}._controller_{name}")
+        return module.Course(self, self._config.get("options", {}))
+
+    def run(self) -> None:
+        try:
+            self._set_out()
+        except Exception as error:
+            report(error)
+            self._log.add(described(error))
+            self.end({"code": 1, "signal": None})
+        self.loop.run()
+
+    def _set_out(self) -> None:
+        self._take_first()
+        self._door.bind(b"\0" + self._config["name"].encode())
+        ends: dict[str, int] = {}
+        line = _pipes(ends) if self._course.pipes else _socket(ends)
+        children = ChildWatch(self.loop, self._died)
+        self._pids = self._course.start(ends)
+        for end in ends.values():
+            os.close(end)
+        self._trunk = Trunk(self.loop, line, self._offended)
+        self.loop.watch(self._door.fileno(), IN, self._came)
+        children.reap()
+
+    def _offended(self, words: str) -> None:
+        self.end({"code": None, "signal": None, "words": words})
+
+    def _take_first(self) -> None:
+        if stat.S_ISSOCK(os.fstat(0).st_mode):
+            stream = socket.socket(fileno=_copy_above(0, 3))
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, 0)
+            os.close(null)
+            self._serve(_CONTROL, stream)
+
+    @property
+    def trunk(self) -> Trunk:
+        """There from when it has set out."""
+        assert self._trunk is not None
+        return self._trunk
+
+    def note(self, words: str) -> None:
+        """Into the log."""
+        self._log.add(words.encode("utf-8", "backslashreplace") + b"\n")
+
+    def log_text(self) -> str:
+        return self._log.text()
+
+    def spawn(self, child: Json, ends: dict[str, int], before: Callable[[], None] | None = None) -> int:
+        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. `streams`
+        says by which numbers it has which of the ends. OSError.
+        `before` is called there, while descriptors are where they are here."""
+        wanted = {int(number): ends[name] for name, number in child["streams"].items()}
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if before is not None:
+                    before()
+                _become_child(child, wanted, parent)
+            except BaseException as error:
+                os.dup2(self._log.writer, 2)
+                report(error)
+            finally:
+                os._exit(127)
+        os.close(null)
+        return pid
+
+    @property
+    def waits(self) -> bool:
+        """It is nobody's sandbox yet."""
+        return not self._claimed
+
+    def watch(self, pid: int) -> None:
+        """Its end is that of all, as of those that the course has started at first."""
+        self._pids.append(pid)
+
+    def end(self, status: Json) -> None:
+        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a course knows why."""
+        if self._ended is not None:
+            return
+        self._course.ending()
+        for pid in self._pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._ended = {**status, "log": self._log.text()}
+        for control, id in self._waiting:
+            control.answer(id, self._ended)
+        self._told = bool(self._waiting)
+        self.loop.after(_FAREWELL_SECONDS, self.loop.stop)
+        self._leave()
+
+    def _leave(self) -> None:
+        """When all have taken what there was to say; somebody may be about to ask."""
+        if not self._told or any(control.unsent for control in self._controls):
+            self.loop.after(0.01, self._leave)
+        else:
+            self.loop.stop()
+
+    def _died(self, pid: int, status: int) -> None:
+        if pid in self._pids:
+            self._pids.remove(pid)
+            code = os.waitstatus_to_exitcode(status)
+            self.end({"code": code if code >= 0 else None, "signal": -code if code < 0 else None})
+
+    def _came(self, events: int) -> None:
+        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) + socket.CMSG_SPACE(12)
+        try:
+            data, ancillary, _, _ = self._door.recvmsg(_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return
+        uid, descriptors = -1, array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                _, uid, _ = unpack("iII", payload)
+        streams = [socket.socket(fileno=fd) for fd in descriptors]
+        name = data.decode("ascii", "replace")
+        # Whoever may start a controller may speak with it, and nobody else who is in here.
+        if uid == os.geteuid() and len(streams) == 1 and self._serve(name, streams[0]):
+            return
+        for stream in streams:
+            stream.close()
+
+    def _serve(self, name: str, stream: socket.socket) -> bool:
+        if name == _CONTROL:
+            self._controls.add(Control(self.loop, stream, self._serve_control, self._hung_up))
+            return True
+        if name not in self._config["identities"]:
+            return False
+        self.trunk.add(name, stream)
+        return True
+
+    def _hung_up(self, control: Control) -> None:
+        self._controls.discard(control)
+        self._waiting = [one for one in self._waiting if one[0] is not control]
+        if self._frozen is not None and self._frozen.control is control:
+            self._frozen.thaw(None)
+        if not self._claimed:
+            self.end({"code": None, "signal": None, "words": "nobody has claimed it"})
+
+    def _serve_control(self, control: Control, id: int, request: Json, descriptors: list[int]) -> Json | None:
+        match request.get("op"):
+            case "end" if self._ended is None:
+                self._waiting.append((control, id))
+            case "end":
+                self._told = True
+                return self._ended
+            case "ping":
+                return {
+                    "pid": os.getpid(),
+                    "children": self._pids,
+                    "figures": self.figures,
+                    "restored": self.restored,
+                }
+            case "log":
+                return {"log": self._log.text()}
+            case "environment":
+                return {"env": self._environment}
+            case "claim":  # services are trusted here: what they say of it is so
+                self._claimed, self._environment = True, request.get("env", {})
+                return {}
+            case "show":
+                self._course.show(request)
+                return {}
+            case "freeze":
+                if self._frozen is not None:
+                    raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
+                for_good = request.get("for_good") is True
+                self._frozen = frozen = _Freeze(self._course, control, id, self._thawed, for_good=for_good)
+                try:
+                    self._course.stand(request, descriptors, frozen.stands)
+                except Fault:
+                    self._frozen = None
+                    raise
+            case "thaw":
+                if self._frozen is None or self._frozen.control is not control:
+                    return {}  # it could not be saved, and goes on
+                self._frozen.thaw(id)
+            case other:
+                raise Fault("unsupported", f"the controller cannot do {other!r}"[:200])
+        return None
+
+    def _thawed(self) -> None:
+        self._frozen = None
+
+
+class _Freeze:
+    """The wall stands, with its state saved, until the service that asked for it has it thawed, or goes; `for_good`
+    means: never."""
+
+    def __init__(
+        self, course: Course, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
+    ) -> None:
+        self.control = control
+        self._course, self._id, self._thawed, self._for_good = course, id, thawed, for_good
+        self._stands = self._closing = False
+        self._asked: int | None = None
+
+    def stands(self, why: str | None) -> None:
+        if why is not None:
+            words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
+            full = why.startswith(NO_ROOM)
+            fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
+            self.control.refuse(self._id, fault)
+            self._course.thaw(self._over)
+            return
+        self._stands = True
+        self.control.answer(self._id, {})
+        if self._closing:
+            self.thaw(self._asked)
+
+    def thaw(self, id: int | None) -> None:
+        """`id` is the request that is answered when it goes on."""
+        self._closing, self._asked = True, id
+        if self._stands and not self._for_good:
+            self._stands = False
+            self._course.thaw(self._over)
+
+    def _over(self, why: str | None) -> None:
+        self._thawed()
+        if self._asked is None:
+            return
+        if why is None:
+            self.control.answer(self._asked, {})
+        else:
+            self.control.refuse(self._asked, Fault("invalid_state", f"it stays frozen: {why}"[:500]))
+
+
+class _Plain:
+    """A level whose wall is one program."""
+
+    pipes = True
+
+    def __init__(self, controller: Controller, child: Json) -> None:
+        self._controller, self._child = controller, child
+
+    def start(self, ends: dict[str, int]) -> list[int]:
+        return [self._controller.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
+
+    def show(self, request: Json) -> None:
+        raise Fault("unsupported", "this level shows no files")
+
+    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        raise Fault("unsupported", "this level saves no memory")
+
+    def thaw(self, done: Done) -> None: ...
+
+    def ending(self) -> None: ...
+
+
+class Log:
+    """The last of what children print: `writer` is theirs."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._reader, False)
+        self._parts: deque[bytes] = deque()
+        self._bytes = 0
+        loop.watch(self._reader, IN, self._came)
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._bytes += len(data)
+        while self._bytes - len(self._parts[0]) >= LOG_BYTES:
+            self._bytes -= len(self._parts.popleft())
+
+    def _came(self, events: int) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        """Whether there was anything."""
+        try:
+            data = os.read(self._reader, LOG_BYTES)
+        except BlockingIOError:
+            return False
+        self.add(data)
+        return bool(data)
+
+    def text(self) -> str:
+        for _ in range(64):  # what was printed before the end; one who never ceases has no end
+            if not self._read():
+                break
+        return b"".join(self._parts)[-LOG_BYTES:].decode("utf-8", "backslashreplace")
+
+
+def _socket(ends: dict[str, int]) -> Stream:
+    ours, theirs = socket.socketpair()
+    ends[LINE] = theirs.detach()
+    return ours
+
+
+def _pipes(ends: dict[str, int]) -> Stream:
+    ends[LINE], writer = os.pipe2(os.O_CLOEXEC)
+    reader, ends[OUT] = os.pipe2(os.O_CLOEXEC)
+    return reader, writer
+
+
+def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:
+    if "uid" in child:
+        uid = int(child["uid"])
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    high = max(wanted) + 1
+    moved = {number: _copy_above(fd, high) for number, fd in wanted.items()}
+    for number, fd in moved.items():
+        os.dup2(fd, number)
+    for number in (signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(child.get("cwd", "/"))
+    os.execve(child["argv"][0], child["argv"], child.get("env", {}))
+
+
+def _copy_above(fd: int, low: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, low)
