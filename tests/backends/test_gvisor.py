@@ -15,9 +15,8 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.vmm import VesselInstance
-from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
 from paddock.backends.vmm import VmmInstance
+from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
 from tests.backends.test_vmm import output

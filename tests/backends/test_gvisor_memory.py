@@ -13,9 +13,8 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail._backend import JailInstance
-from paddock.backends.vmm import VesselInstance
-from paddock.errors import PaddockError, UnsupportedError
 from paddock.backends.vmm import VmmInstance
+from paddock.errors import PaddockError, UnsupportedError
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.supervisor._plan import JailPlan
 from paddock.vmm._saved import Saved

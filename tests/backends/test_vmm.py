@@ -16,9 +16,8 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends.guest import PING
 from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
-from paddock.backends.vmm import VesselInstance
-from paddock.errors import PaddockError, SandboxDiedError, SandboxError
 from paddock.backends.vmm import VmmInstance
+from paddock.errors import PaddockError, SandboxDiedError, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
@@ -232,7 +231,9 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
         raise AssertionError
 
     argv = ("/bin/sh", "-c", "echo no such\x1b[31m luck >&2; exit 7")
-    with pytest.raises(SandboxDiedError, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"):
+    with pytest.raises(
+        SandboxDiedError, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"
+    ):
         in_vmm(harness, never, argv=argv)
     for seconds in (1.0, 8.0, 60.0):  # its controller has to start in them, and then the wall
         with pytest.raises(SandboxError, match=rf"nobody answered .* within {seconds:g} s") as caught:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
 from paddock.storage.pool.removal import remove
-from paddock.storage.templates.images import _layer, _tar
-from paddock.storage.templates.images.limits import ImageLimits
-from paddock.storage.templates.images._source import Piece, Stored, Unpacked
 from paddock.storage.templates.images import _tar
+from paddock.storage.templates.images._source import Piece, Stored, Unpacked
 from paddock.storage.templates.images.layer import LayerWriter, Left
+from paddock.storage.templates.images.limits import ImageLimits
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow
 from tests.orphans import descriptors, wait_until

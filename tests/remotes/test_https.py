@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError, PlatformError
-from paddock.storage.git.forges import open_forge
 from paddock.storage.git import Credential, Refused, parse
+from paddock.storage.git.forges import open_forge
 from tests.remotes.git_host import Host, serving
 from tests.repositories.shelf import ALICE, Shelf
 from tests.results.forge import Contract

@@ -9,9 +9,6 @@ from paddock.daemon.store.repositories import RepositoryStore
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.model import Acquired, Principal
 from paddock.storage.git import Bounds, Credential, HostGit, Remote
-from paddock.service._clock import Clock
-from paddock.service._repositories import Repositories
-from paddock.service._repository_store import RepositoryStore
 from tests.contexts import context
 
 ALICE, BOB = Principal("local:1"), Principal("local:2")

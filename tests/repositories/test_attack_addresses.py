@@ -17,8 +17,6 @@ from paddock.daemon.workspaces._checkout import home_of
 from paddock.errors import InvalidStateError, PaddockError, PlatformError, PolicyDeniedError
 from paddock.model import AcquireRepository
 from paddock.storage.git import Bounds, located, parse
-from paddock.service._checkout import home_of
-from paddock.service._repository_store import NOBODY
 from tests.repositories.git_servers import HttpServer, Origin, address, http_backend
 from tests.repositories.shelf import ALICE, BOB, Shelf
 from tests.repositories.test_bases import ME, link, opened, says

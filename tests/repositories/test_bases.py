@@ -323,7 +323,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
     module_state: Path, origins: Path, origin: Origin, http: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base of a public repository is everybody's: what is in it must be, too."""
-    from paddock.storage import repositories
+    from paddock.storage import git as repositories
     from paddock.storage.git import _remote
 
     async def credential(remote: Any) -> Any:

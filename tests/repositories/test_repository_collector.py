@@ -12,9 +12,6 @@ from paddock.daemon.store.references import Need
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.errors import InvalidStateError
 from paddock.storage.git import pins
-from paddock.service._clock import Clock
-from paddock.service._needs import Need
-from paddock.service._repositories import Repositories
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf
 

@@ -47,9 +47,8 @@ from paddock.model import (
 )
 from paddock.model.caller import PROCESS
 from paddock.policy import local_policy
-from paddock.storage.pool.worker import Worker
 from paddock.service import Service
-from paddock.service._recover import PERIOD_SECONDS
+from paddock.storage.pool.worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 
 ME = Principal(f"local:{os.getuid()}")

@@ -35,10 +35,8 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import Policy
-from paddock.storage.secrets import Fetched
 from paddock.service import Service
-from paddock.service._clock import Clock
-from paddock.service._secret_leases import Leases
+from paddock.storage.secrets import Fetched
 
 VALUE = b"correct-horse-battery-staple"
 BIND = Binding(host="api.test", header="Authorization")

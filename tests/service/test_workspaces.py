@@ -47,9 +47,8 @@ from paddock.model import (
     WorkspaceStatus,
 )
 from paddock.model.exec import ExecSpec
-from paddock.storage.pool.kept import KeptArchives
 from paddock.service import Service
-from paddock.service._store import Kept, WorkspaceRow
+from paddock.storage.pool.kept import KeptArchives
 
 
 class CopiedKeeping:

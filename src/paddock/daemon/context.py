@@ -31,8 +31,8 @@ from .tasks import Tasks
 
 if TYPE_CHECKING:
     from paddock.storage import Templates
-    from paddock.storage.templates.images import Images
     from paddock.storage.git import Proof, Remote
+    from paddock.storage.templates.images import Images
 
     CredentialSource: TypeAlias = Callable[[Principal, Remote], Awaitable[Proof | None]]
     """How a principal authenticates to a remote. None: it doesn't."""

@@ -10,9 +10,8 @@ from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vmm import GUEST, Orders, VesselBackend, VesselInstance
-from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
+from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE as KIT

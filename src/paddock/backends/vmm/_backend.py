@@ -13,18 +13,15 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VesselInstance, nobodys
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
 from paddock.backends.vmm._waiting import REFUSES, Waiting, rehearse
 from paddock.errors import PaddockError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
+from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
-from paddock.storage.pool.worker import Worker
-from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
-from paddock.model.config import read_config
-from paddock.storage import Pool, Templates
 from paddock.supervisor._plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))

@@ -180,7 +180,8 @@ class VmmInstance(JailInstance):
         return connection
 
     async def embark(self, told: Orders) -> None:
-        """Starts the controller and waits until the guest has begun. SandboxDiedError with its last words, SandboxError."""
+        """Starts the controller and waits until the guest has begun. SandboxDiedError with its last words,
+        SandboxError."""
         self._environment = told.env
         config: dict[str, Any] = {
             "name": _CONTROLLER,

@@ -17,7 +17,6 @@ from paddock.backends._spares import Spares, Wish
 from paddock.backends._threads import to_its_end
 from paddock.backends.vmm._instance import VmmInstance
 from paddock.errors import NotFoundError, PaddockError, SandboxError
-from paddock.backends.vmm._instance import VmmInstance
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage.pool import trees as trees

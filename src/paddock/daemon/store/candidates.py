@@ -10,7 +10,7 @@ import msgspec
 
 from paddock.daemon.tasks import in_thread
 from paddock.errors import NotFoundError
-from paddock.storage._base import Pool
+from paddock.storage.pool.base import Pool
 
 Take: TypeAlias = Callable[[], Awaitable[str | None]]
 

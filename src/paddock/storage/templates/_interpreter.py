@@ -10,10 +10,9 @@ import os
 from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfiguredError, UnsupportedError
-from paddock.storage import _host
-from paddock.storage.templates.recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates import _host
+from paddock.storage.templates.recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
 
 _VERSION = "1"
 _OLDEST = 11  # for an older Python pytest needs more than these

@@ -19,8 +19,8 @@ from typing import TypedDict
 
 from paddock import vmm
 from paddock.errors import UnsupportedError
-from paddock.storage.templates.recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
 from paddock.storage.pool.worker import Worker
+from paddock.storage.templates.recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
 
 PLACE = "/.paddock"
 COMMAND = (

@@ -26,8 +26,8 @@ from typing import IO, Any, cast
 import msgspec
 
 from paddock.errors import ImageInvalidError, NotFoundError, PlatformError, RequestError
-from paddock.storage.https import opener
 from paddock.storage.git import ADVICE, authorities, is_loopback
+from paddock.storage.https import opener
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._reference import Reference
