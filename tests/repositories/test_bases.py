@@ -226,7 +226,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert row is not None
         tree = WorkspaceTree("ws_x", (base.id,), base.repository)
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
-        needs = rig.shelf.bases._needs
+        needs = rig.shelf.bases._references
         needs.by_tree = lambda: {need.tree: (need,) for need in needing}
         with pytest.raises(InvalidState, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
