@@ -273,7 +273,7 @@ def test_neither_the_value_nor_the_authority_s_key_is_inside_or_on_a_disk(
     with in_process(shared_state) as daemon:
         made = make()
         made.snapshot()
-        keys = [door.authority.key for door in daemon.service.doors._doors.values() if door.authority]
+        keys = [door.authority.key for door in daemon.service.gateways._networks.values() if door.authority]
     assert keys
     lines = [key.splitlines()[2] for key in keys]  # of the PEM: the part that is secret
     assert ask(made, MEMORY, *map(masked, (VALUE, *lines)), user=who) == []

@@ -64,7 +64,7 @@ class Rig:
                 TreeMount(tree=name, target="/workspace", writable=True, layers=layers),
                 TreeMount(tree=base.repository, target="/run/paddock/repository", writable=False),
             )
-            async with self.shelf.workshops.open(trees, Asked(), **options) as workshop:
+            async with self.shelf.utilities.open(trees, Asked(), **options) as workshop:
                 yield workshop
         finally:
             self.pool.delete(name)
@@ -203,7 +203,7 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
         backend = rig.service._backends.choose(None)
         assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
         assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
-        assert rig.shelf.workshops.living() == set()
+        assert rig.shelf.utilities.living() == set()
     log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))
     assert log.count('"workshop"') >= 3
 
@@ -226,7 +226,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert row is not None
         tree = WorkspaceTree("ws_x", (base.id,), base.repository)
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
-        needs = rig.shelf.bases._needs
+        needs = rig.shelf.bases._references
         needs.by_tree = lambda: {need.tree: (need,) for need in needing}
         with pytest.raises(InvalidStateError, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)

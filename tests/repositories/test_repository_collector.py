@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from paddock.daemon.clock import Clock
-from paddock.daemon.store.references import Need
+from paddock.daemon.store.references import TreeReference
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.errors import InvalidStateError
 from paddock.storage.git import pins
@@ -20,10 +20,10 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     shelf: Shelf, origin: Origin, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acquired = await shelf.acquire(address(daemon, "app"))
-    needed: dict[str, tuple[Need, ...]] = {}
+    needed: dict[str, tuple[TreeReference, ...]] = {}
     later = [0.0]
     clock = Clock(wall=lambda: Clock().wall() + later[0])
-    monkeypatch.setattr(shelf.context.needs, "by_tree", lambda: needed)
+    monkeypatch.setattr(shelf.context.references, "by_tree", lambda: needed)
     collector = Repositories(msgspec.structs.replace(shelf.context, clock=clock))
 
     async def kept() -> str | None:
@@ -35,7 +35,7 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
 
     assert "a moment ago" in (await kept() or "")
     later[0] = 3600.0
-    needed[acquired.repository] = (Need(acquired.repository, "sb_1", "the objects of its history are there"),)
+    needed[acquired.repository] = (TreeReference(acquired.repository, "sb_1", "the objects of its history are there"),)
     assert "sb_1" in (await kept() or "")
     needed.clear()
     pins.pin(shelf.path(acquired), "ws_1", acquired.commit)

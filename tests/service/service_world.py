@@ -585,7 +585,7 @@ class Rig:
             period_seconds=PERIOD_SECONDS,
             **{"policy": local_policy(os.getuid()), **options},
         )
-        service.making._workspaces = workspaces or service.workspaces
+        service.creation._workspaces = workspaces or service.workspaces
         try:
             if sweeps:
                 async with service:

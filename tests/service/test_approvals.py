@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.daemon.access.approvals import MOST_WAITING, WAIT_SECONDS
+from paddock.daemon.access.approvals import MOST_PENDING, WAIT_SECONDS
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import ApprovalNeededError, InvalidStateError, NotFoundError, PolicyDeniedError
@@ -53,7 +53,7 @@ CHANGES: list[dict[str, Any]] = [
 
 
 def claim(service: Service, request: ApprovalRequest = REQUEST, owner: str = ME.id) -> Any:
-    return service.approvals.claim(owner, request)
+    return service.approvals.consume(owner, request)
 
 
 async def pending(service: Service) -> tuple[Approval, ...]:
@@ -145,13 +145,13 @@ async def test_nobody_answers_for_another(rig: Rig) -> None:
 
 async def test_a_sandbox_cannot_flood_a_person_nor_drive_his_terminal(rig: Rig) -> None:
     async with rig.service() as service:
-        for number in range(MOST_WAITING):
+        for number in range(MOST_PENDING):
             asked = replace(REQUEST, digest=f"{number:064}", summary="\x1b]0;x\x07\u202e" + "a" * 9999)
             assert claim(service, asked).state is ApprovalState.PENDING
         more = claim(service, replace(REQUEST, digest="f" * 64))
         assert (more.granted, more.state, more.id) == (False, ApprovalState.DENIED, None)
         shown = await pending(service)
-        assert len(shown) == MOST_WAITING
+        assert len(shown) == MOST_PENDING
         assert all(one.summary.isprintable() and len(one.summary) <= 512 for one in shown)
         assert claim(service, replace(REQUEST, sandbox="sb_2")).state is ApprovalState.PENDING
 
@@ -161,7 +161,7 @@ async def test_an_action_at_the_door_goes_through_once_after_a_yes(rig: Rig) -> 
         approvals, action = service.approvals, ListSandboxes()
 
         def attempt(action: ListSandboxes = action) -> None:
-            with service._gate.open(ME, action) as entry:
+            with service._authorizer.open(ME, action) as entry:
                 approvals.require("git.push", action, entry, about="ws_1", revision="r1", what="push\na branch")
 
         with pytest.raises(ApprovalNeededError, match="a person has to say yes") as caught:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig
 
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.errors import ApprovalNeededError, PolicyDeniedError
@@ -39,7 +39,7 @@ POLICY = PolicyDocument(commands=RULES, files=FileRules(protect=(".git/hooks",),
 REVISION = compile(POLICY).revision
 
 
-class Open(Doors):
+class Open(Gateways):
     async def open(self, row: Row, snapshot: Snapshot) -> None: ...
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
@@ -49,7 +49,7 @@ class Open(Doors):
 
 @asynccontextmanager
 async def held(rig: Rig, policy: PolicyDocument | None = POLICY) -> AsyncGenerator[tuple[Service, Sandbox]]:
-    async with rig.service(doors=Open) as service:
+    async with rig.service(gateways=Open) as service:
         yield service, await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy)), ME)
 
 

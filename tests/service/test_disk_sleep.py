@@ -83,7 +83,7 @@ class Sleeper:
         """As a service that died on the way leaves the row of one that sleeps."""
         row = self.service._store.get(self.id)
         assert row is not None
-        assert row.asleep
+        assert row.hibernated
         put(self.service, self.id, State.RESTORING)
 
 
@@ -361,7 +361,7 @@ async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace
         row = service._store.get(box.id)
         assert row is not None
         await box.sleep()
-        error = await service.live.dead(row)
+        error = await service.running.dead(row)
         assert "put to sleep on disk" in error.message
         assert await box.state() is State.PAUSED
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.backends import Backends
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
@@ -58,14 +58,14 @@ async def nothing_secret(row: Row) -> bytes:
 
 
 @asynccontextmanager
-async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] = nothing_secret) -> AsyncGenerator[Doors]:
+async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] = nothing_secret) -> AsyncGenerator[Gateways]:
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
     of = context(yard.state_dir, tasks=tasks, backends=Backends((yard.backend,)))
     no = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
     leases: Any = SimpleNamespace(packed=secrets, drop=lambda id: None)
     approvals: Any = SimpleNamespace(judge=lambda request: no)
-    doors = Doors(of, leases, approvals)
+    doors = Gateways(of, leases, approvals)
     try:
         yield doors
     finally:
@@ -184,7 +184,7 @@ def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_a
             ordered.append(message.secrets if isinstance(message, Open) else message.secret)
         return await order(client, message, descriptors)
 
-    opened: list[Doors] = []
+    opened: list[Gateways] = []
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard, packed) as doors:

@@ -273,7 +273,7 @@ async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> N
 
 
 async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execs, "_CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(execs, "_ORPHAN_SECONDS", 0.0)
     async with rig.service() as service:
         id = await make(service)
     caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once

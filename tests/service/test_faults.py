@@ -57,7 +57,7 @@ async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, step
     rig.world.before_create = slow
     async with rig.service() as service:
         await service.perform(ListSandboxes(), ME)
-        service.making._built.add("host")  # no thread, so that steps are steps
+        service.creation._built.add("host")  # no thread, so that steps are steps
         create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -168,7 +168,7 @@ async def test_a_failure_that_cannot_be_written_down_is_found_by_the_next_sweep(
 async def test_a_closed_backend_connection_is_made_anew(rig: Rig) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
-        await service.live.release(made.id)
+        await service.running.release(made.id)
         result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "again"))), ME)
         assert result.stdout == "again\n"
 

@@ -50,12 +50,12 @@ class OverABase:
         self._tree = tree
 
     @asynccontextmanager
-    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
+    async def reserve(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
             raise NotFoundError(reference)
         yield self._tree
 
-    def take(self, row: Row) -> None: ...
+    def assign(self, row: Row) -> None: ...
 
 
 class Stage:
@@ -105,7 +105,7 @@ def play(module_state: Path) -> Callable[[Scene], None]:
                 templates=lambda: yard.templates,
                 policy=local_policy(os.getuid()),
             )
-            service.making._workspaces = cast("Any", OverABase(tree))
+            service.creation._workspaces = cast("Any", OverABase(tree))
             try:
                 yield Stage(yard, service)
             finally:

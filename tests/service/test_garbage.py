@@ -11,7 +11,7 @@ import pytest
 from service_world import ME, FolderPool, Rig
 
 from paddock.daemon.main.service import Service
-from paddock.daemon.store.references import Need
+from paddock.daemon.store.references import TreeReference
 from paddock.daemon.upkeep.garbage import Candidate, Garbage
 from paddock.errors import PlatformError
 from paddock.model import (
@@ -166,13 +166,13 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         service._store.execute(sql, (base,))
         rig.pool.create(base)
         bases, left = service.repositories.bases, list[tuple[object, ...]]()
-        look = bases._needs.by_tree
+        look = bases._references.by_tree
 
-        def looks() -> Mapping[str, tuple[Need, ...]]:
+        def looks() -> Mapping[str, tuple[TreeReference, ...]]:
             asyncio.get_running_loop().call_soon(lambda: left.append(bases.of("rp_1")))  # whoever runs next
             return look()
 
-        monkeypatch.setattr(bases._needs, "by_tree", looks)
+        monkeypatch.setattr(bases._references, "by_tree", looks)
         if way == "collected":
             (one,) = await bases.candidates()
             left.clear()

@@ -93,7 +93,7 @@ async def create(service: Service, policy: PolicyDocument | None = None, **spec:
 
 
 async def test_a_policy_holds_before_the_first_command_and_goes_with_the_sandbox(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         sandbox = await create(service, ONE)
         assert (sandbox.policy, sandbox.spec.policy) == (FIRST, None)
         assert doors.open_ == {(sandbox.id, 0): FIRST}
@@ -105,7 +105,7 @@ async def test_a_policy_holds_before_the_first_command_and_goes_with_the_sandbox
 
 
 async def test_without_a_policy_nobody_is_told(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         sandbox = await create(service)
         assert sandbox.policy is None
         assert (await service.perform(GetPolicy(sandbox=sandbox.id), ME)).revision is None
@@ -115,7 +115,7 @@ async def test_without_a_policy_nobody_is_told(rig: Rig, doors: Doors) -> None:
 
 async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, doors: Doors) -> None:
     doors.fails = NotConfiguredError("its log")
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         with pytest.raises(NotConfiguredError, match="its log"):
             await create(service, ONE)
         assert rig.world.places == {}
@@ -124,7 +124,7 @@ async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, door
 
 
 async def test_a_policy_that_says_two_things_is_refused_before_anything_is_made(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         with pytest.raises(PolicyInvalidError, match=r"egress\.allow\[0\]\.host"):
             await create(service, document("127.1"))
         assert rig.world.places == {}
@@ -132,7 +132,7 @@ async def test_a_policy_that_says_two_things_is_refused_before_anything_is_made(
 
 
 async def test_a_new_policy_holds_when_the_call_returns(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, ONE)).id
         assert (await service.perform(SetPolicy(sandbox=id, policy=TWO, expect_revision=FIRST), ME)).policy == SECOND
         assert doors.open_ == {(id, 0): SECOND}
@@ -145,7 +145,7 @@ async def test_a_new_policy_holds_when_the_call_returns(rig: Rig, doors: Doors) 
 
 
 async def test_a_policy_that_cannot_be_kept_is_not_recorded_for_one_that_had_none(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service)).id
         doors.fails = NotConfiguredError("no")
         with pytest.raises(NotConfiguredError):
@@ -154,7 +154,7 @@ async def test_a_policy_that_cannot_be_kept_is_not_recorded_for_one_that_had_non
 
 
 async def test_of_two_who_set_one_the_last_that_is_recorded_holds(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, ONE)).id
         doors.hold = slow = asyncio.Event()
         first = asyncio.ensure_future(service.perform(SetPolicy(sandbox=id, policy=TWO), ME))
@@ -170,7 +170,7 @@ async def test_of_two_who_set_one_the_last_that_is_recorded_holds(rig: Rig, door
 
 
 async def test_a_fork_has_the_policy_of_that_moment(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         parent = await create(service, ONE)
         await service.perform(SetPolicy(sandbox=parent.id, policy=TWO), ME)
         (child,) = await service.perform(ForkSandbox(sandbox=parent.id), ME)
@@ -181,7 +181,7 @@ async def test_a_fork_has_the_policy_of_that_moment(rig: Rig, doors: Doors) -> N
 
 async def test_a_snapshot_keeps_its_own_and_a_named_one_is_that_one_alone(rig: Rig, doors: Doors) -> None:
     rig.pool.create("tp_host")
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         source = await create(service, ONE)
         snapshot = await service.perform(CreateSnapshot(sandbox=source.id), ME)
         assert snapshot.policy == FIRST
@@ -193,7 +193,7 @@ async def test_a_snapshot_keeps_its_own_and_a_named_one_is_that_one_alone(rig: R
 
 async def test_a_rollback_brings_no_policy_back(rig: Rig, doors: Doors) -> None:
     rig.pool.create("tp_host")
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         sandbox = await create(service, TWO)
         snapshot = await service.perform(CreateSnapshot(sandbox=sandbox.id), ME)
         await service.perform(SetPolicy(sandbox=sandbox.id, policy=ONE), ME)
@@ -206,7 +206,7 @@ async def test_a_policy_that_is_being_set_holds_before_it_is_made_again(
     rig: Rig, doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.pool.create("tp_host")
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, TWO)).id
         snapshot = await service.perform(CreateSnapshot(sandbox=id), ME)
         policies, seen, go = service.policies, asyncio.Event(), asyncio.Event()
@@ -231,7 +231,7 @@ async def test_a_policy_that_is_being_set_holds_before_it_is_made_again(
 
 
 async def test_a_command_is_not_run_under_another_policy_than_expected(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, ONE)).id
         assert (await service.perform(RunExec(sandbox=id, spec=TRUE, expect_revision=FIRST), ME)).ok
         for action in (
@@ -243,7 +243,7 @@ async def test_a_command_is_not_run_under_another_policy_than_expected(rig: Rig,
 
 
 async def test_programs_inside_have_no_say(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, ONE)).id
         inside = nested_principal(id)
         for action in (
@@ -256,9 +256,9 @@ async def test_programs_inside_have_no_say(rig: Rig, doors: Doors) -> None:
 
 
 async def test_another_service_knows_the_policy_and_the_log_its_digest(rig: Rig, doors: Doors) -> None:
-    async with rig.service(doors=doors.made) as service:
+    async with rig.service(gateways=doors.made) as service:
         id = (await create(service, ONE, persistent=True)).id
-    async with rig.service(doors=doors.made) as other:
+    async with rig.service(gateways=doors.made) as other:
         assert (await other.perform(GetPolicy(sandbox=id), ME)).document == ONE
         await other.perform(SetPolicy(sandbox=id, policy=TWO), ME)
         assert doors.open_ == {(id, 0): SECOND}

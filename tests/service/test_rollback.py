@@ -314,14 +314,14 @@ async def test_who_hears_late_of_the_end_of_the_one_before_leaves_the_next_one_a
         scene = await Scene(rig, service).begin()
         before = service._store.get(scene.id)
         assert before is not None
-        held = service.live.get(before)
+        held = service.running.get(before)
         assert held is not None
         await scene.rollback()
         held.dying = False  # as one that did not know
-        watch = asyncio.ensure_future(service.live._watch(held))
+        watch = asyncio.ensure_future(service.running._watch(held))
         gate.set()
         await watch
-        assert "taken back to a snapshot" in (await service.live.dead(before)).message
+        assert "taken back to a snapshot" in (await service.running.dead(before)).message
         assert await scene.state() is State.RUNNING
         assert await scene.answers()
 

@@ -12,7 +12,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import SandboxPlan
-from paddock.daemon.access.secrets import Leases
+from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import InvalidArgumentError, PolicyDeniedError, SecretUnavailableError
@@ -44,8 +44,8 @@ TRUE = ExecSpec(argv=("true",))
 RULES = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND)}
 
 
-def leases_of(service: Service) -> Leases:
-    return service.leases
+def leases_of(service: Service) -> SecretBindings:
+    return service.bindings
 
 
 async def bounds_of(service: Service, sandbox: Sandbox) -> tuple[Bound, ...]:
@@ -88,12 +88,12 @@ async def test_inside_there_is_a_placeholder_under_the_name_of_the_secret(rig: R
         await kept(service)
         shaped = RULES | {"GH": SecretRule(source=SecretSource(stored="CI"), bind=(BIND,), shape="ghp_" + "*" * 36)}
         sandbox = await made(service, shaped, env={"A": "b"})
-        env = leases_of(service).furnished(plan_of(rig, sandbox)).spec.env
+        env = leases_of(service).with_placeholders(plan_of(rig, sandbox)).spec.env
         assert env.keys() == {"A", "TOKEN", "GH"}
         assert re.fullmatch("pdk_[A-Za-z0-9]{40}", env["TOKEN"])
         assert re.fullmatch("ghp_[A-Za-z0-9]{36}", env["GH"])
         other = await made(service, shaped)
-        assert not set(env.values()) & set(leases_of(service).furnished(plan_of(rig, other)).spec.env.values())
+        assert not set(env.values()) & set(leases_of(service).with_placeholders(plan_of(rig, other)).spec.env.values())
         bounds = {bound.name: bound for bound in await bounds_of(service, sandbox)}
         assert bounds["TOKEN"].placeholder == env["TOKEN"]
         assert bounds["TOKEN"].value == SecretValue(VALUE)
@@ -294,7 +294,7 @@ async def test_what_a_command_prints_has_no_value_in_it(rig: Rig) -> None:
     async with rig.service() as service:
         await kept(service)
         sandbox = await made(service)
-        placeholder = leases_of(service).furnished(plan_of(rig, sandbox)).spec.env["TOKEN"]
+        placeholder = leases_of(service).with_placeholders(plan_of(rig, sandbox)).spec.env["TOKEN"]
         script = f"printf {VALUE[:9].decode()}; sleep 0.01; printf {VALUE[9:].decode()}; printf {VALUE.hex()} >&2"
         spec = ExecSpec(argv=("sh", "-c", script))
         result = await service.perform(RunExec(sandbox=sandbox.id, spec=spec), ME)

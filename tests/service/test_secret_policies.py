@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from service_world import ME, Rig
 
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.errors import SecretUnavailableError
@@ -43,7 +43,7 @@ WITH = PolicyDocument(
 )
 
 
-class Given(Doors):
+class Given(Gateways):
     """Keeps the secrets that the gateway would be given."""
 
     def __init__(self, *wired: Any) -> None:
@@ -51,7 +51,7 @@ class Given(Doors):
         self.given: dict[tuple[str, int], tuple[Bound, ...]] = {}
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
-        self.given[row.id, row.incarnation] = from_bytes(await self._leases.packed(row))
+        self.given[row.id, row.incarnation] = from_bytes(await self._bindings.packed(row))
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
 
@@ -65,8 +65,8 @@ async def create(service: Service, policy: PolicyDocument | None, **spec: Any) -
 
 
 def given(service: Service) -> dict[tuple[str, int], tuple[Bound, ...]]:
-    assert isinstance(service.doors, Given)
-    return service.doors.given
+    assert isinstance(service.gateways, Given)
+    return service.gateways.given
 
 
 def token(rig: Rig, sandbox: Sandbox) -> str | None:
@@ -74,7 +74,7 @@ def token(rig: Rig, sandbox: Sandbox) -> str | None:
 
 
 async def test_a_sandbox_has_the_placeholder_and_the_gateway_the_value(rig: Rig) -> None:
-    async with rig.service(doors=Given) as service:
+    async with rig.service(gateways=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         sandbox = await create(service, WITH)
         (bound,) = given(service)[sandbox.id, 0]
@@ -83,11 +83,11 @@ async def test_a_sandbox_has_the_placeholder_and_the_gateway_the_value(rig: Rig)
         assert token(rig, await create(service, PLAIN)) is None
         assert token(rig, await create(service, None)) is None
         await service.perform(KillSandbox(sandbox=sandbox.id), ME)
-        assert service.leases.redaction(sandbox.id) is None
+        assert service.bindings.redaction(sandbox.id) is None
 
 
 async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_made(rig: Rig) -> None:
-    async with rig.service(doors=Given) as service:
+    async with rig.service(gateways=Given) as service:
         with pytest.raises(SecretUnavailableError, match="nobody has set it"):
             await create(service, WITH)
         assert rig.world.creates == 0
@@ -95,7 +95,7 @@ async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_ma
 
 
 async def test_forks_and_those_from_snapshots_have_placeholders_of_their_own(rig: Rig) -> None:
-    async with rig.service(doors=Given) as service:
+    async with rig.service(gateways=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         rig.pool.create("tp_host")
         parent = await create(service, WITH)
@@ -111,7 +111,7 @@ async def test_forks_and_those_from_snapshots_have_placeholders_of_their_own(rig
 
 
 async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None:
-    async with rig.service(doors=Given) as service:
+    async with rig.service(gateways=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         sandbox = await create(service, WITH)
         rig.pool.create("tp_host")
@@ -125,8 +125,8 @@ async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None
 
 async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds(rig: Rig) -> None:
     told: list[Bound] = []
-    async with rig.service(doors=Given) as service:
-        leases = service.leases
+    async with rig.service(gateways=Given) as service:
+        leases = service.bindings
 
         async def changed(sandbox: str, bound: Bound) -> None:
             told.append(bound)
@@ -154,18 +154,18 @@ async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds
 
 
 async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(rig: Rig) -> None:
-    async with rig.service(doors=Given) as service:
+    async with rig.service(gateways=Given) as service:
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         plain = await create(service, PLAIN)
         await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
         given = [
-            (await one.leases.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
+            (await one.bindings.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
             for one in (service, service)
         ]
         assert given[0] == given[1] != {}
-        (bound,) = from_bytes(await service.leases.packed(row_of(service, plain)))
+        (bound,) = from_bytes(await service.bindings.packed(row_of(service, plain)))
         assert given[0] == {"TOKEN": bound.placeholder}
-        redaction = service.leases.redaction(plain.id)
+        redaction = service.bindings.redaction(plain.id)
         assert redaction is not None
         assert VALUE.data not in redaction.whole(VALUE.data)
 

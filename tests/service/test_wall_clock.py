@@ -88,7 +88,7 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
         for jump in (0, YEARS, -YEARS):
             wall.turned = jump
             id = await make(service, name="again", ttl_seconds=60)
-            await (await service.live.hold(service._store.get(id))).instance.kill()  # pyright: ignore
+            await (await service.running.get_or_adopt(service._store.get(id))).instance.kill()  # pyright: ignore
             await service.recovery.sweep()
         assert await make(service, name="again", ttl_seconds=60)
 

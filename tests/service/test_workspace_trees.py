@@ -23,12 +23,12 @@ class OneWorkspace:
         self.free = True
 
     @asynccontextmanager
-    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
+    async def reserve(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
             raise NotFoundError(f"no workspace {reference!r}")
         yield WorkspaceTree("ws_1", ("bs_1",), "rp_1")
 
-    def take(self, row: Row) -> None:
+    def assign(self, row: Row) -> None:
         if not self.free:
             raise InvalidStateError("another sandbox writes it")
         self.taken.append(row.id)

@@ -64,7 +64,7 @@ class CopiedKeeping:
         files = sorted(path.name for path in (self._pool / row.id).iterdir())
         return WorkspaceStatus(workspace=row.workspace, untracked=len(files), paths=tuple(files))
 
-    async def keep(self, row: WorkspaceRow) -> Kept:
+    async def archive(self, row: WorkspaceRow) -> Kept:
         status = await self.status(row, None)
         self.trip("keep")
         content = io.BytesIO()
@@ -78,7 +78,7 @@ class CopiedKeeping:
         self.trip("kept")
         return Kept(archive.digest, archive.size, status)
 
-    async def lay(self, row: WorkspaceRow, entry: object) -> None:
+    async def extract(self, row: WorkspaceRow, entry: object) -> None:
         assert row.kept is not None
         self.archives.check(row.id, row.kept.digest)
         self.trip("lay")
@@ -89,7 +89,7 @@ class CopiedKeeping:
 
 def keeping_of(service: Service, rig: Rig) -> CopiedKeeping:
     workspaces = workspaces_of(service)
-    workspaces._keeping = keeping = CopiedKeeping(rig, workspaces._keeping.archives)  # type: ignore[assignment]
+    workspaces._archiver = keeping = CopiedKeeping(rig, workspaces._archiver.archives)  # type: ignore[assignment]
     return keeping
 
 

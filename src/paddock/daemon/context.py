@@ -1,7 +1,7 @@
 """What all parts of a service share: the context, an action's way from its verdict to its outcome, and the table of
 handlers. The method that carries out an action says so itself. See docs/design/handlers.md.
 
-Decide, record, effect, record: `Gate` is the only place where a verdict is asked for and kept.
+Decide, record, effect, record: only `Authorizer` asks the policy for a verdict and keeps it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .backends import Backends
 from .clock import Clock
 from .lanes import Lanes
 from .store.database import Store
-from .store.references import Needs
+from .store.references import TreeReferences
 from .tasks import Tasks
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     pool: Callable[[], Pool]
     templates: Callable[[], Templates]
     perform: Perform
-    needs: Needs
+    references: TreeReferences
     images: Callable[[], Images] | None = None
     credentials: CredentialSource | None = None
     config: Config = Config()
@@ -67,37 +67,37 @@ class Component:
         self._context = context
         self._state_dir, self._config, self._clock = context.state_dir, context.config, context.clock
         self._store, self._audit, self._tasks = context.store, context.audit, context.tasks
-        self._lanes, self._needs = context.lanes, context.needs
+        self._lanes, self._references = context.lanes, context.references
         self._backends, self._pool, self._templates = context.backends, context.pool, context.templates
         self._images, self._credentials, self._perform = context.images, context.credentials, context.perform
 
 
-class Entry:
+class Operation:
     """An action that was allowed, from its decision to its outcome. Exactly one outcome is recorded.
 
     As a context manager it records when the block ends; `defer` leaves that to a handle that outlives the block.
     """
 
-    def __init__(self, gate: Gate, principal: Principal, tag: str, number: int) -> None:
+    def __init__(self, gate: Authorizer, principal: Principal, tag: str, number: int) -> None:
         self.principal = principal
         self.sandbox: str | None = None
-        """The id of what the action named somehow, once it is known."""
+        """The id of the sandbox that the action names, once it is known."""
         self.number = number
-        """Of the record of the decision, to which others may refer."""
-        self._gate, self._tag = gate, tag
+        """The number of the decision's record, to which other records may refer."""
+        self._authorizer, self._tag = gate, tag
         self._deferred = self._done = False
         self._ends: list[Callable[[], None]] = []
 
     def defer(self) -> None:
         self._deferred = True
 
-    def at_the_end(self, call: Callable[[], None]) -> None:
-        """Before the outcome is recorded."""
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Call `call` before the outcome is recorded."""
         self._ends.append(call)
 
-    def judged(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
-        """A further verdict on the same action, by what it is about: recorded as one. Unrecorded."""
-        self._gate.audit.verdict(
+    def record_verdict(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
+        """Record a further verdict on the same action. Raises Unrecorded."""
+        self._authorizer.audit.verdict(
             what,
             allowed=allowed,
             rule=rule,
@@ -109,28 +109,28 @@ class Entry:
     def done(self, detail: dict[str, object] | None = None) -> None:
         if not self._done:
             self._end()
-            self._gate.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
+            self._authorizer.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
             self._done = True
 
-    def afterwards(self, name: str, what: dict[str, object]) -> None:
-        """What came to be known when the outcome was recorded already."""
-        self._gate.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
+    def amend(self, name: str, what: dict[str, object]) -> None:
+        """Record what became known after the outcome was recorded."""
+        self._authorizer.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
 
     def failed(self, error: BaseException) -> None:
         if not self._done:
             self._end()
-            self._gate.audit.outcome(
+            self._authorizer.audit.outcome(
                 self.number, self._tag, ok=False, error=_code_of(error), message=_message(error), sandbox=self.sandbox
             )
             self._done = True
 
     def _end(self) -> None:
-        self._gate.close_entry(self.number)
+        self._authorizer.close(self.number)
         for call in self._ends:
             call()
         self._ends.clear()
 
-    def __enter__(self) -> Entry:
+    def __enter__(self) -> Operation:
         return self
 
     def __exit__(
@@ -146,29 +146,28 @@ class Entry:
             error.add_note(f"and this outcome could not be recorded: {unrecorded}")
 
 
-class Gate:
+class Authorizer:
     def __init__(self, policy: Policy, audit: AuditLog) -> None:
         self._policy, self.audit = policy, audit
-        self._open: dict[int, Entry] = {}
+        self._open: dict[int, Operation] = {}
 
-    def open(self, principal: Principal, action: Action[Any]) -> Entry:
-        """PolicyDeniedError if the policy says no. UnrecordedError if the decision cannot be kept: then nothing may
-        happen."""
+    def open(self, principal: Principal, action: Action[Any]) -> Operation:
+        """Decide, and record the decision. Raises PolicyDeniedError, or UnrecordedError: then nothing may happen."""
         verdict = self._policy.decide(principal, action)
         number = self.audit.decision(principal, action, verdict)
         if not verdict.allowed:
             raise PolicyDeniedError(verdict.reason, rule=verdict.rule)
-        entry = Entry(self, principal, action.TAG, number)
-        self._open[number] = entry
-        return entry
+        op = Operation(self, principal, action.TAG, number)
+        self._open[number] = op
+        return op
 
-    def close_entry(self, number: int) -> None:
+    def close(self, number: int) -> None:
         self._open.pop(number, None)
 
     def abandon(self) -> None:
-        """Outcomes that nobody will record any more: handles that were never closed."""
-        for entry in tuple(self._open.values()):
-            entry.failed(Abandoned("the service was closed before it ended"))
+        """Record an outcome for each handle that was never closed."""
+        for op in tuple(self._open.values()):
+            op.failed(Abandoned("the service was closed before it ended"))
 
 
 class Abandoned(Exception):
@@ -195,8 +194,8 @@ def _message(error: BaseException) -> str | None:
 S = TypeVar("S")
 A = TypeVar("A", bound=Action[Any])
 R = TypeVar("R")
-Method: TypeAlias = Callable[[S, A, Entry], Coroutine[Any, Any, R]]
-Handler: TypeAlias = Callable[[Action[Any], Entry], Coroutine[Any, Any, object]]
+Method: TypeAlias = Callable[[S, A, Operation], Coroutine[Any, Any, R]]
+Handler: TypeAlias = Callable[[Action[Any], Operation], Coroutine[Any, Any, object]]
 
 
 def handles(*actions: type[A]) -> Callable[[Method[S, A, R]], Method[S, A, R]]:

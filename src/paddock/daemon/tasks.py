@@ -69,7 +69,7 @@ class Activity:
     on disk too."""
 
     def __init__(self, lives: Callable[[], bool]) -> None:
-        self._lives = lives
+        self._owner_lives = lives
         self._waiting: set[asyncio.Event] = set()
 
     def note(self) -> None:
@@ -90,7 +90,7 @@ class Activity:
         while True:
             await due.wait()
             await asyncio.sleep(seconds)
-            if not self._lives():
+            if not self._owner_lives():
                 due.clear()
             yield
 

@@ -76,7 +76,7 @@ def _of_the_machine_for_java() -> _JavaStore:
 
 def _java_entries(pem: bytes, prefix: str) -> tuple[int, bytes]:
     """How many certificates there are in `pem`, and they as entries of a store."""
-    made = [_entry(f"{prefix}-{number}", each) for number, each in enumerate(_certificates(pem), 1)]
+    made = [_op(f"{prefix}-{number}", each) for number, each in enumerate(_certificates(pem), 1)]
     return len(made), b"".join(made)
 
 
@@ -105,7 +105,7 @@ def _certificates(pem: bytes) -> list[bytes]:
     return [ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{piece.partition(_END)[0]}{_END}") for piece in pieces if _END in piece]
 
 
-def _entry(alias: str, certificate: bytes) -> bytes:
+def _op(alias: str, certificate: bytes) -> bytes:
     head = struct.pack("!I", _TRUSTED) + _text(alias) + struct.pack("!Q", _MADE_MS) + _text("X.509")
     return head + struct.pack("!I", len(certificate)) + certificate
 

@@ -1,4 +1,4 @@
-"""Tells a URL that somebody waits for an answer: one signed POST, repeated a few times if it does not arrive.
+"""Tell a URL that an approval is pending: one signed POST, repeated a few times if it does not arrive.
 
 `Paddock-Signature: t=<seconds>,v1=<HMAC-SHA256 of "<seconds>.<body>", hexadecimal>`; the receiver compares both, and
 refuses what is old. No redirects: who is told is who was named.
@@ -50,7 +50,7 @@ class Webhook(Component):
         self._audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=problem[:300])
 
     def _post(self, body: bytes) -> str:
-        """What went wrong, in words; nothing if it arrived. NotConfigured."""
+        """Return why it did not arrive, or an empty string. Raises NotConfigured."""
         url, key = self._place()
         at = f"{self._clock.wall():.0f}"
         signature = hmac.new(key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()

@@ -10,8 +10,8 @@ import msgspec
 
 from paddock import model
 from paddock.daemon.clock import boot_id
-from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.store.database import LEAST_PREFIX, has_ended, the_one
+from paddock.daemon.context import Component, Context, Operation, handles
+from paddock.daemon.store.database import LEAST_PREFIX, exactly_one, has_ended
 from paddock.errors import ApprovalNeededError, InvalidStateError, PaddockError, PolicyDeniedError
 from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
 from paddock.model.approval import arguments_digest
@@ -21,11 +21,11 @@ _OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND dea
 _EXACTLY = (
     f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
 )
-_CLAIM = (
+_FIND = (
     f"{_SELECT} WHERE {_EXACTLY} AND state IN ('granted', 'pending', 'denied')"
     " ORDER BY state = 'granted' DESC, state = 'pending' DESC, created_at, id LIMIT 1"
 )
-_WAITING = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
+_COUNT_PENDING = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
 _ASK = (
     "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state, created_at,"
     " expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :incarnation, :revision, :digest, :summary,"
@@ -42,7 +42,7 @@ _EXPIRE = (
 
 WAIT_SECONDS = 900.0
 """So long a question waits for an answer, and an answer for what was asked to be done."""
-MOST_WAITING = 32
+MOST_PENDING = 32
 KEPT_SECONDS = 7 * 86_400
 _SUMMARY_CHARS = 512
 _NO = ApprovalAnswer(granted=False, state=ApprovalState.DENIED)
@@ -55,30 +55,30 @@ class Approvals(Component):
         self._boot = boot_id()
 
     @handles(model.ListApprovals)
-    async def list(self, action: model.ListApprovals, entry: Entry) -> tuple[Approval, ...]:
-        owner = self._owner(entry)
+    async def list(self, action: model.ListApprovals, op: Operation) -> tuple[Approval, ...]:
+        owner = self._owner(op)
         if action.approval is not None:
             return (self._find(action, owner),)
         where = "owner = ?" if action.all else "owner = ? AND state = 'pending'"
         return self._store.every(_approval, f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner,))
 
-    def claim(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
-        """Whether it may be done now. A yes is used up by this; without one a person is asked, once."""
-        request = replace(request, summary=cleaned(request.summary))
+    def consume(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
+        """Use up the approval of exactly this request. Without one, ask a person, once."""
+        request = replace(request, summary=printable(request.summary))
         wall = self._clock.wall()
         values: dict[str, object] = {name: getattr(request, name) for name in ApprovalRequest.__fields__}
         values |= {"owner": owner, "wall": wall, "boot": self._boot, "clock": self._clock.boottime()}
-        found = self._store.one(_approval, _CLAIM, values)
+        found = self._store.one(_approval, _FIND, values)
         if found is None:
             self._store.execute("DELETE FROM approvals WHERE expires_at < ?", (wall - KEPT_SECONDS,))
-            if self._store.execute(_WAITING, values).fetchone()[0] >= MOST_WAITING:
-                reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
+            if self._store.execute(_COUNT_PENDING, values).fetchone()[0] >= MOST_PENDING:
+                reason = f"{MOST_PENDING} others of this sandbox wait for an answer already"
                 return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
             id = mint(Noun.APPROVAL)
             self._store.execute(_ASK, {**values, "id": id, "seconds": WAIT_SECONDS})
             found = self._get(owner, id)
             assert found is not None
-            self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
+            self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_detail(request))
             if self._config.approval_webhook is not None:
                 from ._webhook import Webhook  # with all that HTTP needs
 
@@ -87,7 +87,7 @@ class Approvals(Component):
             found = replace(found, state=ApprovalState.USED)
             self._store.execute("UPDATE approvals SET state = 'used', used_at = ? WHERE id = ?", (wall, found.id))
             # Recorded before it happens; if it cannot be, it is used up all the same.
-            self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))
+            self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_detail(request))
         return ApprovalAnswer(
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
@@ -102,7 +102,7 @@ class Approvals(Component):
         ):
             return _NO
         try:
-            return self.claim(row.sandbox.owner, request)
+            return self.consume(row.sandbox.owner, request)
         except PaddockError:  # it cannot be asked, or not be recorded
             return _NO
 
@@ -110,7 +110,7 @@ class Approvals(Component):
         self,
         kind: str,
         action: model.Action[object],
-        entry: Entry,
+        op: Operation,
         *,
         about: str,
         revision: str,
@@ -118,7 +118,8 @@ class Approvals(Component):
         incarnation: int = 0,
         exact: Sequence[str] = (),
     ) -> None:
-        """Of an action at the door: ApprovalNeededError until a person has said yes to exactly this one; then once.
+        """Raise ApprovalNeededError until a person has approved exactly this action, which may then run once.
+
         `exact`: what it is about at this moment, beyond its own arguments."""
         request = ApprovalRequest(
             kind=kind,
@@ -128,44 +129,45 @@ class Approvals(Component):
             digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
             summary=what,
         )
-        answer = self.claim(entry.principal.id, request)
+        answer = self.consume(op.principal.id, request)
         if answer.granted:
             return
         if answer.state is ApprovalState.DENIED:
             raise PolicyDeniedError(
-                f"{cleaned(what)}: somebody said no" + (f": {answer.reason}" if answer.reason else ""), rule="approvals"
+                f"{printable(what)}: somebody said no" + (f": {answer.reason}" if answer.reason else ""),
+                rule="approvals",
             )
         raise ApprovalNeededError(
-            f"{cleaned(what)}: a person has to say yes first",
+            f"{printable(what)}: a person has to say yes first",
             hint=f"paddock approvals approve {answer.id}, then the same again",
             approval=answer.id,
         )
 
     @handles(model.GrantApproval, model.DenyApproval)
-    async def decide(self, action: model.GrantApproval | model.DenyApproval, entry: Entry) -> Approval:
-        owner = self._owner(entry)
+    async def decide(self, action: model.GrantApproval | model.DenyApproval, op: Operation) -> Approval:
+        owner = self._owner(op)
         one = self._find(action, owner)
         to, reason = ApprovalState.GRANTED, None
         if isinstance(action, model.DenyApproval):
-            to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
+            to, reason = ApprovalState.DENIED, None if action.reason is None else printable(action.reason)
         if to not in model.APPROVAL_MOVES[one.state]:
             raise InvalidStateError(
                 f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
                 hint="what asked for it has to ask again",
             )
         wall, clock = self._clock.wall(), self._clock.boottime()  # from now on it holds for so long
-        values = (to.value, wall, entry.principal.id, reason, wall + WAIT_SECONDS, clock + WAIT_SECONDS, one.id)
+        values = (to.value, wall, op.principal.id, reason, wall + WAIT_SECONDS, clock + WAIT_SECONDS, one.id)
         self._store.execute(_DECIDE, values)
-        entry.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
-        entry.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
+        op.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
+        op.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
         return self._find(action, owner)
 
-    def _owner(self, entry: Entry) -> str:
-        """Whose approvals are meant. Says of those whose time is over that it is."""
-        if entry.principal.sandbox is not None:  # whatever a policy says
+    def _owner(self, op: Operation) -> str:
+        """Return whose approvals are meant, and mark those as expired whose time is over."""
+        if op.principal.sandbox is not None:  # whatever a policy says
             raise PolicyDeniedError("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
         self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
-        return entry.principal.id
+        return op.principal.id
 
     def _find(self, action: model.ListApprovals | model.GrantApproval | model.DenyApproval, owner: str) -> Approval:
         reference = action.approval or ""
@@ -174,19 +176,19 @@ class Approvals(Component):
             return found
         prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
         several = self._store.beginning(_SELECT, owner, reference) if prefix else ()
-        return the_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
+        return exactly_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
 
     def _get(self, owner: str, id: str) -> Approval | None:
         return self._store.one(_approval, f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id))
 
 
-def cleaned(text: str) -> str:
-    """Bounded, and nothing in it moves a cursor or reorders what is read: a sandbox may have written it."""
+def printable(text: str) -> str:
+    """Return bounded text in which nothing moves a cursor or reorders the line: a sandbox may have written it."""
     plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     return plain if len(plain) <= _SUMMARY_CHARS else plain[: _SUMMARY_CHARS - 1] + "…"
 
 
-def _told(request: ApprovalRequest) -> dict[str, object]:
+def _detail(request: ApprovalRequest) -> dict[str, object]:
     return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "incarnation")}
 
 

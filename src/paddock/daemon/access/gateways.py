@@ -33,7 +33,7 @@ from paddock.supervisor import layout
 
 from . import _trust
 from .approvals import Approvals
-from .secrets import Leases
+from .secrets import SecretBindings
 
 if TYPE_CHECKING:
     from paddock.gateway.authority import Authority
@@ -53,7 +53,7 @@ class MalwareLists:
         self._lock = asyncio.Lock()
 
     async def read(self, id: SandboxId, document: PolicyDocument) -> None:
-        """Returns when the gateway can look up what `document` names. NotConfiguredError: a list can't be read."""
+        """Return when the gateway can look up what `document` names. NotConfiguredError: a list can't be read."""
         paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
         if not paths:
             self._users.pop(id, None)
@@ -76,7 +76,7 @@ class MalwareLists:
             self._audit.event("egress.malware", message=f"{path} is read: {digest}")
 
     async def _keep_fresh(self) -> None:
-        """What was read last holds where a list has become unreadable."""
+        """Read changed lists again. Where a list has become unreadable, the version that was read last holds."""
         said: dict[str, str] = {}
         while self._users:
             await asyncio.sleep(self._period)
@@ -99,8 +99,8 @@ def _make_authority() -> Authority:
     return Authority.make("sandbox")
 
 
-class _Door(msgspec.Struct):
-    """`lock`: its orders reach the gateway one after the other."""
+class _Network(msgspec.Struct):
+    """The network of one sandbox. `lock`: its orders reach the gateway one after the other."""
 
     row: Row
     snapshot: Snapshot
@@ -108,17 +108,17 @@ class _Door(msgspec.Struct):
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
-class Doors(Component):
+class Gateways(Component):
     """Called only for sandboxes that have a policy: one that `open` was not called for has no network.
 
     `row.incarnation` says which sandbox of an id it is. Every call is about that one alone.
     """
 
-    def __init__(self, context: Context, leases: Leases, approvals: Approvals) -> None:
+    def __init__(self, context: Context, bindings: SecretBindings, approvals: Approvals) -> None:
         super().__init__(context)
-        self._leases = leases
-        leases.changed = self.secret
-        self._doors: dict[SandboxId, _Door] = {}
+        self._bindings = bindings
+        bindings.changed = self.secret
+        self._networks: dict[SandboxId, _Network] = {}
         self._made: asyncio.Task[Authority] | None = None
         self._client = GatewayClient(self._state_dir, on_lost=self._lost, approve=approvals.judge)
         self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
@@ -126,32 +126,32 @@ class Doors(Component):
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         """Return when what the policy allows gets out, and nothing else does. No command has run in the sandbox yet.
         Idempotent. NotConfiguredError (why the gateway can't be started) undoes the create."""
-        before = self._doors.get(row.id)
-        door = _Door(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
-        self._doors[row.id] = door
-        async with door.lock:
-            door.row, door.snapshot = row, snapshot
+        before = self._networks.get(row.id)
+        network = _Network(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
+        self._networks[row.id] = network
+        async with network.lock:
+            network.row, network.snapshot = row, snapshot
             try:
                 await self._lists.read(row.id, snapshot.document)
-                await self._send(door, new=row.state is State.CREATING)
+                await self._send(network, new=row.state is State.CREATING)
             except BaseException:
-                if door is not before:
-                    self._drop(door)
+                if network is not before:
+                    self._drop(network)
                 raise
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None:
         """Return when the new revision, recorded already, holds for living connections too: what it refuses was cut.
         If this raises, nothing may get out until it holds."""
-        door = self._doors.get(row.id)
-        if door is None:
+        network = self._networks.get(row.id)
+        if network is None:
             await self.open(row, snapshot)
             return
-        async with door.lock:
-            door.row, door.snapshot = row, snapshot
-            self._doors[row.id] = door  # an `open` that has failed dropped it
-            unread = await self._read_lists(door)
+        async with network.lock:
+            network.row, network.snapshot = row, snapshot
+            self._networks[row.id] = network  # an `open` that has failed dropped it
+            unread = await self._read_lists(network)
             try:
-                await self._send(door)
+                await self._send(network)
             except PaddockError:
                 self._lost()  # it is recorded: until it holds
                 raise
@@ -159,17 +159,17 @@ class Doors(Component):
                 raise unread  # the revision holds all the same: what needs that list is refused
 
     async def close(self, row: Row) -> None:
-        """Drop the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
-        self._leases.drop(row.id)
+        """Remove the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
+        self._bindings.drop(row.id)
         if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
             # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
             from paddock.policy.network import compile
 
             await self.revise(row, compile(PolicyDocument()))
             return
-        door = self._doors.get(row.id)
-        if door is not None and door.row.incarnation == row.incarnation:
-            self._drop(door)
+        network = self._networks.get(row.id)
+        if network is not None and network.row.incarnation == row.incarnation:
+            self._drop(network)
         try:
             if await self._client.connect(start=False):
                 await self._client.order(Close(sandbox=row.id, incarnation=row.incarnation))
@@ -177,9 +177,9 @@ class Doors(Component):
             self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
 
     async def secret(self, sandbox: str, bound: Bound) -> None:
-        """Returns when it holds for the next request. Without a gateway there is none."""
-        door = self._doors.get(SandboxId(sandbox))
-        async with nullcontext() if door is None else door.lock:  # what is just sent may have the value before
+        """Send a changed secret. It holds for the next request when this returns."""
+        network = self._networks.get(SandboxId(sandbox))
+        async with nullcontext() if network is None else network.lock:  # what is just sent may have the value before
             if await self._client.connect(start=False):
                 await self._client.order(Secret(sandbox=sandbox, name=bound.name, secret=to_bytes(bound)))
 
@@ -187,7 +187,7 @@ class Doors(Component):
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
-        """InvalidStateError: there is none."""
+        """Stop recording, and return the exchanges. Raises InvalidStateError if there is no recording."""
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
@@ -197,7 +197,7 @@ class Doors(Component):
         `without`: those that have no policy. The daemon before may have died when it had recorded that.
         """
         for row, snapshot in rules:
-            self._doors.setdefault(row.id, _Door(row, snapshot))
+            self._networks.setdefault(row.id, _Network(row, snapshot))
         self._lost()
         if without:
             self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
@@ -212,45 +212,45 @@ class Doors(Component):
                 nothing = compile(PolicyDocument()).to_bytes()
                 for row in rows:
                     with suppress(NotFoundError):
-                        if row.id not in self._doors:  # it was given a policy since
+                        if row.id not in self._networks:  # it was given a policy since
                             revise = Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=nothing)
                             await self._client.order(revise)
 
     def aclose(self) -> None:
-        """Lets go of the gateway, which goes on."""
-        self._doors.clear()
+        """Close the connection to the gateway, which runs on."""
+        self._networks.clear()
         self._client.close()
 
-    def _drop(self, door: _Door) -> None:
-        if self._doors.get(door.row.id) is door:
-            del self._doors[door.row.id]
-            self._lists.forget(door.row.id)
+    def _drop(self, network: _Network) -> None:
+        if self._networks.get(network.row.id) is network:
+            del self._networks[network.row.id]
+            self._lists.forget(network.row.id)
 
-    async def _read_lists(self, door: _Door) -> NotConfiguredError | None:
+    async def _read_lists(self, network: _Network) -> NotConfiguredError | None:
         try:
-            await self._lists.read(door.row.id, door.snapshot.document)
+            await self._lists.read(network.row.id, network.snapshot.document)
         except NotConfiguredError as error:
             return error
         return None
 
-    async def _send(self, door: _Door, *, new: bool = False) -> None:
-        """`new`: no gateway can have it."""
+    async def _send(self, network: _Network, *, new: bool = False) -> None:
+        """Send the rules of a sandbox. `new`: no gateway can have them yet."""
         try:
-            await self._send_once(door, new=new)
+            await self._send_once(network, new=new)
         except GatewayUnavailableError:  # it was leaving, having had no door for a while, or has died
-            await self._send_once(door)  # what it had open is cut; its successor knows this revision only
+            await self._send_once(network)  # what it had open is cut; its successor knows this revision only
 
-    async def _send_once(self, door: _Door, *, new: bool = False) -> None:
-        row, snapshot = door.row, door.snapshot.to_bytes()
+    async def _send_once(self, network: _Network, *, new: bool = False) -> None:
+        row, snapshot = network.row, network.snapshot.to_bytes()
         if not new:
             try:
                 await self._client.order(Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
                 return
             except NotFoundError:
                 pass  # it has no such door
-        if door.authority is None:
-            door.authority = await self._new_authority()
-        secrets = await self._leases.packed(row)
+        if network.authority is None:
+            network.authority = await self._new_authority()
+        secrets = await self._bindings.packed(row)
         exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
@@ -259,51 +259,51 @@ class Doors(Component):
             incarnation=row.incarnation,
             first=exits.first,
             snapshot=snapshot,
-            certificate=door.authority.certificate,
-            key=door.authority.key,
+            certificate=network.authority.certificate,
+            key=network.authority.key,
             secrets=secrets,
         )
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
         try:
             # What programs inside trust, while the gateway makes the door.
-            await asyncio.to_thread(_trust.write, self._state_dir, row.id, door.authority.certificate)
+            await asyncio.to_thread(_trust.write, self._state_dir, row.id, network.authority.certificate)
         finally:
             await opening
 
     async def _new_authority(self) -> Authority:
-        """One that was made ahead; and another is, for the next sandbox."""
+        """Return an authority that was made ahead, and make another one for the next sandbox."""
         made, self._made = self._made, None
         authority = await (made or asyncio.to_thread(_make_authority))
         self._made = self._tasks.start(asyncio.to_thread(_make_authority), name="make an authority", awaited=True)
         return authority
 
     def _lost(self) -> None:
-        if self._doors and not self._tasks.closed:
+        if self._networks and not self._tasks.closed:
             self._tasks.start(self._send_all(), name="send the gateway all rules")
 
     async def _send_all(self) -> None:
-        """Until all that live have theirs."""
+        """Send all rules, until every living sandbox has its own."""
         pause = 0.1
-        left = list(self._doors.values())
+        left = list(self._networks.values())
         while left:
-            again: list[_Door] = []
-            for door in left:
+            again: list[_Network] = []
+            for network in left:
                 try:
-                    await self._send_again(door)
+                    await self._send_again(network)
                 except PaddockError as error:
-                    again.append(door)
-                    self._audit.event("egress.offline", sandbox=door.row.id, message=error.message[:1024])
+                    again.append(network)
+                    self._audit.event("egress.offline", sandbox=network.row.id, message=error.message[:1024])
             left = again
             if left:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _send_again(self, door: _Door) -> None:
-        async with door.lock:
-            if self._doors.get(door.row.id) is not door:
+    async def _send_again(self, network: _Network) -> None:
+        async with network.lock:
+            if self._networks.get(network.row.id) is not network:
                 return
             try:
-                await self._read_lists(door)  # without a list, what needs it is refused
-                await self._send(door)
+                await self._read_lists(network)  # without a list, what needs it is refused
+                await self._send(network)
             except SandboxDiedError:
-                self._drop(door)
+                self._drop(network)

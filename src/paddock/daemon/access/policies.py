@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import msgspec
 
 from paddock import model
-from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WORKSPACE
 from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError, NotFoundError, PolicyDeniedError
@@ -24,8 +24,8 @@ from paddock.storage import Pool
 from paddock.storage.diff.listing import is_new
 
 from .approvals import Approvals
-from .gateways import Doors
-from .secrets import Leases
+from .gateways import Gateways
+from .secrets import SecretBindings
 
 if TYPE_CHECKING:
     from paddock.policy.commands import DoorVerdict, Files
@@ -52,9 +52,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Policies(Component):
-    def __init__(self, context: Context, doors: Doors, leases: Leases, approvals: Approvals) -> None:
+    def __init__(self, context: Context, gateways: Gateways, bindings: SecretBindings, approvals: Approvals) -> None:
         super().__init__(context)
-        self._doors, self._leases, self._approvals = doors, leases, approvals
+        self._gateways, self._bindings, self._approvals = gateways, bindings, approvals
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -100,9 +100,9 @@ class Policies(Component):
         async with self._lanes.exclusive(_lane(row)):
             row = self._store.get(row.id) or row
             if row.sandbox.policy is not None:
-                await self._doors.open(row, await self.of(row.sandbox.policy))
+                await self._gateways.open(row, await self.of(row.sandbox.policy))
 
-    async def set(self, action: model.SetPolicy, row: Row, entry: Entry) -> Sandbox:
+    async def set(self, action: model.SetPolicy, row: Row, op: Operation) -> Sandbox:
         """The caller shares the lane of the sandbox: it is not made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDeniedError(f"{row.id} was made by a program inside a sandbox: those have no network")
@@ -116,18 +116,18 @@ class Policies(Component):
             snapshot = None if action.policy is None else await self.keep(action.policy)
             if snapshot is not None:
                 await self._check_files(row, snapshot.document)
-                await self._leases.extend(row, snapshot.document.secrets)
+                await self._bindings.extend(row, snapshot.document.secrets)
             # Once recorded it has to hold, whatever becomes of the caller.
             await self._tasks.complete(self._change(row, snapshot), name=f"sandbox {row.id}: policy")
         row = self._store.get(row.id) or row
-        entry.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
+        op.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
         return row.sandbox
 
     async def ask(
         self,
         deed: Deed,
         action: Action[object],
-        entry: Entry,
+        op: Operation,
         *,
         about: str,
         what: str,
@@ -145,10 +145,10 @@ class Policies(Component):
         for revision in (own, *(row[0] for row in rows)):
             if revision is not None and deed in (await self.of(revision)).document.approve:
                 exactly = (about,) if exact is None else await exact()
-                self._approvals.require(deed, action, entry, about=about, revision=revision, what=what, exact=exactly)
+                self._approvals.require(deed, action, op, about=about, revision=revision, what=what, exact=exactly)
                 return
 
-    async def command(self, action: model.RunExec | model.StartExec, row: Row, entry: Entry) -> None:
+    async def command(self, action: model.RunExec | model.StartExec, row: Row, op: Operation) -> None:
         """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is not started."""
         rules = (await self._own_document(row)).commands
         if rules is None:
@@ -158,9 +158,9 @@ class Policies(Component):
         spec = action.spec
         verdict = Commands(rules).judge(spec.argv, spec.env)
         what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
-        self._settle("command", verdict, replace(action, id=None), row, entry, what)
+        self._settle("command", verdict, replace(action, id=None), row, op, what)
 
-    async def file(self, action: Action[Any], row: Row, template: Template, entry: Entry) -> None:
+    async def file(self, action: Action[Any], row: Row, template: Template, op: Operation) -> None:
         """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is left as it is."""
         rules = (await self._own_document(row)).files
         if rules is None:
@@ -168,31 +168,31 @@ class Policies(Component):
         from paddock.policy.commands import DoorVerdict, Files
 
         files = Files(rules, workdir=template.workdir, home=_home(template))
-        judged = _judged(files, action)
-        if judged is None:
+        record_verdict = _judged(files, action)
+        if record_verdict is None:
             return
         if (
-            judged.verdict == "approve"
+            record_verdict.verdict == "approve"
             and isinstance(action, model.RemoveFile)
             and await _is_own(self._pool, files.absolute(action.path), row, template)
         ):
-            judged = DoorVerdict(
-                verdict="allow", rule=judged.rule, reason=f"{action.path!r} was made by the sandbox itself"
+            record_verdict = DoorVerdict(
+                verdict="allow", rule=record_verdict.rule, reason=f"{action.path!r} was made by the sandbox itself"
             )
-        self._settle("file", judged, action, row, entry, judged.reason)
+        self._settle("file", record_verdict, action, row, op, record_verdict.reason)
 
     async def _own_document(self, row: Row) -> PolicyDocument:
         assert row.sandbox.policy is not None
         return (await self.of(row.sandbox.policy)).document
 
     def _settle(
-        self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, entry: Entry, summary: str
+        self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, op: Operation, summary: str
     ) -> None:
         revision = row.sandbox.policy or ""
         detail: dict[str, object] = {"revision": revision, "incarnation": row.incarnation}
 
         def record(allowed: bool, reason: str) -> None:
-            entry.judged(f"policy.{what}", allowed=allowed, rule=verdict.rule, reason=reason, detail=detail)
+            op.record_verdict(f"policy.{what}", allowed=allowed, rule=verdict.rule, reason=reason, detail=detail)
 
         if verdict.verdict == "deny":
             record(False, verdict.reason)
@@ -205,7 +205,7 @@ class Policies(Component):
             self._approvals.require(
                 what,
                 replace(action, sandbox=row.id),
-                entry,
+                op,
                 about=row.id,
                 revision=revision,
                 what=summary,
@@ -236,12 +236,12 @@ class Policies(Component):
             raise InvalidStateError(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
         row = self._store.get(row.id) or row
         if snapshot is None:
-            await self._doors.close(row)
+            await self._gateways.close(row)
         elif before is not None:
-            await self._doors.revise(row, snapshot)
+            await self._gateways.revise(row, snapshot)
         else:
             try:
-                await self._doors.open(row, snapshot)
+                await self._gateways.open(row, snapshot)
             except BaseException:
                 self._store.execute(_SET, (None, row.id))
                 raise

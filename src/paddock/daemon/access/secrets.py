@@ -16,7 +16,7 @@ import msgspec
 
 from paddock import model
 from paddock.backends._base import SandboxPlan
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
 from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
@@ -43,7 +43,7 @@ class Secrets(Component):
             await asyncio.to_thread(self.vault.keys.ring)
 
     def value(self, owner: str, name: str) -> SecretValue:
-        """SecretUnavailableError: there is none of that name, or it cannot be opened."""
+        """Return the value of a secret. Raises SecretUnavailableError if there is none, or it can't be decrypted."""
         sql = "SELECT version, key, wrapped, sealed FROM secrets WHERE owner = ? AND name = ?"
         found = self._store.execute(sql, (owner, name)).fetchone()
         if found is None:
@@ -78,11 +78,11 @@ class Secrets(Component):
         return bool(self._store.execute(sql, (owner, name)).rowcount)
 
     @handles(model.ListSecrets)
-    async def list(self, action: model.ListSecrets, entry: Entry) -> tuple[Secret, ...]:
-        return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (entry.principal.id,))
+    async def list(self, action: model.ListSecrets, op: Operation) -> tuple[Secret, ...]:
+        return self._store.every(_secret, f"{_KNOWN} ORDER BY name", (op.principal.id,))
 
     @handles(model.RotateVaultKey)
-    async def rotate_key(self, action: model.RotateVaultKey, entry: Entry) -> int:
+    async def rotate_key(self, action: model.RotateVaultKey, op: Operation) -> int:
         """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
         key is in the ring."""
         self.vault.keys.begin()
@@ -148,7 +148,7 @@ Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
 """Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class SandboxSecret(msgspec.Struct, frozen=True):
     """A secret that a sandbox may use. `owner` is whose it is."""
 
     sandbox: str
@@ -160,33 +160,35 @@ class Lease(msgspec.Struct, frozen=True):
     """The variables of its maker by which the value is read."""
 
 
-def _lease(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> Lease:
-    return Lease(sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed))
+def _sandbox_secret(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> SandboxSecret:
+    return SandboxSecret(
+        sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed)
+    )
 
 
-def _columns(one: Lease) -> tuple[Any, ...]:
+def _columns(one: SandboxSecret) -> tuple[Any, ...]:
     sealed = (None, None, None) if one.sealed is None else (one.sealed.key, one.sealed.wrapped, one.sealed.sealed)
     return one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, *sealed
 
 
-class _Held(msgspec.Struct):
-    """What this daemon has of a sandbox's secrets, by name."""
+class _State(msgspec.Struct):
+    """The values, renewals and output filter of one sandbox's secrets, by name."""
 
     bounds: dict[str, Bound] = {}
     renewals: dict[str, asyncio.Task[None]] = {}
     redaction: Redaction | None = None
 
 
-class Leases(Component):
+class SecretBindings(Component):
     changed: Changed
-    """Set by `Doors`."""
+    """Set by `Gateways`."""
 
     def __init__(self, context: Context, secrets: Secrets) -> None:
         super().__init__(context)
         self._secrets = secrets
-        self._sandboxes: dict[str, _Held] = {}
+        self._sandboxes: dict[str, _State] = {}
 
-    def _add(self, leases: Sequence[Lease]) -> None:
+    def _add(self, secrets: Sequence[SandboxSecret]) -> None:
         """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
         row may come a little later.)"""
         now = self._clock.wall()
@@ -200,25 +202,25 @@ class Leases(Component):
                 " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET"
                 " rule = excluded.rule, stored = excluded.stored, key = excluded.key, wrapped = excluded.wrapped,"
                 " sealed = excluded.sealed",
-                [(*_columns(one), now) for one in leases],
+                [(*_columns(one), now) for one in secrets],
             )
 
-    def _of(self, sandbox: str) -> tuple[Lease, ...]:
-        return self._store.every(_lease, f"{_SELECT} WHERE s.sandbox = ? ORDER BY s.name", (sandbox,))
+    def _of(self, sandbox: str) -> tuple[SandboxSecret, ...]:
+        return self._store.every(_sandbox_secret, f"{_SELECT} WHERE s.sandbox = ? ORDER BY s.name", (sandbox,))
 
-    def _source_of(self, origin: str | None) -> Mapping[str, Lease]:
+    def _source_of(self, origin: str | None) -> Mapping[str, SandboxSecret]:
         """By name, those of the sandbox `origin`, or of the one that the snapshot `origin` is of."""
         if origin is None:
             return {}
         found = self._store.execute("SELECT source FROM snapshots WHERE id = ?", (origin,)).fetchone()
-        return {lease.name: lease for lease in self._of(found[0] if found else origin)}
+        return {secret.name: secret for secret in self._of(found[0] if found else origin)}
 
-    def _users(self, owner: str, stored: str) -> tuple[Lease, ...]:
+    def _users(self, owner: str, stored: str) -> tuple[SandboxSecret, ...]:
         """Those of living sandboxes whose value is kept under that name."""
         sql = (
             f"{_SELECT} JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.ended_at IS NULL"
         )
-        return self._store.every(_lease, sql, (owner, stored))
+        return self._store.every(_sandbox_secret, sql, (owner, stored))
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailableError says which
@@ -230,64 +232,65 @@ class Leases(Component):
             _check(row, rules)
         known = self._source_of(origin)
         every = [
-            [self._lease(row, name, mint(rule.shape), rule, known) for name, rule in rules.items()] for row in rows
+            [self._sandbox_secret(row, name, mint(rule.shape), rule, known) for name, rule in rules.items()]
+            for row in rows
         ]
         fetched = await self._fetch_all(every[0])
-        for row, leases in zip(rows, every, strict=True):
-            self._add(leases)
-            self._hold(row.id, leases, fetched)
+        for row, secrets in zip(rows, every, strict=True):
+            self._add(secrets)
+            self._hold(row.id, secrets, fetched)
 
-    def furnished(self, plan: SandboxPlan) -> SandboxPlan:
-        """With the placeholders in its environment."""
-        leases = self._of(plan.id)
-        if not leases:
+    def with_placeholders(self, plan: SandboxPlan) -> SandboxPlan:
+        """Return the plan with the placeholders in its environment."""
+        secrets = self._of(plan.id)
+        if not secrets:
             return plan
-        env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
+        env = {**plan.spec.env, **{secret.name: secret.placeholder for secret in secrets}}
         return replace(plan, spec=replace(plan.spec, env=env))
 
-    async def _held(self, row: Row) -> _Held:
+    async def _state(self, row: Row) -> _State:
         """Fetch the values of a sandbox that the daemon before this one made. A value is None where that fails (it was
         revoked, or is in no environment any more): that hinders no command."""
-        held = self._sandboxes.get(row.id)
-        if held is None:
-            leases = self._of(row.id)
-            held = self._hold(row.id, leases, await self._fetch_all(leases, spared=True))
-        return held
+        state = self._sandboxes.get(row.id)
+        if state is None:
+            secrets = self._of(row.id)
+            state = self._hold(row.id, secrets, await self._fetch_all(secrets, optional=True))
+        return state
 
     async def packed(self, row: Row) -> bytes:
         """Return the secrets of a sandbox for the gateway. A kept value may have been rotated while others were
         fetched."""
-        held = await self._held(row)
-        for lease in self._of(row.id) if held.bounds else ():
-            before = held.bounds[lease.name].value
-            if before is None or is_kept(lease.rule.source):
-                (now,) = await self._fetch_all([lease], spared=True)
+        state = await self._state(row)
+        for secret in self._of(row.id) if state.bounds else ():
+            before = state.bounds[secret.name].value
+            if before is None or is_kept(secret.rule.source):
+                (now,) = await self._fetch_all([secret], optional=True)
                 if before != (None if now is None else now.value):
-                    self._set(held, lease, self._bound(lease, now))
-                    self._redact(held)
-        return to_bytes(tuple(held.bounds.values()))
+                    self._set(state, secret, self._bound(secret, now))
+                    self._redact(state)
+        return to_bytes(tuple(state.bounds.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
-        """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
-        held = self._sandboxes.get(sandbox)
-        return None if held is None else held.redaction
+        """Return the filter of a sandbox's output, or None if the daemon knows the value of no secret in it."""
+        state = self._sandboxes.get(sandbox)
+        return None if state is None else state.redaction
 
     def without_values(self, argv: Sequence[str]) -> Sequence[str]:
-        """Put placeholders where the values of secrets stand, of whichever sandbox."""
-        for redaction in filter(None, (held.redaction for held in self._sandboxes.values())):
+        """Replace the values of all sandboxes' secrets by placeholders."""
+        for redaction in filter(None, (state.redaction for state in self._sandboxes.values())):
             words = (redaction.whole(word.encode(errors="surrogatepass")) for word in argv)
             argv = [word.decode(errors="surrogatepass") for word in words]
         return argv
 
     async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
         """With the placeholders, since the sandbox's environment lacks those of secrets that came after it."""
-        bounds = (await self._held(row)).bounds.values()
+        bounds = (await self._state(row)).bounds.values()
         return replace(spec, env={**{bound.name: bound.placeholder for bound in bounds}, **spec.env})
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
         when this returns; the gateway lets none out before the policy holds. Values that cannot be had refuse it."""
-        known = {lease.name: lease for lease in self._of(row.id)}
+        known = {secret.name: secret for secret in self._of(row.id)}
         new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
         if not new:
             return
@@ -296,138 +299,142 @@ class Leases(Component):
             if name in known and known[name].rule.shape != rule.shape:
                 reason = f"the placeholder of secret {name} has its shape since {row.id} was given it"
                 raise InvalidArgumentError(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
-        leases = [
-            self._lease(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
+        secrets = [
+            self._sandbox_secret(row, name, known[name].placeholder if name in known else mint(rule.shape), rule, {})
             for name, rule in new.items()
         ]
-        held = await self._held(row)
-        fetched = await self._fetch_all(leases)
-        self._add(leases)
-        for lease, one in zip(leases, fetched, strict=True):
-            self._set(held, lease, self._bound(lease, one))
-        self._redact(held)
-        for lease in leases:
-            await self.changed(row.id, held.bounds[lease.name])
+        state = await self._state(row)
+        fetched = await self._fetch_all(secrets)
+        self._add(secrets)
+        for secret, one in zip(secrets, fetched, strict=True):
+            self._set(state, secret, self._bound(secret, one))
+        self._redact(state)
+        for secret in secrets:
+            await self.changed(row.id, state.bounds[secret.name])
 
     @handles(model.SetSecret)
-    async def set_secret(self, action: model.SetSecret, entry: Entry) -> Secret:
+    async def set_secret(self, action: model.SetSecret, op: Operation) -> Secret:
         check_name(action.name)
         check_value(action.name, action.value)
-        secret = self._secrets.set(entry.principal.id, action.name, action.value)
-        await self._rotated(entry.principal.id, action.name, action.value)
+        secret = self._secrets.set(op.principal.id, action.name, action.value)
+        await self._rotated(op.principal.id, action.name, action.value)
         return secret
 
     @handles(model.RemoveSecret)
-    async def remove_secret(self, action: model.RemoveSecret, entry: Entry) -> None:
-        if not self._secrets.remove(entry.principal.id, action.name):
+    async def remove_secret(self, action: model.RemoveSecret, op: Operation) -> None:
+        if not self._secrets.remove(op.principal.id, action.name):
             raise NotFoundError(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
-        await self._rotated(entry.principal.id, action.name, None)
+        await self._rotated(op.principal.id, action.name, None)
 
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
-        """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
-        for lease in self._users(owner, stored):
-            await self._change(lease, value, None)
+        """Send the new value of a stored secret, or its removal, to all sandboxes that use it."""
+        for secret in self._users(owner, stored):
+            await self._change(secret, value, None)
 
     def drop(self, sandbox: str) -> None:
-        """It has ended."""
-        if (held := self._sandboxes.pop(sandbox, None)) is not None:
-            for task in held.renewals.values():
+        """Forget the values of a sandbox that has ended."""
+        if (state := self._sandboxes.pop(sandbox, None)) is not None:
+            for task in state.renewals.values():
                 task.cancel()
 
-    async def _fetch_all(self, leases: Sequence[Lease], *, spared: bool = False) -> list[Fetched | None]:
+    async def _fetch_all(self, secrets: Sequence[SandboxSecret], *, optional: bool = False) -> list[Fetched | None]:
         """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
         that cannot be had."""
         fetched: list[Fetched | None] = []
-        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
-            if spared and isinstance(one, SecretUnavailableError):
+        for one in await asyncio.gather(*map(self._fetch, secrets), return_exceptions=True):
+            if optional and isinstance(one, SecretUnavailableError):
                 one = None
             if isinstance(one, BaseException):
                 raise one
             fetched.append(one)
         return fetched
 
-    def _lease(self, row: Row, name: str, placeholder: str, rule: SecretRule, known: Mapping[str, Lease]) -> Lease:
+    def _sandbox_secret(
+        self, row: Row, name: str, placeholder: str, rule: SecretRule, known: Mapping[str, SandboxSecret]
+    ) -> SandboxSecret:
         """`known`: of the sandbox that this one is made of, whose maker's variables it has where the source is one."""
         variables, owner = of_source(rule.source, environment()), row.sandbox.owner
         if (before := known.get(name)) is not None and before.owner == owner and before.rule.source == rule.source:
             variables = self._variables(before)
         place = _place(row.id, owner, name)
         sealed = self._secrets.vault.seal(msgspec.json.encode(variables), place) if variables else None
-        return Lease(row.id, owner, name, placeholder, rule, sealed)
+        return SandboxSecret(row.id, owner, name, placeholder, rule, sealed)
 
-    def _variables(self, lease: Lease) -> dict[str, str]:
-        if lease.sealed is None:
+    def _variables(self, secret: SandboxSecret) -> dict[str, str]:
+        if secret.sealed is None:
             return {}
-        opened = self._secrets.vault.open(lease.sealed, _place(lease.sandbox, lease.owner, lease.name))
+        opened = self._secrets.vault.open(secret.sealed, _place(secret.sandbox, secret.owner, secret.name))
         return msgspec.json.decode(opened, type=dict[str, str])
 
-    async def _fetch(self, lease: Lease) -> Fetched:
-        fetcher = Fetcher(self._variables(lease), partial(self._secrets.value, lease.owner), self._clock.wall)
-        return await fetcher.fetch(lease.name, lease.rule.source)
+    async def _fetch(self, secret: SandboxSecret) -> Fetched:
+        fetcher = Fetcher(self._variables(secret), partial(self._secrets.value, secret.owner), self._clock.wall)
+        return await fetcher.fetch(secret.name, secret.rule.source)
 
-    def _bound(self, lease: Lease, fetched: Fetched | None) -> Bound:
+    def _bound(self, secret: SandboxSecret, fetched: Fetched | None) -> Bound:
         return Bound(
-            name=lease.name,
-            placeholder=lease.placeholder,
-            bindings=_bindings(lease.rule),
+            name=secret.name,
+            placeholder=secret.placeholder,
+            bindings=_bindings(secret.rule),
             value=None if fetched is None else fetched.value,
             expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> _Held:
+    def _hold(self, sandbox: str, secrets: Sequence[SandboxSecret], fetched: Sequence[Fetched | None]) -> _State:
         self.drop(sandbox)
-        held = self._sandboxes[sandbox] = _Held()
-        for lease, one in zip(leases, fetched, strict=True):
-            self._set(held, lease, self._bound(lease, one))
-        self._redact(held)
-        return held
+        state = self._sandboxes[sandbox] = _State()
+        for secret, one in zip(secrets, fetched, strict=True):
+            self._set(state, secret, self._bound(secret, one))
+        self._redact(state)
+        return state
 
-    def _set(self, held: _Held, lease: Lease, bound: Bound) -> None:
-        """And renew it ahead of its end."""
-        held.bounds[lease.name] = bound
-        if (before := held.renewals.pop(lease.name, None)) is not None:
+    def _set(self, state: _State, secret: SandboxSecret, bound: Bound) -> None:
+        """Keep the value, and renew it ahead of its end."""
+        state.bounds[secret.name] = bound
+        if (before := state.renewals.pop(secret.name, None)) is not None:
             before.cancel()
         if bound.expires_at is not None:
-            name = f"renew secret {lease.name} of {lease.sandbox}"
-            held.renewals[lease.name] = self._tasks.start(self._renew(lease), name=name)
+            name = f"renew secret {secret.name} of {secret.sandbox}"
+            state.renewals[secret.name] = self._tasks.start(self._renew(secret), name=name)
 
-    def _redact(self, held: _Held) -> None:
-        bounds = held.bounds.values()
+    def _redact(self, state: _State) -> None:
+        bounds = state.bounds.values()
         values = {bound.value.data: bound.placeholder.encode() for bound in bounds if bound.value is not None}
-        before = held.redaction
+        before = state.redaction
         if not values and before is None:
             return
         from paddock.gateway.rules.redaction import Redaction
 
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
-        held.redaction = Redaction({**dict(past), **values})
+        state.redaction = Redaction({**dict(past), **values})
 
-    async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
-        bound = replace(self._bound(lease, None), value=value, expires_at=expires_at)
-        held = self._sandboxes.get(lease.sandbox)
-        if held is not None:
-            held.bounds[lease.name] = bound
-            self._redact(held)
-        await self.changed(lease.sandbox, bound)
+    async def _change(self, secret: SandboxSecret, value: SecretValue | None, expires_at: float | None) -> None:
+        bound = replace(self._bound(secret, None), value=value, expires_at=expires_at)
+        state = self._sandboxes.get(secret.sandbox)
+        if state is not None:
+            state.bounds[secret.name] = bound
+            self._redact(state)
+        await self.changed(secret.sandbox, bound)
 
-    async def _renew(self, lease: Lease) -> None:
+    async def _renew(self, secret: SandboxSecret) -> None:
         """Ahead of its end, for as long as the sandbox lives. One that cannot be had goes on until it is over."""
-        while (held := self._sandboxes.get(lease.sandbox)) is not None:
-            until = held.bounds[lease.name].expires_at
+        while (state := self._sandboxes.get(secret.sandbox)) is not None:
+            until = state.bounds[secret.name].expires_at
             if until is None:
                 return
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
             # A policy that was set since may name another source or binding.
-            lease = next((one for one in self._of(lease.sandbox) if one.name == lease.name), lease)
+            secret = next((one for one in self._of(secret.sandbox) if one.name == secret.name), secret)
             try:
-                fetched = await self._fetch(lease)
+                fetched = await self._fetch(secret)
             except PaddockError as error:
-                self._audit.event("secret.late", sandbox=lease.sandbox, secret=lease.name, message=error.message[:1024])
+                self._audit.event(
+                    "secret.late", sandbox=secret.sandbox, secret=secret.name, message=error.message[:1024]
+                )
                 await _sleep(_RETRY_SECONDS)
                 continue
-            bound = self._bound(lease, fetched)
-            await self._change(lease, bound.value, bound.expires_at)
+            bound = self._bound(secret, fetched)
+            await self._change(secret, bound.value, bound.expires_at)
 
 
 def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:

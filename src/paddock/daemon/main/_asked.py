@@ -40,7 +40,7 @@ class Asked:
     def __init__(self, task: asyncio.Task[None], reply: Reply) -> None:
         self.task, self._reply = task, reply
         self.answer: Answer | None = None
-        self._again = False
+        self._reattach = False
         self._end: asyncio.TimerHandle | None = None
 
     def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -50,12 +50,12 @@ class Asked:
 
     def left_alone(self) -> None:
         """Its connection has ended, perhaps after it was asked again. Nothing disturbs one that is being undone."""
-        if not self._again and not self.task.cancelling():
+        if not self._reattach and not self.task.cancelling():
             self._end = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
 
     async def answered_to(self, reply: Reply) -> bool:
         """Wait until it is done. False where it ended without an answer. Who cancels this cancels it."""
-        self._reply, self._again = reply, True
+        self._reply, self._reattach = reply, True
         self.stay()
         try:
             await asyncio.wait((self.task,))

@@ -134,12 +134,12 @@ class Listener:
             except OSError:  # out of descriptors: the queue holds them, and asking at once would find the same
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.fileno())
-                loop.call_later(_BUSY_SECONDS, self._again)
+                loop.call_later(_BUSY_SECONDS, self._reattach)
                 return
             self._connections.add(_Connection(peer, self, self._greet))
             listener = self._socket
 
-    def _again(self) -> None:
+    def _reattach(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 

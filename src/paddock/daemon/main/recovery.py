@@ -17,10 +17,10 @@ from functools import partial
 from paddock.backends._base import Backend, Ending
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context
-from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.sandboxes.cleanup import Cleanup
 from paddock.daemon.sandboxes.execs import Execs
-from paddock.daemon.sandboxes.restore import Restoring
-from paddock.daemon.sandboxes.running import LIVE, Live, destroy
+from paddock.daemon.sandboxes.restore import Restore
+from paddock.daemon.sandboxes.running import LIVE, RunningSandboxes, destroy
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Activity
@@ -41,10 +41,10 @@ class Recovery(Component):
     def __init__(
         self,
         context: Context,
-        live: Live,
-        remains: Remains,
+        running: RunningSandboxes,
+        cleanup: Cleanup,
         snapshots: Snapshots,
-        restoring: Restoring,
+        restore: Restore,
         workspaces: Workspaces,
         repositories: Repositories,
         policies: Policies,
@@ -53,8 +53,8 @@ class Recovery(Component):
         period_seconds: float,
     ) -> None:
         super().__init__(context)
-        self._live, self._remains, self._snapshots = live, remains, snapshots
-        self._restoring, self._workspaces, self._repositories = restoring, workspaces, repositories
+        self._running, self._cleanup, self._snapshots = running, cleanup, snapshots
+        self._restore, self._workspaces, self._repositories = restore, workspaces, repositories
         self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
 
     async def recover(self) -> None:
@@ -64,7 +64,7 @@ class Recovery(Component):
         await self._try("pauses", self._pauses)
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._workspaces.recover)
-        await self._try("workshops", self._repositories.workshops.recover)
+        await self._try("workshops", self._repositories.utilities.recover)
         await self._try("bases", self._repositories.bases.recover)
         await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._repositories.directory))
 
@@ -81,7 +81,7 @@ class Recovery(Component):
         # This daemon, too, can undo nothing on a full disk.
         await self._try("snapshots", self._snapshots.recover)
         await self._try("workspaces", self._workspaces.put_right)
-        await self._live.check_all(self._store.list())
+        await self._running.check_all(self._store.list())
         await self._garbage.sweep()
         self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
         self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
@@ -95,24 +95,24 @@ class Recovery(Component):
             living = None if backend is None else await self._living(backend)
             if backend is None or living is None:
                 continue
-            rows, workshops = {row.id: row for row in self._store.list()}, self._repositories.workshops.living()
+            rows, utilities = {row.id: row for row in self._store.list()}, self._repositories.utilities.living()
             work: list[Awaitable[None]] = []
             adopted: list[Row] = []
-            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - workshops:
+            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - utilities:
                 row, lives = rows.get(id), living.get(id, _GONE) is None
                 if row is not None and (row.sandbox.backend != backend.name or _has_begun(row, before.get(id))):
                     continue  # what carries for it, perhaps
                 if not self._lanes.is_free(id):
                     continue
-                if row is None or row.asleep or row.state not in LIVE:
-                    work.append(self._try(id, partial(self._agree, id, row, backend, lives)))
-                elif lives and self._live.get(row) is None:
+                if row is None or row.hibernated or row.state not in LIVE:
+                    work.append(self._try(id, partial(self._send_deadline, id, row, backend, lives)))
+                elif lives and self._running.get(row) is None:
                     adopted.append(row)
             if adopted:
                 self._tasks.start(self._adopt(adopted), name="adopt ahead")
             await asyncio.gather(*work)
 
-    async def _agree(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
+    async def _send_deadline(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
         """Finish or undo what is not recorded as running. `was`: its row when the backend was asked."""
         async with self._lanes.exclusive(id):
             row = self._store.get(id)
@@ -123,9 +123,9 @@ class Recovery(Component):
                 await destroy(backend, id)  # the backend keeps an end until it is told to forget it
             elif was.state is State.CREATING:
                 await destroy(backend, id)
-                await self._remains.settle(row, None)
+                await self._cleanup.finalize(row, None)
             elif was.state is State.RESTORING:
-                await self._restoring.settled(row)
+                await self._restore.complete(row)
             elif lives:
                 await destroy(backend, id)
 
@@ -136,17 +136,17 @@ class Recovery(Component):
         async def some() -> None:
             for row in left:
                 with suppress(PaddockError, OSError):  # the first use is told
-                    await self._live.hold(row)
+                    await self._running.get_or_adopt(row)
 
         await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
     async def _pauses(self) -> None:
         """A daemon that died may not have recorded that a sandbox stands still, or goes on."""
-        for row in await self._live.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
+        for row in await self._running.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
                 # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
-                await self._live.resume(now, await self._live.hold(now))
+                await self._running.resume(now, await self._running.get_or_adopt(now))
 
     def _asked(self) -> list[Backend]:
         """Backends that rows name, and that work."""
@@ -174,5 +174,5 @@ class Recovery(Component):
 
 def _has_begun(row: Row, before: Row | None) -> bool:
     """Whether it was made, made again, or woken from disk since `before` was read."""
-    seen = (row.state, row.asleep, row.incarnation)
-    return before is None or (before.state, before.asleep, before.incarnation) != seen
+    seen = (row.state, row.hibernated, row.incarnation)
+    return before is None or (before.state, before.hibernated, before.incarnation) != seen

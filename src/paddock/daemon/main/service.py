@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.daemon.access.approvals import Approvals
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies
-from paddock.daemon.access.secrets import Leases, Secrets
+from paddock.daemon.access.secrets import SecretBindings, Secrets
 from paddock.daemon.backends import Backends
 from paddock.daemon.clock import Clock
-from paddock.daemon.context import Context, Gate, table
-from paddock.daemon.sandboxes.cleanup import Remains
-from paddock.daemon.sandboxes.create import Making
+from paddock.daemon.context import Authorizer, Context, table
+from paddock.daemon.sandboxes.cleanup import Cleanup
+from paddock.daemon.sandboxes.create import Creation
 from paddock.daemon.sandboxes.execs import Execs
 from paddock.daemon.sandboxes.files import Files
-from paddock.daemon.sandboxes.images import ImageRoom
+from paddock.daemon.sandboxes.images import ImageHandlers
 from paddock.daemon.sandboxes.nested import Nested
-from paddock.daemon.sandboxes.restore import Restoring
-from paddock.daemon.sandboxes.running import LIVE, Live
+from paddock.daemon.sandboxes.restore import Restore
+from paddock.daemon.sandboxes.running import LIVE, RunningSandboxes
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Store
-from paddock.daemon.store.references import Needs
+from paddock.daemon.store.references import TreeReferences
 from paddock.daemon.tasks import Activity, Tasks
 from paddock.daemon.upkeep.evidence import Evidence
 from paddock.daemon.upkeep.garbage import Storage
@@ -76,7 +76,7 @@ class Service:
         config: Config = Config(),  # noqa: B008 (a frozen value)
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         credentials: CredentialSource | None = None,
-        doors: Callable[[Context, Leases, Approvals], Doors] = Doors,
+        gateways: Callable[[Context, SecretBindings, Approvals], Gateways] = Gateways,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -85,7 +85,7 @@ class Service:
         self._store = store or Store(state_dir / DATABASE, clock)
         self._backends = Backends(backends, config.level)
         self._tasks = Tasks(self._task_failed)
-        self._gate = Gate(policy, self._audit)
+        self._authorizer = Authorizer(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
         context = Context(
@@ -101,41 +101,48 @@ class Service:
             images=images,
             credentials=credentials,
             perform=self.perform,
-            needs=Needs(self._store),
+            references=TreeReferences(self._store),
         )
         # Each after those that it calls.
         self.secrets = Secrets(context)
-        leases = self.leases = Leases(context, self.secrets)
+        bindings = self.bindings = SecretBindings(context, self.secrets)
         approvals = self.approvals = Approvals(context)
-        self.doors = doors(context, leases, approvals)
-        policies = self.policies = Policies(context, self.doors, leases, approvals)
+        self.gateways = gateways(context, bindings, approvals)
+        policies = self.policies = Policies(context, self.gateways, bindings, approvals)
         snapshots = self.snapshots = Snapshots(context, policies)
-        remains = Remains(context, self.doors, snapshots)
+        cleanup = Cleanup(context, self.gateways, snapshots)
         nested = Nested(context)
-        live = self.live = Live(context, remains, leases, nested)
-        restoring = Restoring(context, live, snapshots, self.doors, policies, leases)
+        running = self.running = RunningSandboxes(context, cleanup, bindings, nested)
+        restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
         repositories = self.repositories = Repositories(context)
-        spaces = self.workspaces = Workspaces(context, live, repositories, policies)
-        sandboxes = self.sandboxes = Sandboxes(context, live, snapshots, policies, restoring, self.doors)
-        making = self.making = Making(context, sandboxes, live, self.doors, leases, snapshots, policies, nested, spaces)
-        execs = self.execs = Execs(context, sandboxes, live, remains, leases, policies)
-        files = Files(sandboxes, live, policies)
+        spaces = self.workspaces = Workspaces(context, running, repositories, policies)
+        sandboxes = self.sandboxes = Sandboxes(context, running, snapshots, policies, restore, self.gateways)
+        creation = self.creation = Creation(
+            context, sandboxes, running, self.gateways, bindings, snapshots, policies, nested, spaces
+        )
+        execs = self.execs = Execs(context, sandboxes, running, cleanup, bindings, policies)
+        files = Files(sandboxes, running, policies)
         self.evidence = Evidence(state_dir, self._audit, clock, config)
-        image_room = ImageRoom(context)
-        reports = Reports(context, sandboxes, self.evidence, image_room)
+        image_handlers = ImageHandlers(context)
+        reports = Reports(context, sandboxes, self.evidence, image_handlers)
         mount_results = MountResults(context, sandboxes, snapshots)
-        sources = Sources(sandboxes, snapshots, spaces, repositories.workshops)
+        sources = Sources(sandboxes, snapshots, spaces, repositories.utilities)
         artifacts = ArtifactResults(context, sources)
         results = WorkspaceResults(context, sources, repositories, policies)
-        collectors = (image_room.candidates, repositories.bases.candidates, repositories.candidates, spaces.candidates)
-        self.storage = Storage(context, remains, collectors)
+        collectors = (
+            image_handlers.candidates,
+            repositories.bases.candidates,
+            repositories.candidates,
+            spaces.candidates,
+        )
+        self.storage = Storage(context, cleanup, collectors)
         self.garbage = self.storage.garbage
         self.recovery = Recovery(
             context,
-            live,
-            remains,
+            running,
+            cleanup,
             snapshots,
-            restoring,
+            restore,
             spaces,
             repositories,
             policies,
@@ -143,12 +150,12 @@ class Service:
             execs,
             period_seconds,
         )
-        of_sandboxes = (sandboxes, snapshots, making, execs, files)
+        of_sandboxes = (sandboxes, snapshots, creation, execs, files)
         of_work = (repositories, spaces, mount_results, artifacts, results)
-        of_access = (self.secrets, leases, approvals)
-        of_the_machine = (image_room, reports, self.evidence, self.garbage, self.storage)
+        of_access = (self.secrets, bindings, approvals)
+        of_the_machine = (image_handlers, reports, self.evidence, self.garbage, self.storage)
         self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
-        self._audit.hide = leases.without_values
+        self._audit.hide = bindings.without_values
         self.activity = Activity(self._store.any_lives)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
@@ -162,12 +169,12 @@ class Service:
         self._performers.add(task)
         self.activity.note()
         try:
-            with self._gate.open(principal, action) as entry:
+            with self._authorizer.open(principal, action) as op:
                 try:
                     handler = self.handlers.get(type(action))
                     if handler is None:
                         raise InternalError(f"there is no handler for {action.TAG!r}")
-                    return cast("R", await handler(action, entry))
+                    return cast("R", await handler(action, op))
                 except (OSError, RuntimeError) as error:
                     exhausted = exhaustion(error)
                     if exhausted is None:
@@ -209,8 +216,8 @@ class Service:
 
     async def _resume_network(self) -> None:
         """See to the network access of sandboxes that live since before this daemon."""
-        living = [row for row in self._store.list() if row.state in LIVE and not row.asleep]
-        self.doors.resume(
+        living = [row for row in self._store.list() if row.state in LIVE and not row.hibernated]
+        self.gateways.resume(
             [(row, await self.policies.of(row.sandbox.policy)) for row in living if row.sandbox.policy is not None],
             without=[row for row in living if row.sandbox.policy is None],
         )
@@ -241,11 +248,11 @@ class Service:
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
             closing.push_async_callback(self._close_backends)
-            closing.callback(self._gate.abandon)
-            closing.callback(self.doors.aclose)
-            closing.push_async_callback(self.live.aclose)  # what has come to life since
+            closing.callback(self._authorizer.abandon)
+            closing.callback(self.gateways.aclose)
+            closing.push_async_callback(self.running.aclose)  # what has come to life since
             closing.push_async_callback(self._tasks.aclose)
-            closing.push_async_callback(self.live.aclose)
+            closing.push_async_callback(self.running.aclose)
 
     async def _close_backends(self) -> None:
         """All that are loaded by now: work that was ended before may have loaded more."""

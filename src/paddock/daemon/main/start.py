@@ -83,7 +83,7 @@ class Daemon:
     def __init__(self, state_dir: Path, lock: int, watchdog: Watchdog) -> None:
         self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
         self._principal = Principal(f"local:{os.getuid()}")
-        self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
+        self._instance, self._start, self._boot = os.urandom(8).hex(), time.time(), boot_id()
         self._code = Code(state_dir / FILE)
         self._files = SessionFiles(state_dir / SESSIONS)
         self._ends_own = self._closing = False
@@ -161,9 +161,9 @@ class Daemon:
         # Of those that no file names the daemon before had no time to note whose they are.
         unclaimed = there.difference(*(row.sandboxes for row in rows))
         if unclaimed:
-            asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_unclaimed, unclaimed)
+            asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_orphans, unclaimed)
 
-    def _end_unclaimed(self, sandboxes: set[SandboxId]) -> None:
+    def _end_orphans(self, sandboxes: set[SandboxId]) -> None:
         if not self._closing:
             self._begin(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
 
@@ -283,7 +283,7 @@ class Daemon:
                     pid=os.getpid(),
                     version=__version__,
                     instance=self._instance,
-                    started_at=self._started,
+                    started_at=self._start,
                     state_dir=str(self._state_dir),
                     sessions=sum(one.pid != session.pid for one in self._listener.sessions.values()),
                     requests=len(self._listener.tasks) - 1,

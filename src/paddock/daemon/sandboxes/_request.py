@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paddock.policy.network import Snapshot
 
 
-class Birth(msgspec.Struct, frozen=True):
+class CreateRequest(msgspec.Struct, frozen=True):
     """A sandbox that is to be: its row says `creating`."""
 
     row: Row

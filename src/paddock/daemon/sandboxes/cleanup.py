@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from paddock.backends._base import Ending
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
@@ -19,20 +19,20 @@ from paddock.supervisor.layout import OUTPUTS
 from .snapshots import Snapshots
 
 
-class Remains(Component):
-    def __init__(self, context: Context, doors: Doors, snapshots: Snapshots) -> None:
+class Cleanup(Component):
+    def __init__(self, context: Context, gateways: Gateways, snapshots: Snapshots) -> None:
         super().__init__(context)
-        self._doors, self._snapshots = doors, snapshots
+        self._gateways, self._snapshots = gateways, snapshots
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
-        self._told: set[str] = set()
+        self._audited: set[str] = set()
         """Those of whose end the audit log tells already, and that could not be recorded."""
 
-    async def settle(self, row: Row, ending: Ending | None, *, told: bool = False) -> Row:
-        """Record that a sandbox has ended, and bury it. What was settled before stays as it is.
+    async def finalize(self, row: Row, ending: Ending | None, *, audited: bool = False) -> Row:
+        """Record that a sandbox has ended, and clean up after it. An end that is recorded already stays.
 
-        Without an Ending, the backend has no trace of it: what the clock says is then all there is to say. `told`: the
+        Without an Ending, the backend has no trace of it, and only the clock says anything. `audited`: the
         audit log has the end already.
         """
         now = self._store.get(row.id) or row
@@ -40,18 +40,18 @@ class Remains(Component):
             row = now  # somebody else was there first
         else:
             state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
-            if not told and row.id not in self._told and row.id not in self._unrecorded:
+            if not audited and row.id not in self._audited and row.id not in self._unrecorded:
                 self._audit.event(
                     "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
                 )
-                self._told.add(row.id)
+                self._audited.add(row.id)
             try:
                 row = self._record(row, state, limit, reason)
             except InvalidStateError:
-                self._told.discard(row.id)
+                self._audited.discard(row.id)
                 return now  # it was made again since `row` was read
-            self._told.discard(row.id)
-        await self.bury(row)
+            self._audited.discard(row.id)
+        await self.clean_up(row)
         return row
 
     def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
@@ -71,15 +71,15 @@ class Remains(Component):
         self._unrecorded.pop(row.id, None)
         return ended
 
-    async def bury(self, row: Row) -> None:
-        """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
+    async def clean_up(self, row: Row) -> None:
+        """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent."""
         if row.sandbox.policy is not None:
-            await self._doors.close(row)
+            await self._gateways.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
         await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
-            await self._snapshots.forget_sleep(row.id)
+            await self._snapshots.discard_hibernation(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
@@ -90,13 +90,13 @@ class Remains(Component):
         self.remove_outputs(row.id)
 
     def overdue(self, row: Row) -> bool:
-        """Of one that sleeps on disk, where nobody else keeps its time."""
+        """Tell whether the time of a hibernated sandbox is over: only its row keeps it."""
         if row.boot_id != boot_id():
             return self._clock.wall() >= row.sandbox.expires_at
         return self._clock.boottime() >= row.deadline
 
     def remove_outputs(self, id: str) -> None:
-        """A flat directory of files, if there is one."""
+        """Delete the outputs of a sandbox: a flat directory of files, if there is one."""
         folder = f"{self.outputs}/{id}"
         try:
             with os.scandir(folder) as files:
@@ -119,7 +119,7 @@ class Remains(Component):
 
 
 def died(sandbox: Sandbox) -> SandboxDiedError:
-    """The error that says when and why."""
+    """Return the error that says when and why the sandbox ended."""
     limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
     when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
     if sandbox.spec.workspace is not None:
@@ -141,8 +141,8 @@ def died(sandbox: Sandbox) -> SandboxDiedError:
     )
 
 
-def words(error: BaseException) -> str:
-    """What a row says about a failure."""
+def message_of(error: BaseException) -> str:
+    """Return the text that a row keeps of a failure."""
     if isinstance(error, PaddockError):
         return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -139,25 +139,25 @@ class Outliving:
 
     def __init__(self, handle: Command, timeout_seconds: float | None, then: Callable[[], None]) -> None:
         self._handle, self._timeout, self._then = handle, timeout_seconds, then
-        self._keeping: asyncio.Task[None] | None = None
+        self._archiver: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._begin)
 
     async def over(self) -> bool:
         """The command has ended. Whether `then` has been called, or else never will be."""
         self._timer.cancel()
-        if self._keeping is None:
+        if self._archiver is None:
             return False
-        await self._keeping
+        await self._archiver
         return True
 
     def stop(self) -> None:
         """Whatever becomes of the command."""
         self._timer.cancel()
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._archiver is not None:
+            self._archiver.cancel()
 
     def _begin(self) -> None:
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+        self._archiver = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
         try:

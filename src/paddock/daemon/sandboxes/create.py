@@ -15,14 +15,14 @@ import msgspec
 from paddock import model
 from paddock.backends._base import FROZEN, Backend, Instance
 from paddock.backends._threads import in_its_own_thread
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
-from paddock.daemon.access.secrets import Leases
+from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import boot_id
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.lanes import Hold
 from paddock.daemon.store.database import Key, Row
-from paddock.daemon.store.trees import WorkspaceTree, copied
+from paddock.daemon.store.trees import WorkspaceTree, own_copy
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
     AlreadyExistsError,
@@ -35,11 +35,11 @@ from paddock.errors import (
 from paddock.model import Sandbox, SandboxId, SandboxSpec, State, Template, is_image, mint, replace
 
 from . import _copies, validate
-from ._request import Birth
-from .cleanup import words
-from .images import getting
+from ._request import CreateRequest
+from .cleanup import message_of
+from .images import use_image
 from .nested import Nested
-from .running import Live, end
+from .running import RunningSandboxes, end
 from .snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -55,34 +55,34 @@ _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 class WorkspaceMounts(Protocol):
     """Which sandbox writes which workspace."""
 
-    def holding(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]: ...
+    def reserve(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]: ...
 
-    def take(self, row: Row) -> None: ...
+    def assign(self, row: Row) -> None: ...
 
 
-class Making(Component):
+class Creation(Component):
     def __init__(
         self,
         context: Context,
         sandboxes: Sandboxes,
-        live: Live,
-        doors: Doors,
-        leases: Leases,
+        running: RunningSandboxes,
+        gateways: Gateways,
+        bindings: SecretBindings,
         snapshots: Snapshots,
         policies: Policies,
         nested: Nested,
         workspaces: WorkspaceMounts,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._live, self._doors, self._leases = sandboxes, live, doors, leases
+        self._sandboxes, self._running, self._gateways, self._bindings = sandboxes, running, gateways, bindings
         self._snapshots, self._policies = snapshots, policies
         self._nested, self._workspaces = nested, workspaces
         self._boot = boot_id()
         self._built: set[str] = set()
 
     @handles(model.CreateSandbox)
-    async def create(self, action: model.CreateSandbox, entry: Entry) -> Sandbox:
-        spec, owner = action.spec, entry.principal.id
+    async def create(self, action: model.CreateSandbox, op: Operation) -> Sandbox:
+        spec, owner = action.spec, op.principal.id
         validate.check_spec(spec)
         key = self._key(action)
         source, policy, workspace = None, None, None
@@ -93,8 +93,8 @@ class Making(Component):
                 source = self._snapshots.find(spec.snapshot, owner)
                 template, spec = source.template, await self._snapshots.spec_from(source, spec)
             backend = self._backends.choose(spec.level)
-            for need in validate.needs(spec, source):
-                backend.capabilities.require(need, backend.name)
+            for capability in validate.required_capabilities(spec, source):
+                backend.capabilities.require(capability, backend.name)
             if source is not None:
                 if backend.capabilities.memory and spec.limits == model.Limits():  # what has memory has a size
                     spec = replace(spec, limits=source.snapshot.spec.limits)
@@ -105,12 +105,12 @@ class Making(Component):
                 policy = await self._policies.keep(spec.policy)
             elif source is not None and source.snapshot.policy is not None:
                 policy = await self._policies.of(source.snapshot.policy)
-            outer = self._nested.outer(entry.principal)
+            outer = self._nested.outer(op.principal)
             if outer is not None:
                 self._nested.check(outer, spec, 1)
             if spec.workspace is not None:
-                workspace = await holds.enter_async_context(self._workspaces.holding(spec.workspace, owner))
-            birth = self._birth(
+                workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
+            request = self._request_for(
                 spec,
                 template,
                 backend,
@@ -128,12 +128,12 @@ class Making(Component):
                 if full is not None:
                     raise full
                 if workspace is not None:
-                    self._workspaces.take(row)
+                    self._workspaces.assign(row)
 
-            with self._with_spare(birth) as (birth, there):
-                row = birth.row
+            with self._with_spare(request) as (request, there):
+                row = request.row
                 known = self._store.add(row, key, also=None if workspace is full is None else also)
-        entry.sandbox = row.id if known is None else known.id
+        op.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
             return await self._made_before(known.id, key.digest == known.digest)
@@ -155,30 +155,30 @@ class Making(Component):
             # An outcome that cannot be recorded undoes the sandbox as well.
             named = {} if policy is None else {"policy": policy.revision}
             made = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
-            entry.done({**made, **named})
+            op.done({**made, **named})
 
-        async with self._sandboxes.told(row):
-            (running,) = await self._bear((birth,), fill, recorded)
+        async with self._sandboxes.explain_death(row):
+            (running,) = await self._start((request,), fill, recorded)
         return running.sandbox
 
     @contextmanager
-    def _with_spare(self, birth: Birth) -> Generator[tuple[Birth, bool]]:
+    def _with_spare(self, request: CreateRequest) -> Generator[tuple[CreateRequest, bool]]:
         """Give the sandbox the id of a complete spare, if there is one, and say so. Without a row it stays a spare."""
-        spares = birth.backend.spares
-        id = None if spares is None else spares.take(birth.plan(self._config.retention_seconds))
+        spares = request.backend.spares
+        id = None if spares is None else spares.take(request.plan(self._config.retention_seconds))
         if spares is None or id is None:
-            yield birth, False
+            yield request, False
             return
-        row = birth.row
+        row = request.row
         try:
-            yield replace(birth, row=replace(row, sandbox=replace(row.sandbox, id=id))), True
+            yield replace(request, row=replace(row, sandbox=replace(row.sandbox, id=id))), True
         finally:
             if self._store.get(id) is None:
                 spares.give_back(id)
 
     @handles(model.ForkSandbox)
-    async def fork(self, action: model.ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
-        parent, held = await self._sandboxes.reach(action.sandbox, entry)
+    async def fork(self, action: model.ForkSandbox, op: Operation) -> tuple[Sandbox, ...]:
+        parent, held = await self._sandboxes.reach(action.sandbox, op)
         validate.check_count(action.count, MOST_FORKS)
         held.backend.capabilities.require("freeze", held.backend.name)
         of, template = parent.sandbox, held.instance.template
@@ -188,13 +188,13 @@ class Making(Component):
         spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
         policy = None if of.policy is None else await self._policies.of(of.policy)
         protect = () if policy is None else protected(policy.document, template)
-        outer, owner = self._nested.outer(entry.principal), of.owner
+        outer, owner = self._nested.outer(op.principal), of.owner
         if outer is not None:  # children of one have no network
-            spec, owner, policy = self._nested.of_fork(outer, spec, action.count), entry.principal.id, None
+            spec, owner, policy = self._nested.of_fork(outer, spec, action.count), op.principal.id, None
         if (full := self._full(spec, action.count)) is not None:
             raise full
-        births = [
-            self._birth(
+        requests = [
+            self._request_for(
                 spec,
                 template,
                 held.backend,
@@ -207,7 +207,7 @@ class Making(Component):
             )
             for _ in range(action.count)
         ]
-        rows = [birth.row for birth in births]
+        rows = [request.row for request in requests]
         for row in rows:
             self._store.add(row)
         limit = spec.limits.disk_mib << 20
@@ -215,7 +215,7 @@ class Making(Component):
         async def fill() -> None:
             pool, (first, *others) = self._pool(), rows
             copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
-            async with self._sandboxes.alone(parent.id, entry) as (_, held):
+            async with self._sandboxes.exclusive(parent.id, op) as (_, held):
                 await self._snapshots.copy(held, copies)
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
             await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
@@ -226,9 +226,9 @@ class Making(Component):
                 raise InvalidStateError(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
 
         def recorded() -> None:
-            entry.done({"children": [row.id for row in rows]})
+            op.done({"children": [row.id for row in rows]})
 
-        return tuple(row.sandbox for row in await self._bear(births, fill, recorded, check=check))
+        return tuple(row.sandbox for row in await self._start(requests, fill, recorded, check=check))
 
     def _full(self, spec: SandboxSpec, count: int) -> ResourceExhaustedError | None:
         """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
@@ -244,7 +244,7 @@ class Making(Component):
                 )
         return None
 
-    def _birth(
+    def _request_for(
         self,
         spec: SandboxSpec,
         template: Template,
@@ -257,7 +257,7 @@ class Making(Component):
         policy: Snapshot | None,
         protect: tuple[str, ...],
         inherits: bool,
-    ) -> Birth:
+    ) -> CreateRequest:
         """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
         now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
         sandbox = Sandbox(
@@ -273,9 +273,9 @@ class Making(Component):
             origin=origin,
             policy=None if policy is None else policy.revision,
         )
-        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or copied(copy_of, id)
+        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or own_copy(copy_of, id)
         row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
-        return Birth(row, template, backend, policy, protect, inherits)
+        return CreateRequest(row, template, backend, policy, protect, inherits)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it."""
@@ -288,7 +288,7 @@ class Making(Component):
         if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
             reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
             raise InvalidStateError(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
-        return (await self._live.check(row)).sandbox
+        return (await self._running.check(row)).sandbox
 
     def _check_layers(self, mounts: tuple[model.Mount, ...]) -> None:
         pool = self._pool()
@@ -307,7 +307,7 @@ class Making(Component):
     async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
             if is_image(name):  # which is looked for again each time
-                return (await holds.enter_async_context(getting(self._context, name))).template
+                return (await holds.enter_async_context(use_image(self._context, name))).template
             if name in self._built:
                 return self._templates().get(name)  # a look-up from now on
             # Whatever it takes: what makes one keeps no thread from the others.
@@ -324,9 +324,9 @@ class Making(Component):
         self._built.add(name)
         return template
 
-    async def _bear(
+    async def _start(
         self,
-        births: Sequence[Birth],
+        requests: Sequence[CreateRequest],
         fill: Callable[[], Awaitable[None]],
         recorded: Callable[[], None],
         *,
@@ -336,66 +336,66 @@ class Making(Component):
         may refuse, and then they have never been. To be called before the first await after the rows were written."""
         instances: dict[SandboxId, Instance] = {}
 
-        async def create(birth: Birth) -> None:
-            plan = birth.plan(self._config.retention_seconds)
-            plan = plan if birth.policy is None else self._leases.furnished(plan)
-            instances[birth.row.id] = await birth.backend.create(plan)
+        async def create(request: CreateRequest) -> None:
+            plan = request.plan(self._config.retention_seconds)
+            plan = plan if request.policy is None else self._bindings.with_placeholders(plan)
+            instances[request.row.id] = await request.backend.create(plan)
 
         async with AsyncExitStack() as lanes:
-            holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
+            holds = [await lanes.enter_async_context(self._lanes.exclusive(request.row.id)) for request in requests]
             try:
-                if (policy := births[0].policy) is not None:  # all that begin together have one
-                    origin = births[0].row.sandbox.origin if births[0].inherits else None
-                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets, origin)
+                if (policy := requests[0].policy) is not None:  # all that begin together have one
+                    origin = requests[0].row.sandbox.origin if requests[0].inherits else None
+                    await self._bindings.prepare([request.row for request in requests], policy.document.secrets, origin)
                 await fill()
-                if len(births) == 1:
-                    await create(births[0])
+                if len(requests) == 1:
+                    await create(requests[0])
                 else:
-                    for result in await asyncio.gather(*map(create, births), return_exceptions=True):
+                    for result in await asyncio.gather(*map(create, requests), return_exceptions=True):
                         if result is not None:
                             raise result
-                for birth in births:
-                    if birth.row.sandbox.spec.nested:
-                        await Nested.furnish(instances[birth.row.id])
-                    if birth.policy is not None:
-                        await self._doors.open(birth.row, birth.policy)
+                for request in requests:
+                    if request.row.sandbox.spec.nested:
+                        await Nested.install(instances[request.row.id])
+                    if request.policy is not None:
+                        await self._gateways.open(request.row, request.policy)
                 check()
-                with self._store.writing() if len(births) > 1 else nullcontext():  # a death leaves all or none
-                    running = tuple(self._store.move(birth.row, State.RUNNING) for birth in births)
+                with self._store.writing() if len(requests) > 1 else nullcontext():  # a death leaves all or none
+                    running = tuple(self._store.move(request.row, State.RUNNING) for request in requests)
                 recorded()
-                for row, birth in zip(running, births, strict=True):
-                    self._live.admit(row, birth.backend, instances[row.id])
+                for row, request in zip(running, requests, strict=True):
+                    self._running.admit(row, request.backend, instances[row.id])
             except BaseException as error:
-                undo = self._undo(births, instances, holds, error)
-                await self._tasks.complete(undo, name=f"create {births[0].row.id}")
+                undo = self._undo(requests, instances, holds, error)
+                await self._tasks.complete(undo, name=f"create {requests[0].row.id}")
                 raise
         return running
 
     async def _undo(
         self,
-        births: Sequence[Birth],
+        requests: Sequence[CreateRequest],
         instances: Mapping[SandboxId, Instance],
         holds: Sequence[Hold],
         error: BaseException,
     ) -> None:
         """Take back all that was begun. A step that fails stops no other, and a sweep finds what it leaves."""
-        for birth, hold in zip(births, holds, strict=True):
-            row, instance = birth.row, instances.get(birth.row.id)
+        for request, hold in zip(requests, holds, strict=True):
+            row, instance = request.row, instances.get(request.row.id)
             steps: list[Callable[[], Awaitable[None]]] = []
             if instance is not None:
-                if birth.policy is not None:
-                    steps.append(partial(self._doors.close, row))
-                steps += [partial(end, instance), partial(birth.backend.forget, row.id)]
+                if request.policy is not None:
+                    steps.append(partial(self._gateways.close, row))
+                steps += [partial(end, instance), partial(request.backend.forget, row.id)]
             steps += [partial(self._delete, tree) for tree in row.own_trees]
             for step in steps:
                 try:
                     await step()
                 except Exception as another:
-                    error.add_note(f"and undoing it failed: {words(another)}")
-            self._leases.drop(row.id)
+                    error.add_note(f"and undoing it failed: {message_of(another)}")
+            self._bindings.drop(row.id)
             if not hold.overtaken:  # else the kill records it
                 try:
-                    self._store.move(row, State.FAILED, reason=words(error), release_key=True)
+                    self._store.move(row, State.FAILED, reason=message_of(error), release_key=True)
                 except PaddockError as another:
                     error.add_note(f"and this could not be recorded: {another}")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from paddock.backends._base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
-from paddock.daemon.access.secrets import Leases
+from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import start_time
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
 from paddock.errors import (
@@ -49,10 +49,10 @@ from paddock.model import (
 )
 
 from . import validate
-from .cleanup import Remains
+from .cleanup import Cleanup
 from .collect import Capture, Collector, Outliving, finish, kept, redacting
-from .instance import Held
-from .running import LIVE, Live
+from .instance import RunningSandbox
+from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
 from .streams import Inbound, Outbound, Record
 
@@ -62,32 +62,38 @@ if TYPE_CHECKING:
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
-_CLAIM_SECONDS = 10.0
+_ORPHAN_SECONDS = 10.0
 """Between two looks at whose callers have died."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
-_WORDS = (
+_MESSAGES = (
     (b"Too many open files", Limit.OPEN_FILES),
     (b"File too large", Limit.DISK),
     (b"Disk quota exceeded", Limit.DISK),
 )
 
 
-class Started(NamedTuple):
+class StartedCommand(NamedTuple):
     """A command in the guest's table. `before`: how often each limit had been exceeded until then."""
 
     row: Row
-    held: Held
+    held: RunningSandbox
     before: Mapping[Limit, int]
     handle: Command
 
 
 class Execs(Component):
     def __init__(
-        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, policies: Policies
+        self,
+        context: Context,
+        sandboxes: Sandboxes,
+        running: RunningSandboxes,
+        cleanup: Cleanup,
+        bindings: SecretBindings,
+        policies: Policies,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._live, self._remains = sandboxes, live, remains
-        self._leases, self._policies = leases, policies
+        self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
+        self._bindings, self._policies = bindings, policies
         self._kept: dict[ExecId, Kept] = {}
         """Commands of an earlier daemon, whose callers may ask again for what became of them."""
         self.leaves = False
@@ -98,17 +104,17 @@ class Execs(Component):
         for backend in backends:
             self._kept.update(await backend.kept())
         if self._kept:
-            self._tasks.start(self._end_unclaimed(), name="end commands whose callers have gone")
+            self._tasks.start(self._end_orphans(), name="end commands whose callers have gone")
 
     def keeps(self, id: str) -> bool:
         return id in self._kept
 
-    async def _end_unclaimed(self) -> None:
+    async def _end_orphans(self) -> None:
         """A program that lives may ask for its command whenever it next looks at it."""
         while self._kept:
-            await asyncio.sleep(_CLAIM_SECONDS)
+            await asyncio.sleep(_ORPHAN_SECONDS)
             for id, (sandbox, owner) in tuple(self._kept.items()):
-                if not _lives(owner):
+                if not _owner_lives(owner):
                     self._kept.pop(id, None)
                     with contextlib.suppress(PaddockError, OSError):
                         await self._end(id, sandbox)
@@ -116,23 +122,23 @@ class Execs(Component):
     async def _end(self, id: ExecId, sandbox: SandboxId) -> None:
         row = self._store.get(sandbox)
         if row is not None and row.state in LIVE:
-            held = await self._live.hold(row)
+            held = await self._running.get_or_adopt(row)
             await (await held.instance.take_up(id)).aclose()
 
     @handles(RunExec)
-    async def run(self, action: RunExec, entry: Entry) -> ExecResult:
+    async def run(self, action: RunExec, op: Operation) -> ExecResult:
         validate.check_run(action)
         id, turn = _id(action), Turn()
-        entry.at_the_end(turn.give)
+        op.on_end(turn.give)
         try:
             if self._kept.pop(id, None) is None:
-                started = await self._started(action, id, entry, turn)
+                started = await self._start(action, id, op, turn)
             else:
-                started = await self._again(action.sandbox, id, entry, is_kept=True)
+                started = await self._reattach(action.sandbox, id, op, is_kept=True)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
-            return _unstarted(id, error, entry)
+            return _not_started(id, error, op)
         row, held, _, handle = started
-        spool = f"{self._remains.outputs}/{row.id}/{id}"
+        spool = f"{self._cleanup.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
         collector = Collector(
@@ -141,104 +147,104 @@ class Execs(Component):
             err,
             input=action.input,
             most_bytes=held.limits.output_mib << 20,
-            redaction=self._leases.redaction(row.id),
+            redaction=self._bindings.redaction(row.id),
             stillness=held.instance.stillness,
         )
-        told = held.tell_of_pauses()
+        stop_telling = held.tell_of_pauses()
         try:
             try:
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
-                told()
+                stop_telling()
                 await (handle.leave() if self.leaves else handle.aclose())
-            status = await _attributed(self._live, started, status, err.ending() or out.ending())
+            status = await _with_limit(self._running, started, status, err.ending() or out.ending())
         except SandboxDiedError:
-            raise await self._live.dead(row) from None
+            raise await self._running.dead(row) from None
         except GuestProtocolError as error:
-            raise await self._live.disobeyed(held, error) from None
+            raise await self._running.disobeyed(held, error) from None
         finally:
             out.close()
             err.close()
         printed = {name: meter.content() for name, meter in zip(("out", "err"), collector.meters, strict=True)}
-        entry.done({"exec": id, "pid": handle.pid, "status": status, **printed})
+        op.done({"exec": id, "pid": handle.pid, "status": status, **printed})
         return ExecResult(id=id, status=status, out=out.output(), err=err.output())
 
     @handles(StartExec)
-    async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
+    async def start(self, action: StartExec, op: Operation) -> ExecHandle:
         validate.check_exec(action.spec)
         turn = Turn()
         try:
-            started = await self._started(action, _id(action), entry, turn)
+            started = await self._start(action, _id(action), op, turn)
         finally:
             turn.give()
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
         return GuardedExec(
             started,
-            self._live,
+            self._running,
             self._tasks,
-            entry,
-            self._leases.redaction(started.row.id),
+            op,
+            self._bindings.redaction(started.row.id),
             timeout_seconds=timeout_seconds,
             background=action.background,
             typed=action.spec.pty is not None,
         )
 
-    async def _again(self, sandbox: str, id: ExecId, entry: Entry, *, is_kept: bool) -> Started:
-        async with self._sandboxes.use(sandbox, entry) as (row, held):
-            before = await _counted(held)  # of what struck earlier, nobody knows whether it ran then
+    async def _reattach(self, sandbox: str, id: ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
+        async with self._sandboxes.use(sandbox, op) as (row, held):
+            before = await _hits(held)  # of what struck earlier, nobody knows whether it ran then
             found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
             try:
-                return Started(row, held, before, await found)
+                return StartedCommand(row, held, before, await found)
             except NotFoundError:
                 if not is_kept:
                     raise
                 raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
-    async def _started(self, action: RunExec | StartExec, id: ExecId, entry: Entry, turn: Turn) -> Started:
+    async def _start(self, action: RunExec | StartExec, id: ExecId, op: Operation, turn: Turn) -> StartedCommand:
         """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
-        async with self._sandboxes.use(action.sandbox, entry, turn=turn) as (row, held):
+        async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:
-                await self._policies.command(action, row, entry)
-                spec = await self._leases.in_environment(row, spec)
+                await self._policies.command(action, row, op)
+                spec = await self._bindings.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
                 spec = replace(spec, stdin=action.input is not None)
             background = isinstance(action, StartExec) and action.background
             try:
-                before = await _counted(held)
-                return Started(row, held, before, await held.instance.start(spec, id=id, background=background))
+                before = await _hits(held)
+                return StartedCommand(row, held, before, await held.instance.start(spec, id=id, background=background))
             except GuestProtocolError as error:
-                raise await self._live.disobeyed(held, error) from None
+                raise await self._running.disobeyed(held, error) from None
 
     @handles(AttachExec)
-    async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
+    async def attach(self, action: AttachExec, op: Operation) -> ExecHandle:
         is_kept = self._kept.pop(ExecId(action.exec), None) is not None
-        started = await self._again(action.sandbox, ExecId(action.exec), entry, is_kept=is_kept)
+        started = await self._reattach(action.sandbox, ExecId(action.exec), op, is_kept=is_kept)
         return GuardedExec(
             started,
-            self._live,
+            self._running,
             self._tasks,
-            entry,
-            self._leases.redaction(started.row.id),
+            op,
+            self._bindings.redaction(started.row.id),
             background=not is_kept,
             typed=True,
             taken_up=is_kept,
         )
 
     @handles(ListExecs)
-    async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
-        async with self._sandboxes.use(action.sandbox, entry) as (_, held):
+    async def list(self, action: ListExecs, op: Operation) -> tuple[ExecInfo, ...]:
+        async with self._sandboxes.use(action.sandbox, op) as (_, held):
             return await held.instance.execs()
 
     @handles(ReadOutput)
-    async def output(self, action: ReadOutput, entry: Entry) -> ByteReader:
+    async def output(self, action: ReadOutput, op: Operation) -> ByteReader:
         validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
-        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            path = f"{self._remains.outputs}/{row.id}/{action.exec}{ending}"
+        async with self._sandboxes.use(action.sandbox, op) as (row, held):
+            path = f"{self._cleanup.outputs}/{row.id}/{action.exec}{ending}"
             inner: ByteReader | None = await asyncio.to_thread(kept, path)
             try:
                 if inner is None:
@@ -249,26 +255,26 @@ class Execs(Component):
                     " no room for",
                     hint=f"paddock logs {row.id}",
                 ) from None
-        return Outbound(inner, redacting(self._leases.redaction(row.id)), Record(row, self._live, entry))
+        return Outbound(inner, redacting(self._bindings.redaction(row.id)), Record(row, self._running, op))
 
     @handles(SignalExec)
-    async def signal(self, action: SignalExec, entry: Entry) -> None:
+    async def signal(self, action: SignalExec, op: Operation) -> None:
         validate.check_signal(action.signal)
-        async with self._sandboxes.use(action.sandbox, entry) as (_, held):
+        async with self._sandboxes.use(action.sandbox, op) as (_, held):
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
 
 
-def _lives(owner: str) -> bool:
-    """Whether the process of `caller.PROCESS` does. One of another pid namespace, seen as 0, is taken to."""
+def _owner_lives(owner: str) -> bool:
+    """Tell whether the process of `caller.PROCESS` lives. One of another pid namespace, seen as 0, counts as alive."""
     pid, _, started = owner.partition(" ")
     return bool(pid) and (pid == "0" or start_time(int(pid)) == started)
 
 
-def _unstarted(id: ExecId, error: PaddockError, entry: Entry) -> ExecResult:
+def _not_started(id: ExecId, error: PaddockError, op: Operation) -> ExecResult:
     """Say it as a shell does (POSIX, 2.8.2): the program that asked for the command knows what to do with that."""
     code = 127 if isinstance(error, ProgramNotFoundError) else 126
     status, said = ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
-    entry.done({"exec": id, "status": status, "refused": error.message})
+    op.done({"exec": id, "status": status, "refused": error.message})
     return ExecResult(id=id, status=status, out=Output(), err=Output(head=said, total_bytes=len(said)))
 
 
@@ -297,10 +303,10 @@ class GuardedExec:
 
     def __init__(
         self,
-        started: Started,
-        live: Live,
+        started: StartedCommand,
+        running: RunningSandboxes,
         tasks: Tasks,
-        entry: Entry,
+        op: Operation,
         redaction: Redaction | None,
         *,
         timeout_seconds: float | None = None,
@@ -308,13 +314,13 @@ class GuardedExec:
         typed: bool,
         taken_up: bool = False,
     ) -> None:
-        self._started, self._live, self._entry = started, live, entry
+        self._start, self._running, self._op = started, running, op
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
-        inner, record = self._inner, Record(self._row, live, None)
+        inner, record = self._inner, Record(self._row, running, None)
         self.taken_up = taken_up
         """Its caller follows it already, and has begun to read."""
-        entry.defer()
+        op.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
         meters = [
@@ -322,11 +328,11 @@ class GuardedExec:
             for is_error in (False, True)
         ]
         self._meters, self._most = meters, self._held.limits.output_mib << 20
-        settled = None if background else asyncio.Event()
-        self._outlives = None if settled is None else Outliving(inner, timeout_seconds, settled.set)
-        self._settled = settled
+        drained = None if background else asyncio.Event()
+        self._outlives = None if drained is None else Outliving(inner, timeout_seconds, drained.set)
+        self._drained = drained
         self.stdout, self.stderr = (
-            None if reader is None else Outbound(reader, meter, record, after=settled)
+            None if reader is None else Outbound(reader, meter, record, after=drained)
             for reader, meter in zip((inner.stdout, inner.stderr), meters, strict=True)
         )
         waking = record.waking(digests=not typed)
@@ -337,7 +343,7 @@ class GuardedExec:
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     async def wait(self) -> ExitStatus:
-        told = self._held.tell_of_pauses()
+        stop_telling = self._held.tell_of_pauses()
         try:
             ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
@@ -345,23 +351,23 @@ class GuardedExec:
                 raise InvalidStateError("the handle was closed", hint="wait first, or attach again") from None
             raise
         finally:
-            told()
+            stop_telling()
         if isinstance(ended, SandboxDiedError):
-            raise await self._live.dead(self._row)
+            raise await self._running.dead(self._row)
         if isinstance(ended, BaseException):
             raise ended
         return ended
 
     async def signal(self, number: int) -> None:
-        await self._live.rouse(self._row)
+        await self._running.resume_for_input(self._row)
         await self._inner.signal(number)
 
     async def kill(self) -> None:
-        await self._live.rouse(self._row)
+        await self._running.resume_for_input(self._row)
         await self._inner.kill()
 
     async def resize(self, size: PtySize) -> None:
-        await self._live.rouse(self._row)
+        await self._running.resume_for_input(self._row)
         await self._inner.resize(size)
 
     async def aclose(self) -> None:
@@ -369,14 +375,14 @@ class GuardedExec:
             await self._close_inner()
             if self._recorded is not None and self._recorded != (passed := self._passed()):
                 self._recorded = passed  # it ended before all was read of what it had printed
-                self._entry.afterwards("exec.streams", passed)
+                self._op.amend("exec.streams", passed)
             return
         self._closing = True
         self._end.cancel()  # before the command is ended: whoever waits for it hears that the handle was closed
         try:
             await self._close_inner()
         except BaseException as error:
-            self._entry.failed(error)
+            self._op.failed(error)
             raise
         self._done({"let_go": self._background, "killed": not self._background})
 
@@ -384,7 +390,7 @@ class GuardedExec:
         try:
             await self._inner.aclose()
         except GuestProtocolError as error:
-            raise await self._live.disobeyed(self._held, error) from None
+            raise await self._running.disobeyed(self._held, error) from None
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Errors are its result: nobody may be waiting, and the record holds them."""
@@ -396,12 +402,12 @@ class GuardedExec:
                 self._done({"let_go": True})
             raise
         except Exception as error:
-            self._entry.failed(error)
+            self._op.failed(error)
             return error
         finally:
-            if self._outlives is not None and self._settled is not None:
+            if self._outlives is not None and self._drained is not None:
                 self._outlives.stop()
-                self._settled.set()
+                self._drained.set()
         self._done({"status": status})
         return status
 
@@ -409,16 +415,16 @@ class GuardedExec:
         try:
             status = await finish(self._inner, self._timeout, self._held.instance.stillness)
         except GuestProtocolError as error:
-            raise await self._live.disobeyed(self._held, error) from None
-        if self._outlives is not None and self._settled is not None:
+            raise await self._running.disobeyed(self._held, error) from None
+        if self._outlives is not None and self._drained is not None:
             await self._outlives.over()
-            self._settled.set()
+            self._drained.set()
             await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
             return replace(status, limit=Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:
             await self.stderr.flow.caught_up()
-        return await _attributed(self._live, self._started, status, self._meters[1].ending)
+        return await _with_limit(self._running, self._start, status, self._meters[1].ending)
 
     def _prints_too_much(self) -> bool:
         return not self._printed_too_much and sum(meter.length for meter in self._meters) > self._most
@@ -431,7 +437,7 @@ class GuardedExec:
 
     def _done(self, how: dict[str, object]) -> None:
         self._recorded = self._passed()
-        self._entry.done({**how, **self._recorded})
+        self._op.done({**how, **self._recorded})
 
     def _passed(self) -> dict[str, object]:
         """Only what the caller has read and written is known."""
@@ -441,37 +447,41 @@ class GuardedExec:
         return {"exec": self.id, "pid": self.pid, **written, **printed}
 
 
-async def _counted(held: Held) -> Mapping[Limit, int]:
-    """Count what has struck until now, for a command that is about to start. SandboxDied."""
+async def _hits(held: RunningSandbox) -> Mapping[Limit, int]:
+    """Return how often each limit was hit until now, for a command that is about to start. Raises SandboxDied."""
     strikes = held.instance.strikes()
     return (await held.instance.usage()).strikes if strikes is None else strikes
 
 
-async def _attributed(live: Live, started: Started, status: ExitStatus, error_text: bytes) -> ExitStatus:
+async def _with_limit(
+    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
+) -> ExitStatus:
     """Say which limit a command that failed has exceeded. Exit 0 costs nothing.
 
-    An earlier command's strike is never put down to it. Commands that run at the same time share what strikes
-    meanwhile: no counter says whose it was.
+    A limit that an earlier command hit is never attributed to it. Commands that run at the same time share the hits:
+    no counter says whose they were.
     """
     if status.limit is not None or status.code == 0:
         return status
     with contextlib.suppress(PaddockError, OSError):
-        return replace(status, limit=await _struck(live, started, status, error_text))
+        return replace(status, limit=await _limit_hit(running, started, status, error_text))
     return status
 
 
-async def _struck(live: Live, started: Started, status: ExitStatus, error_text: bytes) -> Limit | None:
+async def _limit_hit(
+    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
+) -> Limit | None:
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the ceiling where there is no quota
         return Limit.DISK
     held = started.held
-    usage = await live.with_disk(held, await held.instance.usage())
+    usage = await running.with_disk(held, await held.instance.usage())
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit
-    if _is_full(held, usage) and _is_full(held, await live.settled_disk(held)):
+    if _is_full(held, usage) and _is_full(held, await running.settled_disk(held)):
         return Limit.DISK
-    return next((limit for words, limit in _WORDS if words in error_text), None)
+    return next((limit for message, limit in _MESSAGES if message in error_text), None)
 
 
-def _is_full(held: Held, usage: Usage) -> bool:
+def _is_full(held: RunningSandbox, usage: Usage) -> bool:
     return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES

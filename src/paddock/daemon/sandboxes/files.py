@@ -10,13 +10,13 @@ from paddock import model
 from paddock.backends._base import Instance
 from paddock.backends._pump import Meter
 from paddock.daemon.access.policies import Policies
-from paddock.daemon.context import Entry, handles
+from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError
 from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo
 
 from . import validate
-from .running import Live
+from .running import RunningSandboxes
 from .sandboxes import Sandboxes
 from .streams import Both, Changes, Inbound, Outbound, Record
 
@@ -26,8 +26,8 @@ _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 
 
 class Files:
-    def __init__(self, sandboxes: Sandboxes, live: Live, policies: Policies) -> None:
-        self._sandboxes, self._live, self._policies = sandboxes, live, policies
+    def __init__(self, sandboxes: Sandboxes, running: RunningSandboxes, policies: Policies) -> None:
+        self._sandboxes, self._running, self._policies = sandboxes, running, policies
 
     @handles(
         model.StatFile,
@@ -40,56 +40,54 @@ class Files:
         model.FindFiles,
         model.GrepFiles,
     )
-    async def value(self, action: Action[Any], entry: Entry) -> object:
+    async def value(self, action: Action[Any], op: Operation) -> object:
         """What is answered at once."""
-        return (await self._ask(action, entry))[1]
+        return (await self._ask(action, op))[1]
 
     @handles(model.ReadFile, model.DownloadTree)
-    async def read(self, action: model.ReadFile | model.DownloadTree, entry: Entry) -> ByteReader:
-        row, inner = await self._ask(action, entry)
-        return Outbound(inner, Meter(), Record(row, self._live, entry))
+    async def read(self, action: model.ReadFile | model.DownloadTree, op: Operation) -> ByteReader:
+        row, inner = await self._ask(action, op)
+        return Outbound(inner, Meter(), Record(row, self._running, op))
 
     @handles(model.WriteFile, model.UploadTree)
-    async def write(self, action: model.WriteFile | model.UploadTree, entry: Entry) -> ByteWriter:
-        row, inner = await self._ask(action, entry)
-        record = Record(row, self._live, entry)
+    async def write(self, action: model.WriteFile | model.UploadTree, op: Operation) -> ByteWriter:
+        row, inner = await self._ask(action, op)
+        record = Record(row, self._running, op)
         return Inbound(inner, record.waking(), record)
 
     @handles(model.WatchFiles)
-    async def watch(self, action: model.WatchFiles, entry: Entry) -> ChangeStream:
-        row, inner = await self._ask(action, entry)
-        return Changes(inner, Record(row, self._live, entry))
+    async def watch(self, action: model.WatchFiles, op: Operation) -> ChangeStream:
+        row, inner = await self._ask(action, op)
+        return Changes(inner, Record(row, self._running, op))
 
     @handles(model.ConnectPort)
-    async def connect(self, action: model.ConnectPort, entry: Entry) -> ByteStream:
-        row, inner = await self._ask(action, entry)
-        return Both(inner, Record(row, self._live, entry))
+    async def connect(self, action: model.ConnectPort, op: Operation) -> ByteStream:
+        row, inner = await self._ask(action, op)
+        return Both(inner, Record(row, self._running, op))
 
-    async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
+    async def _ask(self, action: Action[R], op: Operation) -> tuple[Row, R]:
         validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
-        async with self._sandboxes.use(reference, entry) as (row, held):
+        async with self._sandboxes.use(reference, op) as (row, held):
             if row.sandbox.policy is not None:
-                await self._policies.file(action, row, held.instance.template, entry)
+                await self._policies.file(action, row, held.instance.template, op)
             return row, await held.instance.file(action)
 
     @handles(model.PromoteChild)
-    async def promote(self, action: model.PromoteChild, entry: Entry) -> None:
+    async def promote(self, action: model.PromoteChild, op: Operation) -> None:
         """What a child has made takes its place in the sandbox around it: whole, or the sandbox has what it had.
         Processes of it that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
-            raise InvalidArgumentError(
-                f"path={action.path!r} must be an absolute path of a directory below /", field="path"
-            )
-        async with self._sandboxes.use(action.child, entry) as (child, from_):
+            raise InvalidArgumentError(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
+        async with self._sandboxes.use(action.child, op) as (child, from_):
             pass
-        async with self._sandboxes.use(action.sandbox, entry) as (outer, into):
+        async with self._sandboxes.use(action.sandbox, op) as (outer, into):
             pass  # an archive of an hour delays no pause
         if child.id == outer.id:
             raise InvalidStateError("a sandbox cannot take its own place", hint="name one of its children")
-        async with self._sandboxes.told(outer):
+        async with self._sandboxes.explain_death(outer):
             moved = await self._replace(child, from_.instance, into.instance, action.path)
-        entry.done({"child": child.id, "path": action.path, "entries": moved})
+        op.done({"child": child.id, "path": action.path, "entries": moved})
 
     async def _replace(self, child: Row, source: Instance, target: Instance, path: str) -> int:
         new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
@@ -97,10 +95,10 @@ class Files:
         for left in (new, old):
             await target.file(model.MakeDirectory(sandbox=target.id, path=left))
         try:
-            async with self._sandboxes.told(child):
+            async with self._sandboxes.explain_death(child):
                 await _carry(source, target, path, new)
             await _remove(target, f"{new}/{_NEW}", f"{new}/{_OLD}")
-            before = [entry for entry in await _entries(target, path) if _name(entry) not in (_NEW, _OLD)]
+            before = [file for file in await _entries(target, path) if _name(file) not in (_NEW, _OLD)]
             after = await _entries(target, new)
             await _swap(target, path, before, after)
         finally:
@@ -129,13 +127,13 @@ async def _remove(target: Instance, *paths: str) -> None:
 
 async def _entries(instance: Instance, path: str) -> list[FileInfo]:
     found = await instance.file(model.ListFiles(sandbox=instance.id, path=path))
-    return [entry for entry in found if os.path.dirname(entry.path) == path.rstrip("/")]
+    return [file for file in found if os.path.dirname(file.path) == path.rstrip("/")]
 
 
 async def _swap(target: Instance, path: str, before: list[FileInfo], after: list[FileInfo]) -> None:
     """Names out, names in; back again if one of them cannot be moved."""
-    moves = [(f"{path}/{_name(entry)}", f"{path}/{_OLD}/{_name(entry)}") for entry in before]
-    moves += [(f"{path}/{_NEW}/{_name(entry)}", f"{path}/{_name(entry)}") for entry in after]
+    moves = [(f"{path}/{_name(file)}", f"{path}/{_OLD}/{_name(file)}") for file in before]
+    moves += [(f"{path}/{_NEW}/{_name(file)}", f"{path}/{_name(file)}") for file in after]
     done: list[tuple[str, str]] = []
     try:
         for source, destination in moves:
@@ -148,5 +146,5 @@ async def _swap(target: Instance, path: str, before: list[FileInfo], after: list
         raise
 
 
-def _name(entry: FileInfo) -> str:
-    return entry.path.rsplit("/", 1)[1]
+def _name(file: FileInfo) -> str:
+    return file.path.rsplit("/", 1)[1]

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paddock.backends._threads import in_its_own_thread
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.candidates import Candidate, discarded, measured
-from paddock.daemon.store.references import told
+from paddock.daemon.store.references import why_needed
 from paddock.daemon.tasks import in_thread
 from paddock.errors import NotConfiguredError, PaddockError
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
@@ -26,7 +26,7 @@ _log = logging.getLogger("paddock")
 
 
 @asynccontextmanager
-async def getting(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
+async def use_image(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
     """Get an image in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the
     block ends, nor before the thread, which goes on when its caller leaves. NotConfigured."""
     images = await asyncio.to_thread(_source, context)  # which may have to be imported
@@ -47,26 +47,26 @@ async def getting(context: Context, reference: str, *, refresh: bool = False) ->
         yield doing.result()
 
 
-class ImageRoom(Component):
+class ImageHandlers(Component):
     """Collects trees of images that are here no more; and where room is wanted, those that nothing lies over."""
 
     @handles(ListImages)
-    async def list(self, action: ListImages, entry: Entry) -> tuple[Image, ...]:
+    async def list(self, action: ListImages, op: Operation) -> tuple[Image, ...]:
         return await asyncio.to_thread(_source(self._context).list)
 
     @handles(RemoveImage)
-    async def remove(self, action: RemoveImage, entry: Entry) -> None:
+    async def remove(self, action: RemoveImage, op: Operation) -> None:
         images = _source(self._context)
         async with self._lanes.exclusive(LANE):
             for tree in await in_thread(images.remove, action.image):
-                if tree not in self._needs.by_tree():
+                if tree not in self._references.by_tree():
                     await in_thread(images.discard, tree)
 
     @handles(PullImage)
-    async def pull(self, action: PullImage, entry: Entry) -> Image:
-        async with getting(self._context, action.reference, refresh=action.refresh) as record:
+    async def pull(self, action: PullImage, op: Operation) -> Image:
+        async with use_image(self._context, action.reference, refresh=action.refresh) as record:
             image = record.image
-        entry.done({"reference": image.reference, "digest": image.digest})
+        op.done({"reference": image.reference, "digest": image.digest})
         return image
 
     def checks(self) -> tuple[Check, ...]:
@@ -76,10 +76,10 @@ class ImageRoom(Component):
             count = 0 if self._images is None else len(self._images().list())
         except PaddockError:  # the pool's own line says why
             return ()
-        told = f"{count} here" if count else "none here yet"
+        number = f"{count} here" if count else "none here yet"
         if kept:
-            return (Check(area="storage", name="images", status="ok", detail=f"{told}; users are the image's"),)
-        detail = f"{told}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
+            return (Check(area="storage", name="images", status="ok", detail=f"{number}; users are the image's"),)
+        detail = f"{number}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
         fix = "`subordinate_ids = true` in config.toml of a new state directory"
         return (Check(area="storage", name="images", status="weak", detail=detail, fix=fix),)
 
@@ -88,12 +88,12 @@ class ImageRoom(Component):
         names = [name for name in await asyncio.to_thread(pool.names) if name.startswith(("tp_oci_", "tb_oci_"))]
         if self._images is None or not names:
             return ()
-        needed = self._needs.by_tree()
+        needed = self._references.by_tree()
         had = await asyncio.to_thread(self._images().trees)
         found: list[Candidate] = []
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
-            size, kept, take = await measured(pool, name), told(needed, name), partial(self._take, name)
+            size, kept, take = await measured(pool, name), why_needed(needed, name), partial(self._take, name)
             found.append(Candidate(name, "image", why, size, take, kept, only_when_full=name in had))
         # An image before its layers, which it shares with others.
         return sorted(found, key=lambda each: each.what.startswith("tp_oci_layer_"))
@@ -102,7 +102,7 @@ class ImageRoom(Component):
         if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
             return "an image is being pulled, used or removed"
         async with self._lanes.exclusive(LANE):
-            return await discarded(_source(self._context).discard, name, told(self._needs.by_tree(), name))
+            return await discarded(_source(self._context).discard, name, why_needed(self._references.by_tree(), name))
 
 
 def _source(context: Context) -> Images:

@@ -12,20 +12,20 @@ from paddock.daemon.store.database import Row
 _log = logging.getLogger("paddock")
 
 
-class Held:
-    """One live instance."""
+class RunningSandbox:
+    """One running or paused sandbox: its row, its backend, and its instance there."""
 
     def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
         self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
         self.watch: asyncio.Task[None] | None = None
-        self.door: asyncio.Task[None] | None = None
-        """Serves the programs inside that may have children."""
+        self.server: asyncio.Task[None] | None = None
+        """Serves the programs inside that may create nested sandboxes."""
         self.dying = False
         """A verb is killing it, and will record that."""
 
     def tell_of_pauses(self) -> Callable[[], None]:
-        """Tell the caller for whom this task works when the sandbox is paused, until what is returned is called."""
+        """Warn the caller of this task when the sandbox is paused. Call the returned function to stop."""
         return self.instance.stillness.hear(self._tell_of_pause)
 
     def _tell_of_pause(self) -> None:

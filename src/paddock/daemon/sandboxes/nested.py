@@ -33,7 +33,7 @@ from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 from .cleanup import died
 
 if TYPE_CHECKING:
-    from .instance import Held
+    from .instance import RunningSandbox
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
@@ -137,7 +137,7 @@ class Nested(Component):
         return {"PADDOCK_DOOR": DOOR, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
 
     @staticmethod
-    async def furnish(instance: Instance) -> None:
+    async def install(instance: Instance) -> None:
         """Lays the package into a sandbox that nobody has used yet."""
         from importlib.resources import files
 
@@ -146,13 +146,13 @@ class Nested(Component):
             path = f"{FOLDER}/paddock/{name}"
             await _write(await instance.file(model.WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
 
-    async def serve(self, held: Held) -> None:
+    async def serve(self, held: RunningSandbox) -> None:
         """Until the sandbox has ended, or the task is cancelled."""
         async with asyncio.TaskGroup() as callers:
             for _ in range(MOST_CALLERS):
                 callers.create_task(self._attend(held))
 
-    async def _attend(self, held: Held) -> None:
+    async def _attend(self, held: RunningSandbox) -> None:
         """One caller after the other."""
         while True:
             try:

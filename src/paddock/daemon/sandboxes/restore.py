@@ -16,12 +16,12 @@ from contextlib import suppress
 import msgspec
 
 from paddock.backends._base import Backend, Instance, Paused
-from paddock.daemon.access.gateways import Doors
+from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
-from paddock.daemon.access.secrets import Leases
-from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.access.secrets import SecretBindings
+from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row, SnapshotRow, has_ended
-from paddock.daemon.store.trees import WorkspaceTree, beside, besides
+from paddock.daemon.store.trees import WorkspaceTree, staged, staged_trees
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, UnsupportedError
 from paddock.model import RollbackSandbox, Sandbox, State
@@ -29,43 +29,49 @@ from paddock.storage.pool.base import Pool
 
 from . import _copies
 from ._copies import Copy
-from ._request import Birth
+from ._request import CreateRequest
 from ._ttl import hibernated, paused, running
-from .cleanup import died, words
-from .instance import Held
+from .cleanup import died, message_of
+from .instance import RunningSandbox
 from .nested import Nested
-from .running import Live, destroy, end
+from .running import RunningSandboxes, destroy, end
 from .snapshots import Snapshots
 
-ASLEEP = "it sleeps on disk"
+HIBERNATED = "it sleeps on disk"
 
 
-class Restoring(Component):
+class Restore(Component):
     def __init__(
-        self, context: Context, live: Live, snapshots: Snapshots, doors: Doors, policies: Policies, leases: Leases
+        self,
+        context: Context,
+        running: RunningSandboxes,
+        snapshots: Snapshots,
+        gateways: Gateways,
+        policies: Policies,
+        bindings: SecretBindings,
     ) -> None:
         super().__init__(context)
-        self._live, self._snapshots, self._doors = live, snapshots, doors
-        self._policies, self._leases = policies, leases
+        self._running, self._snapshots, self._gateways = running, snapshots, gateways
+        self._policies, self._bindings = policies, bindings
 
-    async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
+    async def rollback(self, action: RollbackSandbox, row: Row, held: RunningSandbox, op: Operation) -> Sandbox:
         """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
+        snapshot = self._snapshots.find(action.snapshot, op.principal.id)
         await self._check(row, held, snapshot)
         row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             await in_thread(_copies.make, self._pool(), self._staged(row, snapshot), anew=True)
         except BaseException:
-            await self._stay(row)
+            await self._abandon(row)
             raise
         held.dying = True
         try:
             await end(held.instance)
         finally:
-            await self._live.release(row.id)
+            await self._running.release(row.id)
         row = await self._take_back(row, held.backend, snapshot)
-        entry.done({"snapshot": snapshot.id})
+        op.done({"snapshot": snapshot.id})
         return row.sandbox
 
     async def _finish(self, row: Row) -> Row:
@@ -80,7 +86,7 @@ class Restoring(Component):
         except PaddockError as error:
             if instance is not None:
                 await instance.aclose()
-                return await self._stay(row)
+                return await self._abandon(row)
             if not isinstance(error, ResourceExhaustedError):
                 await self._failed(row, error)
             raise
@@ -105,65 +111,65 @@ class Restoring(Component):
             raise InvalidStateError(f"the snapshot that {row.id} comes back from is gone", hint=hint, sandbox=row.id)
         return snapshot
 
-    async def _stay(self, row: Row) -> Row:
-        """It is as before: it runs, or stands still, or has died of something else meanwhile."""
-        await in_thread(_copies.discard, self._pool(), besides(row.id))
-        return await self._live.check(self._store.move(row, State.RUNNING), paused=True)
+    async def _abandon(self, row: Row) -> Row:
+        """Leave the sandbox as it was: it runs, is paused, or has died of something else meanwhile."""
+        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
+        return await self._running.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
-        """The trees of a dead sandbox become those of the snapshot, and it lives again."""
+        """Give a dead sandbox the trees of the snapshot, and start it again."""
         row = running(row, self._clock)
         try:
-            instance = await self._bear(row, backend, snapshot)
+            instance = await self._start(row, backend, snapshot)
         except Exception as error:  # a cancellation is a kill's, which records and buries
             await self._failed(row, error)
             raise
         return self._admit(row, backend, instance)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
-        self._store.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
-        await in_thread(_copies.discard, self._pool(), (*row.own_trees, *besides(row.id)))
+        self._store.move(row, State.FAILED, reason=f"rollback failed: {message_of(error)}")
+        await in_thread(_copies.discard, self._pool(), (*row.own_trees, *staged_trees(row.id)))
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
         """The copies of the snapshot's trees that are to take the places of the sandbox's."""
         limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
         if own is not None:
-            own = msgspec.structs.replace(own, tree=beside(row.id, workspace=True))
-        return _copies.plan(self._pool(), snapshot.id, beside(row.id), limit, theirs, own)
+            own = msgspec.structs.replace(own, tree=staged(row.id, workspace=True))
+        return _copies.plan(self._pool(), snapshot.id, staged(row.id), limit, theirs, own)
 
-    async def _bear(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
+    async def _start(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
         """Make the next incarnation of `row`, which is dead, with the trees beside its own in their places."""
         # What the daemon before this one had asked for may have come to life since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
-        await in_thread(_copies.discard, self._pool(), besides(row.id))
+        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
         # It keeps the policy that it has now: a snapshot brings none with it.
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
         protect = () if policy is None else protected(policy.document, snapshot.template)
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
-        plan = Birth(next, snapshot.template, backend, policy, protect).plan(self._config.retention_seconds)
-        instance = await backend.create(self._leases.furnished(plan))
+        plan = CreateRequest(next, snapshot.template, backend, policy, protect).plan(self._config.retention_seconds)
+        instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
             if row.sandbox.spec.nested:
-                await Nested.furnish(instance)
+                await Nested.install(instance)
             if policy is not None:
-                await self._doors.close(row)
-                await self._doors.open(next, policy)
+                await self._gateways.close(row)
+                await self._gateways.open(next, policy)
         except BaseException:
             await end(instance)
             raise
         return instance
 
     def _admit(self, row: Row, backend: Backend, instance: Instance) -> Row:
-        """It runs."""
+        """Record that it runs."""
         self._store.set_deadline(row)
         running = self._store.move(row, State.RUNNING, incarnation=row.incarnation + 1)
-        self._live.admit(running, backend, instance)
+        self._running.admit(running, backend, instance)
         return running
 
-    async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
-        """InvalidStateError if its files are not ones that this sandbox can have."""
+    async def _check(self, row: Row, held: RunningSandbox, snapshot: SnapshotRow) -> None:
+        """Raise InvalidStateError if this sandbox can't have the files of the snapshot."""
         if snapshot.template != held.instance.template:
             raise InvalidStateError(
                 f"snapshot {snapshot.id} was made on another version of template {snapshot.template.name!r}"
@@ -182,86 +188,85 @@ class Restoring(Component):
             )
         await self._snapshots.check_layers(snapshot)
 
-    async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
-        """UnsupportedError, ResourceExhaustedError, SandboxDiedError, InvalidStateError: it goes on as it was."""
+    async def hibernate(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
+        """Write it to disk and end it. If this raises, it runs on: UnsupportedError, ResourceExhaustedError, InvalidStateError."""
         _check_sleep(row, held.backend)
         if not force:
-            await self._live.refuse_while_busy(row, held)
+            await self._running.refuse_while_busy(row, held)
         stood = held.instance.stillness.now
         taken: Row | None = None
         ended = False
         try:
             # It is paused from the copy to its end, whatever dies: no later work is lost.
-            async with self._snapshots.to_sleep_on(row, held) as (snapshot, times):
-                taken = self._take(row, snapshot.id, times)
+            async with self._snapshots.hibernation(row, held) as (snapshot, times):
+                taken = self._mark(row, snapshot.id, times)
                 held.dying = True
                 await end(held.instance)
                 ended = True
         except (PaddockError, OSError):
             if taken is not None:
-                await self._live.release(row.id)
+                await self._running.release(row.id)
             elif not stood:
                 with suppress(PaddockError, OSError):  # else the next use resumes it
-                    await self._live.resume(row, held)
+                    await self._running.resume(row, held)
             if not ended:
                 raise
             # Else it is what could not be let go on any more.
         assert taken is not None
-        await self._live.release(row.id)
+        await self._running.release(row.id)
         if row.sandbox.policy is not None:
-            await self._doors.close(row)
-        return await self._lie_down(taken, held.backend)
+            await self._gateways.close(row)
+        return await self._mark_hibernated(taken, held.backend)
 
-    async def settled(self, row: Row) -> Row:
-        """The row, when what was broken off has been finished: it sleeps, or it was taken back to its snapshot."""
+    async def complete(self, row: Row) -> Row:
+        """Finish a restore or a hibernation that was interrupted, and return the row as it is then."""
         if row.state is not State.RESTORING:
             return row
         found = None if row.restoring is None else self._snapshots.get(row.restoring)
-        if found is None or not found.for_sleep:
+        if found is None or not found.for_hibernation:
             return await self._finish(row)
-        taken, backend = self._take(row, row.restoring), self._backends.named(row.sandbox.backend)
+        taken, backend = self._mark(row, row.restoring), self._backends.named(row.sandbox.backend)
         await destroy(backend, row.id)
-        await in_thread(_copies.discard, self._pool(), besides(taken.id))
-        return await self._lie_down(taken, backend)
+        await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
+        return await self._mark_hibernated(taken, backend)
 
-    async def awake(self, row: Row, entry: Entry) -> Row:
-        """Of one with a snapshot to come back from. SandboxDiedError; what keeps it from waking, as
-        ResourceExhaustedError, leaves it asleep."""
-        row = await self.settled(row)
-        if row.asleep:
-            row = await self._live.check(row)  # its time may be over
+    async def wake(self, row: Row, op: Operation) -> Row:
+        """Wake a sandbox from its snapshot. Raises SandboxDiedError. Any other error leaves it hibernated."""
+        row = await self.complete(row)
+        if row.hibernated:
+            row = await self._running.check(row)  # its time may be over
         if has_ended(row):
             raise died(row.sandbox)
-        if not row.asleep:
+        if not row.hibernated:
             return row
         try:
-            return await self._wake(row, entry.number)
+            return await self._wake(row, op.number)
         except PaddockError:
-            row = await self._live.check(self._store.get(row.id) or row)
+            row = await self._running.check(self._store.get(row.id) or row)
             if has_ended(row):  # its time was over by then
                 raise died(row.sandbox) from None
             raise
 
     async def _wake(self, row: Row, number: int | None) -> Row:
-        taken = self._take(row, row.restoring)
+        taken = self._mark(row, row.restoring)
         backend = self._backends.named(row.sandbox.backend)
         try:
             taken = running(taken, self._clock)
             snapshot = self._snapshot_of(taken)
             await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
-            instance = await self._bear(taken, backend, snapshot)
+            instance = await self._start(taken, backend, snapshot)
         except BaseException:
-            await in_thread(_copies.discard, self._pool(), besides(taken.id))
+            await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
-            await self._lie_down(taken, backend)
+            await self._mark_hibernated(taken, backend)
             raise
         woken = self._admit(taken, backend, instance)
         await self._snapshots.discard(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
 
-    def _take(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
+    def _mark(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
         taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
@@ -271,10 +276,10 @@ class Restoring(Component):
             self._store.set_deadline(stands)
         return stands
 
-    async def _lie_down(self, taken: Row, backend: Backend) -> Row:
-        """Nothing of it runs any more."""
+    async def _mark_hibernated(self, taken: Row, backend: Backend) -> Row:
+        """Record that nothing of it runs any more."""
         await backend.forget(taken.id)
-        return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
+        return self._store.move(taken, State.PAUSED, restoring=taken.restoring, reason=HIBERNATED)
 
 
 def _kind(workspace: WorkspaceTree | None) -> str:
@@ -288,7 +293,7 @@ def _places(row: Row) -> tuple[str, ...]:
 
 def _put_in_place(pool: Pool, row: Row) -> None:
     """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
-    for name, place in zip(besides(row.id), _places(row), strict=False):
+    for name, place in zip(staged_trees(row.id), _places(row), strict=False):
         try:
             pool.exchange(name, place)
         except NotFoundError:  # a daemon that died had emptied its place

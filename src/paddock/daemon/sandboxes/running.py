@@ -12,24 +12,17 @@ import logging
 from collections.abc import Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
-from paddock.daemon.access.secrets import Leases
-from paddock.daemon.context import Component, Context, Entry
+from paddock.daemon.access.secrets import SecretBindings
+from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
-from paddock.daemon.store.trees import besides
-from paddock.errors import (
-    GuestProtocolError,
-    InvalidStateError,
-    NotFoundError,
-    PaddockError,
-    ResourceExhaustedError,
-    SandboxDiedError,
-)
+from paddock.daemon.store.trees import staged_trees
+from paddock.errors import GuestProtocolError, InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 
 from . import _copies
 from ._ttl import paused, running
-from .cleanup import Remains, died, has_ended
-from .instance import Held
+from .cleanup import Cleanup, died, has_ended
+from .instance import RunningSandbox
 from .nested import Nested
 
 _log = logging.getLogger("paddock")
@@ -42,45 +35,45 @@ _NAMED = 5
 _NAME_CHARS = 60
 
 
-class Live(Component):
-    def __init__(self, context: Context, remains: Remains, leases: Leases, nested: Nested) -> None:
+class RunningSandboxes(Component):
+    def __init__(self, context: Context, cleanup: Cleanup, bindings: SecretBindings, nested: Nested) -> None:
         super().__init__(context)
-        self._remains, self._leases, self._nested = remains, leases, nested
-        self._held: dict[SandboxId, Held] = {}
-        self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
+        self._cleanup, self._bindings, self._nested = cleanup, bindings, nested
+        self._held: dict[SandboxId, RunningSandbox] = {}
+        self._adopting: dict[SandboxId, asyncio.Task[RunningSandbox]] = {}
 
-    def admit(self, row: Row, backend: Backend, instance: Instance) -> Held:
-        """Once the tasks are closed nobody watches it: `aclose` has to follow."""
-        held = self._held[row.id] = Held(row, backend, instance)
+    def admit(self, row: Row, backend: Backend, instance: Instance) -> RunningSandbox:
+        """Hold a new instance and watch for its end. Once the tasks are closed, `aclose` has to follow."""
+        held = self._held[row.id] = RunningSandbox(row, backend, instance)
         if self._tasks.closed:
             return held
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
         if row.sandbox.spec.nested:
-            held.door = self._tasks.start(self._nested.serve(held), name=f"door {row.id}")
+            held.server = self._tasks.start(self._nested.serve(held), name=f"door {row.id}")
         return held
 
-    def get(self, row: Row) -> Held | None:
+    def get(self, row: Row) -> RunningSandbox | None:
         held = self._held.get(row.id)
         return held if held is not None and held.row.incarnation == row.incarnation else None
 
-    async def rouse(self, row: Row) -> None:
-        """Wake it for somebody who sends to a command or a port that has been open since before the pause."""
+    async def resume_for_input(self, row: Row) -> None:
+        """Resume a paused sandbox because a caller writes to a command or port that was open before the pause."""
         held = self.get(row)
         if held is None or not held.instance.stillness.now:
             return
         async with self._lanes.exclusive(row.id):
             held = self.get(row)
             if held is not None and held.instance.stillness.now:
-                await self._goes_on(held.row, held)
+                await self._resume_instance(held.row, held)
                 self._audit.event("sandbox.woken", sandbox=row.id, message="something was sent to what runs in it")
 
     def is_still(self, row: Row) -> bool:
-        """Whether it is paused at this moment. From any thread."""
+        """Tell whether it is paused at this moment. Any thread may call this."""
         held = self.get(row)
         return held is not None and held.instance.stillness.now
 
-    async def hold(self, row: Row) -> Held:
-        """The instance of a running sandbox. SandboxDiedError if there is none any more."""
+    async def get_or_adopt(self, row: Row) -> RunningSandbox:
+        """Return the running sandbox, adopting it if the daemon before this one made it. Raises SandboxDiedError."""
         held = self.get(row)
         if held is not None:
             return held
@@ -103,8 +96,8 @@ class Live(Component):
         still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
         for row in rows:
-            if row.asleep:  # the backend knows nothing of it
-                checked.append(await self._asleep(row))
+            if row.hibernated:  # the backend knows nothing of it
+                checked.append(await self._check_hibernated(row))
                 continue
             backend = self._backends.find(row.sandbox.backend) if row.state in LIVE else None
             if backend is None:
@@ -119,7 +112,7 @@ class Live(Component):
             if paused or row.state is State.PAUSED or row.sandbox.spec.idle_seconds is not None:
                 if backend.name not in still:
                     still[backend.name] = await backend.paused()
-                row = self._seen(row, still[backend.name])
+                row = self._apply_paused(row, still[backend.name])
             checked.append(row)
         return tuple(checked)
 
@@ -127,22 +120,22 @@ class Live(Component):
         """A running sandbox that the backend does not hold as living. A verb may have ended it properly meanwhile."""
         now = self._store.get(row.id) or row
         # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
-        if now.state in LIVE and not now.asleep and now.incarnation == row.incarnation:
-            now = await self._remains.settle(now, ending)
+        if now.state in LIVE and not now.hibernated and now.incarnation == row.incarnation:
+            now = await self._cleanup.finalize(now, ending)
         held = self._held.get(row.id)
         if held is not None and held.row.incarnation <= row.incarnation:
             await self.release(row.id)
         return now
 
-    async def _asleep(self, row: Row) -> Row:
-        if not self._remains.overdue(row):
+    async def _check_hibernated(self, row: Row) -> Row:
+        if not self._cleanup.overdue(row):
             return row
         if row.sandbox.left_seconds is None:  # it ended while it was being woken, or in an old version's time
-            return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
-        return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
+            return await self._cleanup.finalize(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        return await self._cleanup.finalize(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
     async def dead(self, row: Row) -> SandboxDiedError:
-        """After a backend said SandboxDiedError: the error that also says when and why."""
+        """Return the error that also says when and why, after a backend raised SandboxDiedError."""
         now = self._store.get(row.id) or row
         if not has_ended(now) and now.incarnation != row.incarnation:
             return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
@@ -154,10 +147,10 @@ class Live(Component):
         if not has_ended(checked):
             # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
             await self.release(row.id)
-            return _silent(row) if checked.restoring is None else _away(row)
+            return _no_answer(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
 
-    async def disobeyed(self, held: Held, error: GuestProtocolError) -> PaddockError:
+    async def disobeyed(self, held: RunningSandbox, error: GuestProtocolError) -> PaddockError:
         """The error to raise. A command that a guest does not end when it is told ends with the sandbox, for which
         nobody inside is asked."""
         if "unended" not in error.details or self._tasks.closed:
@@ -167,12 +160,12 @@ class Live(Component):
         held.dying = True
         return died((await self.kill(held.id, error.message)).sandbox)
 
-    async def kill(self, id: SandboxId, reason: str, *, told: bool = False) -> Row:
+    async def kill(self, id: SandboxId, reason: str, *, audited: bool = False) -> Row:
         """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller. `told`: the audit
         log has it already."""
-        return await self._tasks.finish(self._kill(id, reason, told), name=f"sandbox {id}: kill")
+        return await self._tasks.finish(self._kill(id, reason, audited), name=f"sandbox {id}: kill")
 
-    async def _kill(self, id: SandboxId, reason: str, told: bool) -> Row:
+    async def _kill(self, id: SandboxId, reason: str, audited: bool) -> Row:
         async with self._lanes.overtake(id):
             row = self._store.get(id)
             if row is None:
@@ -190,25 +183,24 @@ class Live(Component):
             except BaseException:
                 await self.release(id)  # whatever it is now: the next one who asks will find out
                 raise
-            was, row = row, await self._remains.settle(row, Ending(limit=None, reason=reason), told=told)
+            was, row = row, await self._cleanup.finalize(row, Ending(limit=None, reason=reason), audited=audited)
             await self.release(id)
             if held is None and instance is not None:
                 await instance.aclose()
             if was.restoring is not None:
-                _copies.discard(self._pool(), besides(was.id))
+                _copies.discard(self._pool(), staged_trees(was.id))
             return row
 
-    async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
-        """Returns when it stands still. SandboxDiedError; InvalidStateError: commands run in it, and it is not to be
-        done by `force`."""
+    async def pause(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
+        """Pause it. Raises SandboxDiedError, or InvalidStateError if commands run in it and `force` is false."""
         held.backend.capabilities.require("pause", held.backend.name)
         if not force:
             await self.refuse_while_busy(row, held)
         known = await held.instance.pause()
         return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
 
-    async def refuse_while_busy(self, row: Row, held: Held) -> None:
-        """InvalidStateError names the commands that run in it. Nothing if it stands still already."""
+    async def refuse_while_busy(self, row: Row, held: RunningSandbox) -> None:
+        """Raise InvalidStateError with the commands that run in it. Do nothing if it is paused already."""
         if held.instance.stillness.now:
             return
         name = row.sandbox.spec.name or row.id
@@ -231,28 +223,28 @@ class Live(Component):
             )
 
     def _named(self, command: ExecInfo) -> str:
-        words = " ".join(self._leases.without_values(command.argv))
-        text = "".join(one if one.isprintable() else "?" for one in words[:_NAME_CHARS])
+        command_line = " ".join(self._bindings.without_values(command.argv))
+        text = "".join(one if one.isprintable() else "?" for one in command_line[:_NAME_CHARS])
         return f"{text} ({command.id}{', in the background' if command.background else ''})"
 
-    async def resume(self, row: Row, held: Held) -> Row:
-        """SandboxDiedError, InvalidState."""
+    async def resume(self, row: Row, held: RunningSandbox) -> Row:
+        """Resume it. Raises SandboxDiedError, InvalidStateError."""
         held.backend.capabilities.require("pause", held.backend.name)
-        return await self._goes_on(row, held)
+        return await self._resume_instance(row, held)
 
-    async def wake(self, row: Row, held: Held, entry: Entry) -> Row:
-        """For a use. SandboxDiedError, InvalidState."""
-        row = await self._goes_on(row, held)
-        self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=entry.number)
+    async def wake(self, row: Row, held: RunningSandbox, op: Operation) -> Row:
+        """Resume it for an action that uses it, and record that. Raises SandboxDiedError, InvalidStateError."""
+        row = await self._resume_instance(row, held)
+        self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=op.number)
         return row
 
-    async def _agree(self, row: Row, instance: Instance) -> None:
+    async def _send_deadline(self, row: Row, instance: Instance) -> None:
         """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
         if row.state is State.RUNNING and not instance.stillness.now:
             with contextlib.suppress(PaddockError):  # the next adoption tries again
                 await instance.set_deadline((self._store.get(row.id) or row).deadline)
 
-    def _seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
+    def _apply_paused(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
         backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better."""
         if row.state is State.RUNNING and row.id in known:
@@ -268,13 +260,13 @@ class Live(Component):
             row = self._timed(paused(row, self._clock, times))
         return row
 
-    async def _goes_on(self, row: Row, held: Held) -> Row:
+    async def _resume_instance(self, row: Row, held: RunningSandbox) -> Row:
         deadline = await held.instance.resume()
         row = self._store.get(row.id) or row
         try:
             return self._record(self._timed(running(row, self._clock, deadline)), State.RUNNING)
         except ResourceExhaustedError:
-            await self._agree(row, held.instance)
+            await self._send_deadline(row, held.instance)
             raise
 
     def _timed(self, row: Row) -> Row:
@@ -283,15 +275,15 @@ class Live(Component):
     def _record(self, row: Row, state: State) -> Row:
         """The row as it is then. InvalidStateError: it has ended, or is being made again."""
         now = self._store.get(row.id) or row
-        return now if now.state is state and not now.asleep else self._store.move(row, state)
+        return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
-    async def with_disk(self, held: Held, usage: Usage) -> Usage:
+    async def with_disk(self, held: RunningSandbox, usage: Usage) -> Usage:
         """What its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
         return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
 
-    async def settled_disk(self, held: Held) -> Usage:
+    async def settled_disk(self, held: RunningSandbox) -> Usage:
         """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
         return await self.with_disk(held, await held.instance.usage())
@@ -303,8 +295,8 @@ class Live(Component):
             return
         if held.watch is not None and held.watch is not asyncio.current_task():
             held.watch.cancel()
-        if held.door is not None:
-            held.door.cancel()
+        if held.server is not None:
+            held.server.cancel()
         with contextlib.suppress(PaddockError, OSError):
             await held.instance.aclose()
 
@@ -317,32 +309,32 @@ class Live(Component):
             if isinstance(error, BaseException):
                 raise error
 
-    async def _leave(self, held: Held) -> None:
+    async def _leave(self, held: RunningSandbox) -> None:
         try:
             row = self._store.get(held.id)
             if not held.backend.capabilities.adopt and row is not None and not has_ended(row):
                 held.dying = True
                 with contextlib.suppress(SandboxDiedError):
                     await held.instance.kill()
-                await self._remains.settle(row, Ending(limit=None, reason=SESSION_ENDED))
+                await self._cleanup.finalize(row, Ending(limit=None, reason=SESSION_ENDED))
         finally:
             await self.release(held.id)
 
-    async def _adopt(self, row: Row) -> Held:
+    async def _adopt(self, row: Row) -> RunningSandbox:
         await self.release(row.id)  # one that was taken back to a snapshot since
         backend = self._backends.named(row.sandbox.backend)
         instance = await backend.adopt(row.id)
         if instance is None:
             ending = (await backend.living()).get(row.id, _GONE)
             if ending is None:  # it lives, and could not be looked at
-                raise _silent(row)
+                raise _no_answer(row)
             now = await self.ended(row, None if ending is _GONE else ending)
-            raise died(now.sandbox) if has_ended(now) else _silent(row)
+            raise died(now.sandbox) if has_ended(now) else _no_answer(row)
         if backend.capabilities.pause:
-            await self._agree(row, instance)
+            await self._send_deadline(row, instance)
         return self.admit(row, backend, instance)
 
-    async def _watch(self, held: Held) -> None:
+    async def _watch(self, held: RunningSandbox) -> None:
         try:
             ending = await held.instance.wait_ended()
         except (PaddockError, OSError):
@@ -357,7 +349,7 @@ class Live(Component):
 
 
 async def end(instance: Instance) -> None:
-    """Kill it, and let go of it. Not an error: it has ended by itself."""
+    """Kill an instance and close it. It may have ended by itself."""
     try:
         with contextlib.suppress(SandboxDiedError):
             await instance.kill()
@@ -366,13 +358,13 @@ async def end(instance: Instance) -> None:
 
 
 async def destroy(backend: Backend, id: SandboxId) -> None:
-    """End what of a sandbox lives at the backend, if anything does, and let it be forgotten there."""
+    """End what lives of a sandbox at the backend, and delete the backend's record of it."""
     if (instance := await backend.adopt(id)) is not None:
         await end(instance)
     await backend.forget(id)
 
 
-def _silent(row: Row) -> SandboxDiedError:
+def _no_answer(row: Row) -> SandboxDiedError:
     return SandboxDiedError(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
 
 

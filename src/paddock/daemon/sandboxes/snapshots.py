@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._base import Backend, Paused
 from paddock.daemon.access.policies import Policies
-from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.store.database import Row, SnapshotRow, SnapshotStore, the_one
-from paddock.daemon.store.trees import WORKSPACE_OF, copied
+from paddock.daemon.context import Component, Context, Operation, handles
+from paddock.daemon.store.database import Row, SnapshotRow, SnapshotStore, exactly_one
+from paddock.daemon.store.trees import WORKSPACE_OF, own_copy
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError, SupervisorUnavailableError
 from paddock.linux.descriptors import closing
@@ -22,7 +22,7 @@ from . import _copies, validate
 from ._copies import Copy
 
 if TYPE_CHECKING:
-    from .instance import Held
+    from .instance import RunningSandbox
 
 _NAMED = 100
 
@@ -35,24 +35,24 @@ class Snapshots(Component):
         self._unwanted: set[str] = set()
         """Whole, and to be deleted."""
 
-    async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
+    async def create(self, action: CreateSnapshot, row: Row, held: RunningSandbox, op: Operation) -> Snapshot:
         validate.check_name(action.name, Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = self._of(row, entry.principal.id)
+        snapshot = self._of(row, op.principal.id)
         snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
-        workspace = copied(row.workspace, snapshot.id)
+        workspace = own_copy(row.workspace, snapshot.id)
         async with self._unless_kept(SnapshotRow(snapshot, held.instance.template, workspace=workspace)) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
             self._rows.whole(snapshot.id)
             await self.record_changes(row, (snapshot.id,), "snapshot")
-            entry.done({"snapshot": snapshot.id})
+            op.done({"snapshot": snapshot.id})
             keep()
         return snapshot
 
     @asynccontextmanager
-    async def momentary(
-        self, row: Row, held: Held, *, tree: str | None = None, ours: bool = False
+    async def temporary(
+        self, row: Row, held: RunningSandbox, *, tree: str | None = None, ours: bool = False
     ) -> AsyncGenerator[str]:
         """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
         block. `ours`: to be read by this program itself."""
@@ -65,11 +65,11 @@ class Snapshots(Component):
             yield snapshot.id
 
     @asynccontextmanager
-    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
+    async def hibernation(self, row: Row, held: RunningSandbox) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
         """Make a snapshot that belongs to the sandbox itself, which is paused then. It goes, unless the row leans on it
         afterwards."""
         snapshot = self._of(row, row.id)
-        workspace = copied(row.workspace, snapshot.id)
+        workspace = own_copy(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
         async with self._unless_kept(made) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
@@ -82,7 +82,7 @@ class Snapshots(Component):
                     self._rows.whole(snapshot.id)
                     yield made, times
             finally:
-                if self._rows.slept_on(snapshot.id):
+                if self._rows.is_hibernation(snapshot.id):
                     keep()
 
     @asynccontextmanager
@@ -98,8 +98,8 @@ class Snapshots(Component):
                 await self.discard(row.id)
             self._making.discard(row.id)
 
-    async def forget_sleep(self, sandbox: str) -> None:
-        """All that it has slept on: it never will again."""
+    async def discard_hibernation(self, sandbox: str) -> None:
+        """Delete all snapshots on which a sandbox has hibernated."""
         for row in self._rows.list(sandbox):
             await self.discard(row.id)
 
@@ -113,7 +113,7 @@ class Snapshots(Component):
         if left is None or not left.is_whole:
             await in_thread(self._delete, id)
 
-    async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
+    async def copy(self, held: RunningSandbox, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
         this raises. If the supervisor dies meanwhile, the sandbox went on while it was copied: copy once more."""
         await self._flush(copies)
@@ -134,7 +134,7 @@ class Snapshots(Component):
         """By id, name, or unique prefix of an id; whole ones only. NotFoundError, InvalidArgumentError,
         InvalidState."""
         found = self._rows.find(owner, reference)
-        row = the_one(found, "snapshot", reference, hint="`paddock snapshot ls` lists them")
+        row = exactly_one(found, "snapshot", reference, hint="`paddock snapshot ls` lists them")
         if not row.is_whole:
             raise InvalidStateError(f"snapshot {row.id} is still being made", hint="wait until it is whole")
         return row
@@ -199,14 +199,14 @@ class Snapshots(Component):
                 f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
             )
 
-    def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
-        return tuple(row.snapshot for row in self._rows.list(entry.principal.id, source) if row.is_whole)
+    def list(self, source: str | None, op: Operation) -> tuple[Snapshot, ...]:
+        return tuple(row.snapshot for row in self._rows.list(op.principal.id, source) if row.is_whole)
 
     @handles(DeleteSnapshot)
-    async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
-        row = self.find(action.snapshot, entry.principal.id)
+    async def delete(self, action: DeleteSnapshot, op: Operation) -> None:
+        row = self.find(action.snapshot, op.principal.id)
         what = f"delete the snapshot {row.id} of {row.snapshot.source}"
-        await self._policies.ask("delete", action, entry, about=row.id, own=row.snapshot.policy, what=what)
+        await self._policies.ask("delete", action, op, about=row.id, own=row.snapshot.policy, what=what)
         await self._remove(row.id)
 
     async def record_changes(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
@@ -218,8 +218,8 @@ class Snapshots(Component):
         if rules is None or not rules.files:
             return
         if self._pool().driver == "copy":
-            words = "this pool copies whole trees: what was changed in one is not known"
-            self._audit.event("files.changed", sandbox=row.id, message=words, at=at)
+            message = "this pool copies whole trees: what was changed in one is not known"
+            self._audit.event("files.changed", sandbox=row.id, message=message, at=at)
             return
         for tree in trees:
             try:
@@ -265,12 +265,16 @@ class Snapshots(Component):
     async def recover(self) -> None:
         """Delete what no task of this daemon makes, and no sandbox sleeps on."""
         for row in self._rows.list():
-            wanted = self._rows.slept_on(row.id) if row.for_sleep else row.is_whole and row.id not in self._unwanted
+            wanted = (
+                self._rows.is_hibernation(row.id)
+                if row.for_hibernation
+                else row.is_whole and row.id not in self._unwanted
+            )
             if wanted or row.id in self._making:
                 continue
             await self._remove(row.id)
             self._unwanted.discard(row.id)
-            if not row.for_sleep:
+            if not row.for_hibernation:
                 message = "the daemon that made it died, or its disk was full; deleted"
                 self._audit.event("snapshot.unfinished", snapshot=row.id, message=message)
 

@@ -8,45 +8,45 @@ from __future__ import annotations
 import asyncio
 
 from paddock.backends._pump import Flow, Meter, draw, pour
-from paddock.daemon.context import Entry
+from paddock.daemon.context import Operation
 from paddock.daemon.store.database import Row
 from paddock.errors import SandboxDiedError
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
 
-from .running import Live
+from .running import RunningSandboxes
 
 
 class Record:
     """The outcome of the action that opened a stream, or nothing where the stream is part of another's."""
 
-    def __init__(self, row: Row, live: Live, entry: Entry | None) -> None:
-        self._row, self._live, self._entry = row, live, entry
-        if entry is not None:
-            entry.defer()
+    def __init__(self, row: Row, running: RunningSandboxes, op: Operation | None) -> None:
+        self._row, self._running, self._op = row, running, op
+        if op is not None:
+            op.defer()
 
     def done(self, detail: dict[str, object]) -> None:
-        if self._entry is not None:
-            self._entry.done(detail)
+        if self._op is not None:
+            self._op.done(detail)
 
     async def failed(self, error: Exception) -> Exception:
         """Record the failure; return the error to raise instead."""
-        if self._entry is None:
+        if self._op is None:
             return error
         if isinstance(error, SandboxDiedError):
-            error = await self._live.dead(self._row)
-        self._entry.failed(error)
+            error = await self._running.dead(self._row)
+        self._op.failed(error)
         return error
 
     def part(self) -> Record:
         """Return the record of one direction of the stream: nothing."""
-        return Record(self._row, self._live, None)
+        return Record(self._row, self._running, None)
 
     def waking(self, *, digests: bool = True) -> Meter:
         """Return the meter of what goes into the sandbox, which wakes it."""
         return Meter(
             digests=digests,
-            blocked=lambda: self._live.is_still(self._row),
-            unblock=lambda: self._live.rouse(self._row),
+            blocked=lambda: self._running.is_still(self._row),
+            unblock=lambda: self._running.resume_for_input(self._row),
         )
 
 

@@ -1,6 +1,6 @@
-"""Workshops: short-lived sandboxes of the service's own, for work on trees that nobody may do on the host.
+"""Utility sandboxes: short-lived ones of the daemon's own, for work on trees that must not run on the host.
 
-Nobody can name one: it has no row among the sandboxes. What comes out of it is an attacker's.
+No caller can name one: it has no row among the sandboxes. Its output is an attacker's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from paddock import model
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
-from paddock.daemon.context import Component, Entry
+from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread
 from paddock.errors import ErrandFailedError, PlatformError, SandboxDiedError
@@ -26,10 +26,10 @@ LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
 OUTPUT_BYTES = 16 << 20
 SECONDS = 1800.0
 READING_SECONDS = 60.0
-"""What git may take in a workshop that reads an attacker's repository, all commands together. What the names below
+"""What git may take in a sandbox that reads an attacker's repository, all commands together. What the names below
 miss, such as a pipe behind a link, ends then."""
 _CHUNK = 1 << 18
-_WORDS_BYTES = 4096
+_ERROR_BYTES = 4096
 _log = logging.getLogger("paddock")
 
 # The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
@@ -86,8 +86,8 @@ def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: s
     }
 
 
-class Workshop:
-    """One that is open. Its commands run one after the other, as the template's own user."""
+class UtilitySandbox:
+    """A utility sandbox that is open. Its commands run one after the other, as the template's own user."""
 
     def __init__(
         self, instance: Instance, done: list[dict[str, object]], *, root_user: bool = False, seconds: float = SECONDS
@@ -106,7 +106,7 @@ class Workshop:
         output_bytes: int = OUTPUT_BYTES,
         user: str | None = None,
     ) -> bytes:
-        """Return what it prints on stdout, or nothing if `sink` takes it. Commands share the seconds of the workshop.
+        """Return what it prints on stdout, or nothing if `sink` takes it. Its commands share its seconds.
 
         ErrandFailedError: it doesn't end with 0, or not in time, or prints more than `output_bytes`.
         """
@@ -114,7 +114,7 @@ class Workshop:
         env = git_environment() if env is None else dict(env)
         spec = ExecSpec(argv=tuple(argv), env=env, user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
-        out, words = bytearray(), bytearray()
+        out, errors = bytearray(), bytearray()
 
         def take(data: bytes) -> None:
             if len(out) + len(data) > output_bytes:
@@ -126,7 +126,7 @@ class Workshop:
                 assert handle.stdout is not None
                 assert handle.stderr is not None
                 group.create_task(_pump(handle.stdout, sink or take))
-                group.create_task(_pump(handle.stderr, lambda data: _keep_end(words, data)))
+                group.create_task(_pump(handle.stderr, lambda data: _keep_end(errors, data)))
                 if input is not None:
                     assert handle.stdin is not None
                     group.create_task(_feed(handle.stdin, input))
@@ -140,21 +140,21 @@ class Workshop:
             self._left = max(0.0, seconds - (time.monotonic() - began))
         self._done.append({"argv": list(argv[:2]), "status": status})
         if status.exit_code:
-            said = bytes(words).decode(errors="replace").strip() or "no words"
-            raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {said}"[:_WORDS_BYTES])
+            said = bytes(errors).decode(errors="replace").strip() or "no words"
+            raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {said}"[:_ERROR_BYTES])
         return bytes(out)
 
 
-class Workshops(Component):
+class UtilitySandboxes(Component):
     @asynccontextmanager
     async def open(
         self,
         trees: Sequence[TreeMount],
-        entry: Entry | None,
+        op: Operation | None,
         *,
         command_seconds: float = SECONDS,
-    ) -> AsyncGenerator[Workshop]:
-        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
+    ) -> AsyncGenerator[UtilitySandbox]:
+        """Run a utility sandbox with `trees` while the block lasts. `op`: the action that needs it.
         `command_seconds`: what its commands may take, together.
 
         PlatformError: it died. What a backend raises that cannot make one.
@@ -179,7 +179,7 @@ class Workshops(Component):
             await in_thread(self._pool().create, id, layers=template.layers, limit_bytes=limit)
             instance = await backend.create(plan)
             try:
-                yield Workshop(instance, done, root_user=backend.capabilities.root_user, seconds=command_seconds)
+                yield UtilitySandbox(instance, done, root_user=backend.capabilities.root_user, seconds=command_seconds)
             except SandboxDiedError as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:
@@ -187,7 +187,7 @@ class Workshops(Component):
         finally:
             await self._tasks.finish(self._end(id), name=f"end {id}")
             names = [tree.tree for tree in trees]
-            self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
+            self._audit.event("workshop", asked_by=op and op.number, workshop=id, trees=names, commands=done)
 
     def living(self) -> set[str]:
         return {id for (id,) in self._store.execute("SELECT id FROM workshops", ()).fetchall()}
@@ -199,7 +199,7 @@ class Workshops(Component):
             await self._end(SandboxId(id))
 
     async def _end(self, id: SandboxId) -> None:
-        """Row last: until then the next daemon tries again."""
+        """End one. The row goes last: until then the next daemon tries again."""
         for backend in self._backends.loaded():
             if (instance := await backend.adopt(id)) is not None:
                 await end(instance)
@@ -223,6 +223,6 @@ async def _feed(writer: ByteWriter, chunks: Iterable[bytes]) -> None:
     await writer.aclose()
 
 
-def _keep_end(words: bytearray, data: bytes) -> None:
-    words += data
-    del words[:-_WORDS_BYTES]
+def _keep_end(errors: bytearray, data: bytes) -> None:
+    errors += data
+    del errors[:-_ERROR_BYTES]

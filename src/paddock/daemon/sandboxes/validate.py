@@ -193,7 +193,7 @@ def _check_range(field: str, value: float, least: float, most: float, unit: str 
         raise InvalidArgumentError(f"{field}={value:.10g} must be {least:.10g} to {most:.10g}{unit}", field=field)
 
 
-def needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
+def required_capabilities(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
     """The capabilities without which there can be no such sandbox."""
     workspace, policy = spec.workspace is not None, spec.policy is not None
     if source is not None:

@@ -16,22 +16,22 @@ Take: TypeAlias = Callable[[], Awaitable[str | None]]
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Something that could go."""
+    """Something that garbage collection may delete."""
 
     what: str
     kind: str
     why: str
     size: int | None
     take: Take
-    """Deletes it, unless somebody needs it by now: then, why it was kept."""
+    """Deletes it, or returns why it was kept: a row needs it by now."""
     kept: str | None = None
-    """Why it does not go, whatever happens."""
+    """Why it is never deleted."""
     only_when_full: bool = False
-    """It can be had again, at a price: it goes only while the pool is too full."""
+    """It can be made again, at a price: it is deleted only while the pool is too full."""
 
 
 Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
-"""Finds one kind of what could go, in the order in which it is to go."""
+"""Finds the candidates of one kind, in the order in which they are to be deleted."""
 
 
 async def measured(pool: Pool, name: str) -> int | None:
@@ -45,7 +45,7 @@ async def measured(pool: Pool, name: str) -> int | None:
 async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
     """Delete what lies below other trees, unless it is `kept`; return why it stays, if it does.
 
-    Who has taken it into use since it was looked at may have ended, and his sandbox lives on: `kept` is asked again.
+    A sandbox may have taken it into use since the candidates were listed.
     """
     if kept is not None or await in_thread(discard, name):
         return kept

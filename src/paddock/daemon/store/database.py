@@ -88,7 +88,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.sandbox.state
 
     @property
-    def asleep(self) -> bool:
+    def hibernated(self) -> bool:
         """On disk: nothing of it runs anywhere, and `restoring` is what it wakes from."""
         return self.restoring is not None and self.state is State.PAUSED
 
@@ -110,7 +110,7 @@ T = TypeVar("T", bound=HasId)
 Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
-def the_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
+def exactly_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
     """The one that a caller means. NotFoundError, InvalidArgumentError: none was found, or several."""
     if len(found) == 1:
         return found[0]
@@ -136,7 +136,7 @@ class Key(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Known(msgspec.Struct, frozen=True):
+class ExistingKey(msgspec.Struct, frozen=True):
     """What a key was used for before."""
 
     id: SandboxId
@@ -158,7 +158,7 @@ class Store:
             self._db = _connect(path, busy_seconds)
             self._migrate()
 
-    def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> Known | None:
+    def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> ExistingKey | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExistsError: the name is taken.
 
         `also` is called in the same transaction, and undoes it all by raising.
@@ -169,7 +169,7 @@ class Store:
         with self.writing():
             if key is not None:
                 sql = "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?"
-                if (known := self.one(Known, sql, (row.sandbox.owner, key.text))) is not None:
+                if (known := self.one(ExistingKey, sql, (row.sandbox.owner, key.text))) is not None:
                     return known
             self._insert(row)
             if key is not None:
@@ -468,7 +468,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
         return self.snapshot.id
 
     @property
-    def for_sleep(self) -> bool:
+    def for_hibernation(self) -> bool:
         """It belongs to its source, which sleeps on it, and nobody else sees it."""
         return self.snapshot.owner == self.snapshot.source
 
@@ -498,7 +498,7 @@ class SnapshotStore:
         """From now on it can be used."""
         self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
-    def slept_on(self, id: str) -> bool:
+    def is_hibernation(self, id: str) -> bool:
         """A living sandbox wakes from it."""
         sql = "SELECT 1 FROM sandboxes WHERE restoring = ? AND state IN ('restoring', 'paused')"
         return self._store.execute(sql, (id,)).fetchone() is not None
@@ -601,13 +601,13 @@ class WorkspaceStore:
         sql = "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ? WHERE id = ?"
         self._store.execute(sql, (sandbox, used_at, id))
 
-    def settle(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
+    def set_state(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
         """Write `row` with that state, and return it. The caller holds the lane of the workspace alone."""
         row = replace(row, workspace=replace(row.workspace, state=state))
         self._store.execute(_SETTLE, _workspace_values(row))
         return row
 
-    def lie_over(self, id: str, layers: tuple[str, ...]) -> None:
+    def set_layers(self, id: str, layers: tuple[str, ...]) -> None:
         """Record that the workspace needs these trees, whatever becomes of its making."""
         self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (_encode(layers).decode(), id))
 

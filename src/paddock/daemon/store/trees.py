@@ -10,7 +10,7 @@ WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"
 WORKSPACE_OF = "_w"
 """What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
-BESIDE, SPARE = "rb_", "nx_"
+STAGED, SPARE = "rb_", "nx_"
 
 
 class WorkspaceTree(msgspec.Struct, frozen=True):
@@ -36,18 +36,18 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
 
 
-def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
+def own_copy(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
     """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
     return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
-def beside(id: str, *, workspace: bool = False) -> str:
+def staged(id: str, *, workspace: bool = False) -> str:
     """The name of what is to take the place of a sandbox's tree, or of its workspace."""
-    return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
+    return f"{STAGED}{id}{WORKSPACE_OF if workspace else ''}"
 
 
-def besides(id: str) -> tuple[str, str]:
-    return beside(id), beside(id, workspace=True)
+def staged_trees(id: str) -> tuple[str, str]:
+    return staged(id), staged(id, workspace=True)
 
 
 def spare_of(base: str) -> str:

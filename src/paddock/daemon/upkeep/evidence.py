@@ -13,7 +13,7 @@ import msgspec
 
 from paddock import audit
 from paddock.daemon.clock import Clock
-from paddock.daemon.context import Entry, handles
+from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Activity
 from paddock.errors import InvalidStateError, NotConfiguredError, UnrecordedError
@@ -77,17 +77,17 @@ class Evidence:
                 self.sign()  # here: where a program ends, there may be no other thread any more
 
     @handles(VerifyAudit)
-    async def verify(self, action: VerifyAudit, entry: Entry) -> AuditReport:
+    async def verify(self, action: VerifyAudit, op: Operation) -> AuditReport:
         return await asyncio.to_thread(audit.verify, self._audit.directory)
 
     @handles(GetAuditKey)
-    async def key(self, action: GetAuditKey, entry: Entry) -> AuditKey:
+    async def key(self, action: GetAuditKey, op: Operation) -> AuditKey:
         found = await asyncio.to_thread(self._key)
         return AuditKey(id=found.id, pem=audit.public_pem(found.public))
 
-    async def statement(self, row: Row, entry: Entry) -> AuditStatement:
+    async def statement(self, row: Row, op: Operation) -> AuditStatement:
         made = await asyncio.to_thread(self._statement, row)
-        entry.done({"sha256": hashlib.sha256(made.payload.encode()).hexdigest()})
+        op.done({"sha256": hashlib.sha256(made.payload.encode()).hexdigest()})
         return made
 
     def _statement(self, row: Row) -> AuditStatement:

@@ -1,4 +1,4 @@
-"""What nobody needs goes; while the pool is too full, what can be had again goes too. Nothing that lives is touched.
+"""Delete what no row needs and, while the pool is too full, what can be made again. Nothing that lives is touched.
 
 The collectors here find trees without a row, old templates, outputs, and what is half made; others are beside what
 they collect.
@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from paddock import model
-from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.sandboxes.cleanup import Remains
+from paddock.daemon.context import Component, Context, Operation, handles
+from paddock.daemon.sandboxes.cleanup import Cleanup
 from paddock.daemon.store.candidates import Candidate, Collector, discarded, measured
-from paddock.daemon.store.references import Need, told
-from paddock.daemon.store.trees import BESIDE, SPARE
+from paddock.daemon.store.references import TreeReference, why_needed
+from paddock.daemon.store.trees import SPARE, STAGED
 from paddock.errors import PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage.pool.base import Pool
@@ -39,10 +39,10 @@ class Garbage:
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
 
     @handles(model.CollectGarbage)
-    async def perform(self, action: model.CollectGarbage, entry: Entry) -> GarbageReport:
+    async def perform(self, action: model.CollectGarbage, op: Operation) -> GarbageReport:
         report = await self.collect(dry_run=action.dry_run)
         gone = [item.what for item in report.items if item.kept_because is None]
-        entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        op.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
         return report
 
     async def collect(self, *, dry_run: bool) -> GarbageReport:
@@ -65,13 +65,13 @@ class Garbage:
     async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
         pool = self._pool()
         before = await asyncio.to_thread(pool.space)
-        room = _Room(before, pool.marks)
+        room = _Space(before, pool.marks)
         items: list[GarbageItem] = []
         for collector in collectors:
             for one in await collector():
                 kept = one.kept
                 if kept is None and one.only_when_full and not room.wanted:
-                    kept = room.words()
+                    kept = room.message()
                 if kept is None and not dry_run:
                     kept = await _take(one)
                 if kept is None:
@@ -80,7 +80,7 @@ class Garbage:
         return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
 
 
-class _Room:
+class _Space:
     """How full the pool is, as deleted things go. By count: the file system gives their room back by and by."""
 
     def __init__(self, space: PoolSpace, marks: Watermarks) -> None:
@@ -99,12 +99,12 @@ class _Room:
             available_bytes=self.space.available_bytes + size,
         )
 
-    def words(self) -> str:
+    def message(self) -> str:
         return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
 
 
 async def _take(one: Candidate) -> str | None:
-    """Why it stays, if it does. One that will not go keeps no other."""
+    """Delete one candidate, and return why it stays, if it does. A failure doesn't stop the others."""
     try:
         return await one.take()
     except (PaddockError, OSError) as error:
@@ -112,7 +112,7 @@ async def _take(one: Candidate) -> str | None:
 
 
 _KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE, WAITING)
+NOUNS = (*(noun.value for noun in _KINDS), STAGED, SPARE, WAITING)
 """What the names of trees begin with that the store keeps rows of, or that are in use."""
 _WALLED = (Level.GVISOR, Level.MICROVM)
 _PART = re.compile(r"t[pb]_kit_", re.ASCII)
@@ -122,17 +122,17 @@ _SHOWN = 8
 class Storage(Component):
     """The pool against the records, both ways: what is not needed goes, and `doctor --storage` says what is missing."""
 
-    def __init__(self, context: Context, remains: Remains, collectors: Sequence[Collector]) -> None:
+    def __init__(self, context: Context, cleanup: Cleanup, collectors: Sequence[Collector]) -> None:
         """`collectors` are asked after those for old templates."""
         super().__init__(context)
-        self._remains = remains
+        self._cleanup = cleanup
         sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
         self.garbage = Garbage(
             pool=self._pool, sweepers=sweepers, collectors=(self.old_templates, *collectors, self.packages)
         )
 
     async def unfinished(self) -> Sequence[Candidate]:
-        """What killed programs left half made or half deleted."""
+        """Find trees that killed programs left half made or half deleted."""
         pool, why = self._pool(), "a program was killed while it made or deleted a tree"
 
         async def take(name: str) -> str | None:
@@ -144,22 +144,22 @@ class Storage(Component):
         return [Candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
 
     async def orphans(self) -> Sequence[Candidate]:
-        """Trees that no row needs, nor this process."""
+        """Find trees that neither a row nor this process needs."""
         pool, why = self._pool(), "nothing that is recorded needs it"
 
         async def take(name: str) -> str | None:
-            if (kept := told(self._needs.by_tree(), name)) is None:
+            if (kept := why_needed(self._references.by_tree(), name)) is None:
                 self._audit.event("tree.orphan", sandbox=name, message=f"{why}; deleted")
                 await asyncio.to_thread(pool.delete, name)
             return kept
 
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
-        needed = self._needs.by_tree().keys() | pool.in_use
+        needed = self._references.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [Candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
 
     async def memory(self) -> Sequence[Candidate]:
-        """Of virtual machines, on which no tree leans any more."""
+        """Find memory files of virtual machines that no tree needs any more."""
         pool, why = self._pool(), "no sandbox and no snapshot needs it"
 
         async def take(name: str) -> str | None:
@@ -170,26 +170,26 @@ class Storage(Component):
         return [Candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
 
     async def outputs(self) -> Sequence[Candidate]:
-        """What commands of sandboxes that have ended have printed."""
+        """Find outputs of commands in sandboxes that have ended."""
 
         async def take(name: str) -> None:
-            await asyncio.to_thread(self._remains.remove_outputs, name)
+            await asyncio.to_thread(self._cleanup.remove_outputs, name)
 
-        sizes = await asyncio.to_thread(_folder_sizes, self._remains.outputs)
+        sizes = await asyncio.to_thread(_folder_sizes, self._cleanup.outputs)
         living = {row.id for row in self._store.list()}
         gone = {name: size for name, size in sizes.items() if name not in living}
         return [Candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
 
     async def old_templates(self) -> Sequence[Candidate]:
-        """Versions that a newer one has replaced, and what killed builders have begun."""
+        """Find versions of templates that a newer one has replaced, and unfinished ones."""
         pool, templates = self._pool(), self._templates()
 
         async def take(name: str) -> str | None:
-            return await discarded(templates.discard, name, self._template_kept(self._needs.by_tree(), name))
+            return await discarded(templates.discard, name, self._template_kept(self._references.by_tree(), name))
 
         names = [name for name in await asyncio.to_thread(pool.names) if templates.is_version(name)]
         current = await asyncio.to_thread(templates.versions)
-        needed = self._needs.by_tree()
+        needed = self._references.by_tree()
         found: list[Candidate] = []
         for name in names:
             if name not in current:
@@ -199,10 +199,10 @@ class Storage(Component):
                 found.append(Candidate(name, "template", why, size, partial(take, name), kept))
         return found
 
-    def _template_kept(self, needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
+    def _template_kept(self, needed: Mapping[str, tuple[TreeReference, ...]], name: str) -> str | None:
         """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""
         if name in needed:
-            return told(needed, name)
+            return why_needed(needed, name)
         rows = self._store.list()
         silent = [row.id for row in rows if not row.layers]
         if silent:
@@ -211,7 +211,7 @@ class Storage(Component):
         return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
 
     async def packages(self) -> Sequence[Candidate]:
-        """What the gateway keeps of registries: told, never taken."""
+        """Report the gateway's package cache, which is never deleted here."""
         kept = "the gateway keeps it below its own ceiling"
 
         async def take() -> str:
@@ -222,7 +222,7 @@ class Storage(Component):
         return [Candidate("package cache", "packages", why, size, take, kept)] if number else []
 
     @handles(model.CheckStorage)
-    async def check(self, action: model.CheckStorage, entry: Entry) -> tuple[Check, ...]:
+    async def check(self, action: model.CheckStorage, op: Operation) -> tuple[Check, ...]:
         try:
             pool = self._pool()
             if action.repair:
@@ -244,7 +244,7 @@ class Storage(Component):
 
     async def _needless(self, pool: Pool) -> Check:
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
-        needed = self._needs.by_tree()
+        needed = self._references.by_tree()
         known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
@@ -258,7 +258,7 @@ class Storage(Component):
     async def _missing(self, pool: Pool) -> Check:
         first, number = await self._lost(pool)
         # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
-        lost = [words for words in (await self._lost(pool))[0] if words in first] if first else []
+        lost = [message for message in (await self._lost(pool))[0] if message in first] if first else []
         return _check(
             "records",
             lost,
@@ -267,15 +267,15 @@ class Storage(Component):
         )
 
     async def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        wanted = self._needs.whole()
+        wanted = self._references.whole()
         names = set(await asyncio.to_thread(pool.names))
         lost = [
-            f"{tree}, which {need.by} needs"
-            for tree, needs in wanted.items()
+            f"{tree}, which {reference.by} needs"
+            for tree, references in wanted.items()
             if not tree.startswith(Noun.REPOSITORY) and tree not in names
-            for need in needs
+            for reference in references
         ]
-        return lost, len({need.by for needs in wanted.values() for need in needs})
+        return lost, len({reference.by for references in wanted.values() for reference in references})
 
     def _unfinished(self, pool: Pool) -> Check:
         left = list(pool.unfinished())
@@ -312,7 +312,7 @@ def _folder_sizes(folder: Path) -> dict[str, int]:
 
 
 def measure(directory: Path) -> tuple[int, int]:
-    """How many files are in it, and their bytes; none if there is no such directory."""
+    """Return how many files are in a directory, and their bytes; zeros if there is none."""
     sizes: list[int] = []
     with suppress(OSError), os.scandir(directory) as entries:
         for one in entries:

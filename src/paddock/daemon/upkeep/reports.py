@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from paddock import __version__, audit, model
 from paddock.backends._base import Backend
-from paddock.daemon.context import Component, Context, Entry, Perform, handles
-from paddock.daemon.sandboxes.images import ImageRoom
+from paddock.daemon.context import Component, Context, Operation, Perform, handles
+from paddock.daemon.sandboxes.images import ImageHandlers
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError
 from paddock.model import Check, Diagnosis, ExecSpec, Level, LevelReport, Principal, SandboxSpec, replace
@@ -39,15 +39,15 @@ class AuditStream:
     """A ByteReader. Its own decision and outcome are in the log like everybody's."""
 
     def __init__(
-        self, directory: Path, action: model.StreamAudit, choice: audit.Choice, cursor: audit.Cursor, entry: Entry
+        self, directory: Path, action: model.StreamAudit, choice: audit.Choice, cursor: audit.Cursor, op: Operation
     ) -> None:
-        self._action, self._entry = action, entry
+        self._action, self._op = action, op
         self._stream = audit.Stream(directory, choice, cursor)
         self._lines = self._first(audit.Heading(filtered=not choice.everything, resumed=action.cursor is not None))
         self._rest = b""
         self._told = 0
         self._closed = False
-        entry.defer()
+        op.defer()
 
     async def read(self, size: int = 65536) -> bytes:
         while not self._rest and not self._closed:
@@ -64,7 +64,7 @@ class AuditStream:
 
     async def aclose(self) -> None:
         self._closed = True
-        self._entry.done({"records": self._told})
+        self._op.done({"records": self._told})
 
     def _more(self) -> bytes:
         return b"".join(itertools.islice(self._lines, _AT_ONCE))
@@ -100,27 +100,27 @@ _BEFORE_SECONDS = 60.0
 
 
 class Reports(Component):
-    def __init__(self, context: Context, sandboxes: Sandboxes, evidence: Evidence, images: ImageRoom) -> None:
+    def __init__(self, context: Context, sandboxes: Sandboxes, evidence: Evidence, images: ImageHandlers) -> None:
         super().__init__(context)
         self._sandboxes, self._evidence, self._image_room = sandboxes, evidence, images
         self._owner = f"local:{os.getuid()}"
         self._since = self._clock.wall()
 
     @handles(model.ListAudit)
-    async def records(self, action: model.ListAudit, entry: Entry) -> tuple[model.AuditRecord, ...]:
+    async def records(self, action: model.ListAudit, op: Operation) -> tuple[model.AuditRecord, ...]:
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
         everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
         if not 1 <= action.limit <= audit.MOST_RECORDS:
             raise InvalidArgumentError(f"limit={action.limit} must be 1 to {audit.MOST_RECORDS}", field="limit")
         names: tuple[str, ...] = ()
-        me, own = entry.principal.id, None
+        me, own = op.principal.id, None
         if me != self._owner and action.principal not in (None, me):
             raise PolicyDeniedError(
                 f"{me} sees its own records only, not those of {action.principal}", rule="own-records"
             )
         if action.sandbox is not None:
             with suppress(NotFoundError):
-                row = self._sandboxes.find(action.sandbox, entry)
+                row = self._sandboxes.find(action.sandbox, op)
                 since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
                 action = replace(action, sandbox=row.id, since=since)
                 own = row.id
@@ -129,8 +129,8 @@ class Reports(Component):
         return await asyncio.to_thread(audit.read_records, self._audit.directory, action, names, eyes=eyes)
 
     @handles(model.StreamAudit)
-    async def stream(self, action: model.StreamAudit, entry: Entry) -> AuditStream:
-        if entry.principal.id != self._owner:
+    async def stream(self, action: model.StreamAudit, op: Operation) -> AuditStream:
+        if op.principal.id != self._owner:
             raise PolicyDeniedError(f"the log is for {self._owner} alone", rule="own-records")
         if action.last is not None and not 0 <= action.last <= audit.MOST_RECORDS:
             raise InvalidArgumentError(f"last={action.last} must be 0 to {audit.MOST_RECORDS}", field="last")
@@ -138,21 +138,21 @@ class Reports(Component):
         if action.sandbox is not None:
             names = (action.sandbox,)
             with suppress(NotFoundError):
-                row = self._sandboxes.find(action.sandbox, entry)
+                row = self._sandboxes.find(action.sandbox, op)
                 names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
         if not action.follow and action.last is None:
             await asyncio.to_thread(self._evidence.sign)
         choice = audit.Choice(sandboxes=names, tag=action.tag, since=action.since)
         cursor = audit.Cursor() if action.cursor is None else audit.read_cursor(action.cursor)
-        return AuditStream(self._audit.directory, action, choice, cursor, entry)
+        return AuditStream(self._audit.directory, action, choice, cursor, op)
 
     @handles(model.Diagnose)
-    async def diagnose(self, action: model.Diagnose, entry: Entry) -> Diagnosis:
+    async def diagnose(self, action: model.Diagnose, op: Operation) -> Diagnosis:
         backends, trials = self._backends.all(), dict[Level, _Trial]()
         if action.run:
-            if entry.principal.id != self._owner:
+            if op.principal.id != self._owner:
                 raise PolicyDeniedError(f"sandboxes for a report are for {self._owner} to make", rule="own-records")
-            trials = await _try_levels(backends, action.levels, self._perform, entry.principal)
+            trials = await _try_levels(backends, action.levels, self._perform, op.principal)
         checks: list[Check] = []
         for backend in backends:
             checks += await asyncio.to_thread(self._tried, backend)
@@ -180,8 +180,8 @@ class Reports(Component):
         )
 
     @handles(model.GetAuditStatement)
-    async def statement(self, action: model.GetAuditStatement, entry: Entry) -> model.AuditStatement:
-        return await self._evidence.statement(self._sandboxes.find(action.sandbox, entry), entry)
+    async def statement(self, action: model.GetAuditStatement, op: Operation) -> model.AuditStatement:
+        return await self._evidence.statement(self._sandboxes.find(action.sandbox, op), op)
 
     def _tried(self, backend: Backend) -> tuple[Check, ...]:
         """It may try what it has never tried here, in the pool too."""

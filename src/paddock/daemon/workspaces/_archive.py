@@ -9,8 +9,8 @@ first, each name ended by a NUL.
 from __future__ import annotations
 
 from paddock.backends._base import TreeMount
-from paddock.daemon.context import Entry
-from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, Workshop, Workshops
+from paddock.daemon.context import Operation
+from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, UtilitySandbox, UtilitySandboxes
 from paddock.daemon.store.database import Kept, WorkspaceRow
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE, WorkspaceTree
 from paddock.errors import ErrandFailedError, InternalError
@@ -129,39 +129,41 @@ xargs -0 -r dirname -z -- </tmp/kept/gone | sort -zu | xargs -0 -r rmdir -p --ig
 _LAY = f"exec {_TAR} --extract --preserve-permissions --file=- --directory=/ --exclude=tmp/kept/gone"
 
 
-class Keeping:
-    def __init__(self, workshops: Workshops, archives: KeptArchives) -> None:
-        self._workshops, self.archives = workshops, archives
+class Archiver:
+    def __init__(self, utilities: UtilitySandboxes, archives: KeptArchives) -> None:
+        self._utilities, self.archives = utilities, archives
 
-    async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
+    async def status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
         """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
         mounts = _mounts(row, writable=False)
-        async with self._workshops.open(mounts, entry, command_seconds=READING_SECONDS) as shop:
-            return await self._status(row, shop)
+        async with self._utilities.open(mounts, op, command_seconds=READING_SECONDS) as utility:
+            return await self._status(row, utility)
 
-    async def keep(self, row: WorkspaceRow) -> Kept:
+    async def archive(self, row: WorkspaceRow) -> Kept:
         """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
-        async with self._workshops.open(_mounts(row, writable=False), None) as shop:
-            status = await self._status(row, shop)
+        async with self._utilities.open(_mounts(row, writable=False), None) as utility:
+            status = await self._status(row, utility)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
-                await shop.run(argv, user=shop.owner, sink=archive.write)
+                await utility.run(argv, user=utility.owner, sink=archive.write)
             return Kept(archive.digest, archive.size, status)
 
-    async def lay(self, row: WorkspaceRow, entry: Entry | None) -> None:
+    async def extract(self, row: WorkspaceRow, op: Operation | None) -> None:
         """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""
         assert row.kept is not None
         self.archives.check(row.id, row.kept.digest)
-        async with self._workshops.open(_mounts(row, writable=True), entry) as shop:
+        async with self._utilities.open(_mounts(row, writable=True), op) as utility:
             if row.repository is not None:
-                await shop.run(_sh(_CLEAR), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
-            await shop.run(_sh(_LAY), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+                await utility.run(_sh(_CLEAR), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
+            await utility.run(_sh(_LAY), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
 
-    async def _status(self, row: WorkspaceRow, shop: Workshop) -> WorkspaceStatus:
+    async def _status(self, row: WorkspaceRow, utility: UtilitySandbox) -> WorkspaceStatus:
         if row.repository is None:
-            return read_count(row.workspace, await shop.run(_sh(_COUNT), user=shop.owner, output_bytes=_SAID_BYTES))
+            return read_count(
+                row.workspace, await utility.run(_sh(_COUNT), user=utility.owner, output_bytes=_SAID_BYTES)
+            )
         try:
-            said = await shop.run(_sh(_STATUS, _commit(row)), user=shop.owner, output_bytes=_SAID_BYTES)
+            said = await utility.run(_sh(_STATUS, _commit(row)), user=utility.owner, output_bytes=_SAID_BYTES)
         except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)

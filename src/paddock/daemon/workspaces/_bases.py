@@ -13,10 +13,10 @@ from functools import partial
 
 import msgspec
 
-from paddock.daemon.context import Component, Context, Entry
-from paddock.daemon.sandboxes.utility import Workshops
+from paddock.daemon.context import Component, Context, Operation
+from paddock.daemon.sandboxes.utility import UtilitySandboxes
 from paddock.daemon.store.candidates import Candidate, measured
-from paddock.daemon.store.references import Need
+from paddock.daemon.store.references import TreeReference
 from paddock.daemon.store.trees import WorkspaceTree, spare_of
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidStateError, NotFoundError, RequestError
@@ -50,13 +50,13 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class Bases(Component):
-    def __init__(self, context: Context, workshops: Workshops, acquire: _checkout.Acquire) -> None:
+    def __init__(self, context: Context, utilities: UtilitySandboxes, acquire: _checkout.Acquire) -> None:
         super().__init__(context)
-        self._workshops, self._acquire, self._repositories = workshops, acquire, self._state_dir / REPOSITORIES
+        self._utilities, self._acquire, self._repositories = utilities, acquire, self._state_dir / REPOSITORIES
         self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
         self._making_spares: set[str] = set()
 
-    async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
+    async def get(self, acquired: Acquired, branch: str, op: Operation | None, *, submodules: bool = False) -> Base:
         """Return the base of that commit on that branch. The first caller makes it, the others wait for that."""
         key = (acquired.repository, acquired.commit, branch, submodules)
         base = self._find(*key)
@@ -64,9 +64,9 @@ class Bases(Component):
             self._store.execute("UPDATE bases SET used_at = ? WHERE id = ?", (self._clock.wall(), base.id))
             return base
         if key not in self._making:
-            work = self._make(acquired, branch, entry, submodules)
-            making = self._making[key] = self._tasks.start(work, name=f"base {branch}", awaited=True)
-            making.add_done_callback(lambda _: self._making.pop(key, None))
+            work = self._make(acquired, branch, op, submodules)
+            creation = self._making[key] = self._tasks.start(work, name=f"base {branch}", awaited=True)
+            creation.add_done_callback(lambda _: self._making.pop(key, None))
         return await asyncio.shield(self._making[key])
 
     def ready(self, acquired: Acquired, branch: str, *, submodules: bool) -> BaseId | None:
@@ -85,8 +85,8 @@ class Bases(Component):
         finally:
             if self._makes_spares and base.id not in self._making_spares:
                 self._making_spares.add(base.id)
-                making = self._tasks.start(self._make_spare(base.id), name=f"spare of {base.id}")
-                making.add_done_callback(lambda _: self._making_spares.discard(base.id))
+                creation = self._tasks.start(self._make_spare(base.id), name=f"spare of {base.id}")
+                creation.add_done_callback(lambda _: self._making_spares.discard(base.id))
 
     @property
     def _makes_spares(self) -> bool:
@@ -106,12 +106,12 @@ class Bases(Component):
         await asyncio.sleep(_PAUSE_SECONDS)
         await in_thread(make)  # it works in the pool, which is closed after us
 
-    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None, submodules: bool) -> Base:
+    async def _make(self, acquired: Acquired, branch: str, op: Operation | None, submodules: bool) -> Base:
         base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
         self._begin(base)
         try:
             await in_thread(self._lay, base)
-            unfetched = await self._fill(base, acquired, entry)
+            unfetched = await self._fill(base, acquired, op)
             await asyncio.to_thread(sync_tree, self._pool(), base.id)
             sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
             self._store.execute(sql, (unfetched, base.id))
@@ -120,31 +120,31 @@ class Bases(Component):
             raise
         return msgspec.structs.replace(base, is_whole=True, unfetched=unfetched)
 
-    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> int:
+    async def _fill(self, base: Base, acquired: Acquired, op: Operation | None) -> int:
         """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
         Return how many submodules it lacks because they weren't asked for."""
         own = WorkspaceTree(base.id, repository=base.repository).mounts()
         scope, done = self._scope(base.repository), list[str]()
         home = _checkout.home_of(acquired, scope)
-        async with self._workshops.open(own, entry) as workshop:
-            await _checkout.check_out(workshop, acquired, base.branch)
-            listed = await _checkout.submodules(workshop, acquired, "")
+        async with self._utilities.open(own, op) as utility:
+            await _checkout.check_out(utility, acquired, base.branch)
+            listed = await _checkout.submodules(utility, acquired, "")
             found = await self._fetch(listed, acquired, scope, home) if base.submodules else []
             if not found:
-                await _checkout.settle(workshop, done, self._clock.wall())
+                await _checkout.settle(utility, done, self._clock.wall())
         for depth in range(_checkout.DEEPEST, 0, -1):
             if not found:
                 break
-            async with self._workshops.open((*own, *_checkout.mounts(found)), entry) as workshop:
-                await _checkout.lay_out(workshop, found, len(done))
+            async with self._utilities.open((*own, *_checkout.mounts(found)), op) as utility:
+                await _checkout.lay_out(utility, found, len(done))
                 done += [submodule.path for submodule, _ in found]
                 below = list[tuple[_checkout.Submodule, Acquired]]()
                 for submodule, inner in found if depth > 1 else ():
-                    within = await _checkout.submodules(workshop, inner, submodule.path)
+                    within = await _checkout.submodules(utility, inner, submodule.path)
                     below += await self._fetch(within, inner, scope, home)
                 found = below
                 if not found:
-                    await _checkout.settle(workshop, done[::-1], self._clock.wall())
+                    await _checkout.settle(utility, done[::-1], self._clock.wall())
         return 0 if base.submodules else len(listed)
 
     async def _fetch(
@@ -204,8 +204,8 @@ class Bases(Component):
     def forget(self, repository: str) -> Callable[[], None]:
         """All bases of a repository. Returns what deletes their trees, for a thread. InvalidStateError: one of them is
         needed, or the repository is."""
-        needed, bases = self._needs.by_tree(), self.of(repository)
-        users = [need.by for need in needed.get(repository, ())]
+        needed, bases = self._references.by_tree(), self.of(repository)
+        users = [reference.by for reference in needed.get(repository, ())]
         if users:
             raise InvalidStateError(
                 f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first"
@@ -226,7 +226,7 @@ class Bases(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
-        pool, needed, why = self._pool(), self._needs.by_tree(), "it can be checked out again"
+        pool, needed, why = self._pool(), self._references.by_tree(), "it can be checked out again"
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
             size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
@@ -235,7 +235,7 @@ class Bases(Component):
 
     async def _take(self, id: str) -> str | None:
         found = self._all("WHERE id = ?", id)
-        kept = _kept_because(found[0], self._needs.by_tree()) if found else None
+        kept = _kept_because(found[0], self._references.by_tree()) if found else None
         if found and kept is None:
             await self.delete(found[0])
         return kept
@@ -254,10 +254,10 @@ class Bases(Component):
         return self._store.every(Base, f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values)  # noqa: S608
 
 
-def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:
-    users = [need for need in needed.get(base.id, ()) if need.by != base.id]
+def _kept_because(base: Base, needed: Mapping[str, tuple[TreeReference, ...]]) -> str | None:
+    users = [reference for reference in needed.get(base.id, ()) if reference.by != base.id]
     if users:
-        return users[0].told
+        return users[0].message
     if not base.is_whole:
         return "it is being checked out"
     return None

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.daemon.sandboxes.utility import Workshop, git_environment
+from paddock.daemon.sandboxes.utility import UtilitySandbox, git_environment
 from paddock.daemon.store.repositories import NOBODY, PUBLIC
 from paddock.errors import ErrandFailedError, InvalidArgumentError
 from paddock.model import Acquired, Principal
@@ -107,23 +107,22 @@ ENVIRONMENT = {
 }
 
 
-async def check_out(workshop: Workshop, acquired: Acquired, branch: str) -> None:
-    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a
-    branch."""
+async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) -> None:
+    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
     words = (branch, acquired.commit, acquired.url, kind)
     try:
-        await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
+        await utility.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
     except ErrandFailedError as error:
         raise InvalidArgumentError(
             f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}: {error.message}"
         ) from None
 
 
-async def settle(workshop: Workshop, submodules: Sequence[str], now: float) -> None:
+async def settle(utility: UtilitySandbox, submodules: Sequence[str], now: float) -> None:
     """The last step: from here on git trusts the index in every copy."""
     words = (str(int(now) - _PAST_SECONDS), *submodules)
-    await workshop.run(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
+    await utility.run(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
 
 
 class Submodule(msgspec.Struct, frozen=True):
@@ -136,9 +135,9 @@ class Submodule(msgspec.Struct, frozen=True):
     name: str
 
 
-async def submodules(workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
+async def submodules(utility: UtilitySandbox, parent: Acquired, path: str) -> list[Submodule]:
     """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
-    said = await workshop.run(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+    said = await utility.run(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
     return _listed(said, path, parent.url)
 
 
@@ -153,11 +152,11 @@ async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, 
     return await acquire(submodule.url, submodule.commit, principal, home)
 
 
-async def lay_out(workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
+async def lay_out(utility: UtilitySandbox, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
     for number, (submodule, acquired) in enumerate(found, first):
         where = (submodule.path, submodule.commit, acquired.url, place(acquired))
         words = (*where, str(number), submodule.parent, submodule.name)
-        await workshop.run(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+        await utility.run(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
 
 
 def home_of(root: Acquired, scope: str) -> str:

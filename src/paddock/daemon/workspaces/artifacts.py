@@ -8,7 +8,7 @@ import re
 
 from paddock import model
 from paddock.backends._base import Instance
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.collect import KeptOutput
 from paddock.daemon.tasks import in_thread
@@ -33,7 +33,7 @@ class ArtifactResults(Component):
         """Between the contents and the rows that need them."""
 
     @handles(model.AddArtifact)
-    async def add(self, action: model.AddArtifact, entry: Entry) -> Artifact:
+    async def add(self, action: model.AddArtifact, op: Operation) -> Artifact:
         validate.check_file(action)
         name = action.name or action.path.rstrip("/").rpartition("/")[2]
         if not _NAME.fullmatch(name):
@@ -42,34 +42,34 @@ class ArtifactResults(Component):
                 hint="give it another with --name",
                 field="name",
             )
-        source = await self._sources.find(action.workspace, entry)
+        source = await self._sources.find(action.workspace, op)
         if source.running is not None:
-            artifact = await self._take(source, source.running[1].instance, action.path, name, entry)
+            artifact = await self._take(source, source.running[1].instance, action.path, name, op)
         else:
-            async with self._sources.workshop(source, entry) as workshop:
-                artifact = await self._take(source, workshop.instance, action.path, name, entry)
-        entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
+            async with self._sources.utility(source, op) as utility:
+                artifact = await self._take(source, utility.instance, action.path, name, op)
+        op.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
         return artifact
 
     @handles(model.ListArtifacts)
-    async def list(self, action: model.ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
-        return self._rows.artifacts(entry.principal.id, action.workspace)
+    async def list(self, action: model.ListArtifacts, op: Operation) -> tuple[Artifact, ...]:
+        return self._rows.artifacts(op.principal.id, action.workspace)
 
     @handles(model.GetArtifact)
-    async def get(self, action: model.GetArtifact, entry: Entry) -> ByteReader:
+    async def get(self, action: model.GetArtifact, op: Operation) -> ByteReader:
         """The outcome says what was handed out; how much of it was read is the caller's matter."""
-        artifact = self._find(action.workspace, action.name, entry)
+        artifact = self._find(action.workspace, action.name, op)
         file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
-        entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
+        op.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
         return KeptOutput(file)
 
     @handles(model.RemoveArtifact)
-    async def remove(self, action: model.RemoveArtifact, entry: Entry) -> None:
-        self._rows.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
+    async def remove(self, action: model.RemoveArtifact, op: Operation) -> None:
+        self._rows.forget(op.principal.id, self._find(action.workspace, action.name, op))
         async with self._changing:
             await in_thread(self._contents.keep_only, self._rows.digests())
 
-    async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
+    async def _take(self, source: Source, instance: Instance, path: str, name: str, op: Operation) -> Artifact:
         info = await instance.file(model.StatFile(sandbox=instance.id, path=path))
         if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
             raise InvalidArgumentError(
@@ -94,8 +94,8 @@ class ArtifactResults(Component):
             )
             async with self._changing:
                 await in_thread(incoming.keep, incoming.digest)
-                if not self._rows.keep(entry.principal.id, artifact, source.name):
-                    await self._refuse_other(entry.principal.id, artifact)
+                if not self._rows.keep(op.principal.id, artifact, source.name):
+                    await self._refuse_other(op.principal.id, artifact)
         finally:
             await in_thread(incoming.close)
             await reader.aclose()
@@ -111,8 +111,8 @@ class ArtifactResults(Component):
                 hint="give it another name, or remove that one: paddock artifact rm",
             )
 
-    def _find(self, of: str, name: str, entry: Entry) -> Artifact:
-        found = self._rows.artifacts(entry.principal.id, of, name)
+    def _find(self, of: str, name: str, op: Operation) -> Artifact:
+        found = self._rows.artifacts(op.principal.id, of, name)
         if not found:
             raise NotFoundError(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
         return found[-1]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.sandboxes.instance import Held
+from paddock.daemon.context import Component, Context, Operation, handles
+from paddock.daemon.sandboxes.instance import RunningSandbox
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Row
@@ -44,8 +44,8 @@ class MountResults(Component):
         self._sandboxes, self._snapshots = sandboxes, snapshots
 
     @handles(DiffMount)
-    async def diff(self, action: DiffMount, entry: Entry) -> MountDiff:
-        row, held = await self._sandboxes.reach(action.sandbox, entry)
+    async def diff(self, action: DiffMount, op: Operation) -> MountDiff:
+        row, held = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
 
         async def tell(changes: MountChanges) -> tuple[tuple[Change, ...], bytes | None]:
@@ -54,21 +54,21 @@ class MountResults(Component):
         work = self._holding(row, held, number, mount, action.paths, tell)
         # Once begun it goes on, whatever becomes of the caller.
         found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
-        entry.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
+        op.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 
     @handles(PromoteMount)
-    async def promote(self, action: PromoteMount, entry: Entry) -> Promoting:
-        row, held = await self._sandboxes.reach(action.sandbox, entry)
+    async def promote(self, action: PromoteMount, op: Operation) -> Promoting:
+        row, held = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
 
-        def told(plan: Plan) -> Promotion:
+        def promoted(plan: Plan) -> Promotion:
             changes = {"applied": plan.words, "left_out": plan.left_out}
             return Promotion(
                 sandbox=row.id, target=mount.target, source=mount.source, dry_run=action.dry_run, **changes
             )
 
-        promoting = Promoting(told)
+        promoting = Promoting(promoted)
 
         def begin(changes: MountChanges) -> Plan:
             plan = changes.plan(git=action.git, force=action.force)
@@ -84,17 +84,17 @@ class MountResults(Component):
 
         async def work(changes: MountChanges) -> None:
             plan = await in_thread(begin, changes)
-            promoting.begun(plan)
+            promoting.opened(plan)
             try:
                 await promoting.written.wait()
             finally:  # also where the daemon leaves meanwhile
                 digests = await in_thread(end, changes, plan)
             if promoting.missing is not None:
-                entry.failed(promoting.missing)
+                op.failed(promoting.missing)
             else:
-                entry.done(_recorded(mount, plan, digests))
+                op.done(_recorded(mount, plan, digests))
 
-        entry.defer()
+        op.defer()
         promoting.task = self._tasks.start(
             self._holding(row, held, number, mount, action.paths, work), name=f"promote {row.id}", awaited=True
         )
@@ -104,7 +104,7 @@ class MountResults(Component):
     async def _holding(
         self,
         row: Row,
-        held: Held,
+        held: RunningSandbox,
         number: int,
         mount: Mount,
         paths: Sequence[str],
@@ -118,7 +118,7 @@ class MountResults(Component):
             stack.callback(os.close, tree)
             return stack.enter_context(mount_changes(tree, number, mount.source, paths))
 
-        async with self._sandboxes.told(row), self._snapshots.momentary(row, held, ours=True) as copy:
+        async with self._sandboxes.explain_death(row), self._snapshots.temporary(row, held, ours=True) as copy:
             with ExitStack() as stack:
                 return await work(await asyncio.to_thread(look, copy, stack))
 
@@ -149,7 +149,7 @@ class Promoting:
         self.layer = changes.open_layer()
         self.journal = os.memfd_create("journal", os.MFD_CLOEXEC)
 
-    def begun(self, plan: Plan) -> None:
+    def opened(self, plan: Plan) -> None:
         self._begun.set_result(plan)
 
     async def ready(self) -> None:

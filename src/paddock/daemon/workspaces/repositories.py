@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from paddock import model
 from paddock.daemon.clock import boot_id
-from paddock.daemon.context import Component, Context, Entry, handles
-from paddock.daemon.sandboxes.utility import Workshops
+from paddock.daemon.context import Component, Context, Operation, handles
+from paddock.daemon.sandboxes.utility import UtilitySandboxes
 from paddock.daemon.store.candidates import Candidate
-from paddock.daemon.store.database import LEAST_PREFIX, the_one
+from paddock.daemon.store.database import LEAST_PREFIX, exactly_one
 from paddock.daemon.store.repositories import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PolicyDeniedError
@@ -55,27 +55,27 @@ class Repositories(Component):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.directory, self._rows, self._boot = self._state_dir / REPOSITORIES, RepositoryStore(self._store), boot_id()
-        self.workshops = Workshops(context)
-        self.bases = Bases(context, self.workshops, self._acquire_submodule)
+        self.utilities = UtilitySandboxes(context)
+        self.bases = Bases(context, self.utilities, self._acquire_submodule)
 
     @cached_property
     def git(self) -> HostGit:
         return _storage().HostGit(self.directory)
 
     @handles(model.AcquireRepository)
-    async def perform(self, action: model.AcquireRepository, entry: Entry) -> Acquired:
-        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
-        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
+    async def perform(self, action: model.AcquireRepository, op: Operation) -> Acquired:
+        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, op.principal)
+        op.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
         return acquired
 
     @handles(model.ListRepositories)
-    async def list(self, action: model.ListRepositories, entry: Entry) -> tuple[Repository, ...]:
-        return self._rows.list(entry.principal.id)
+    async def list(self, action: model.ListRepositories, op: Operation) -> tuple[Repository, ...]:
+        return self._rows.list(op.principal.id)
 
     @handles(model.DeleteRepository)
-    async def delete(self, action: model.DeleteRepository, entry: Entry) -> None:
+    async def delete(self, action: model.DeleteRepository, op: Operation) -> None:
         """InvalidStateError: a workspace or a snapshot needs it."""
-        await self.remove(self._find(action.repository, entry.principal.id).id)
+        await self.remove(self._find(action.repository, op.principal.id).id)
 
     async def candidates(self) -> Sequence[Candidate]:
         found: list[Candidate] = []
@@ -96,7 +96,7 @@ class Repositories(Component):
     def _kept_because(self, id: str, used_at: float) -> str | None:
         if self._clock.wall() - used_at < _JUST_USED_SECONDS:
             return "it was used a moment ago"
-        users = [need.by for need in self._needs.by_tree().get(id, ())] or list(
+        users = [reference.by for reference in self._references.by_tree().get(id, ())] or list(
             _storage().pins.owners(self.directory / id)
         )
         return f"{users[0]} needs its objects" if users else None
@@ -318,7 +318,7 @@ class Repositories(Component):
         found = [one for one in every if reference in (one.id, one.url)]
         if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= LEAST_PREFIX:
             found = [one for one in every if one.id.startswith(reference)]
-        return the_one(found, "repository", reference, hint="`paddock repos ls` lists them")
+        return exactly_one(found, "repository", reference, hint="`paddock repos ls` lists them")
 
 
 async def _outside(remote: Remote, home: str) -> Remote:

@@ -15,11 +15,11 @@ import msgspec
 
 from paddock import model
 from paddock.daemon.access.policies import Exact, Policies
-from paddock.daemon.context import Component, Context, Entry, Unknown, handles
-from paddock.daemon.sandboxes.instance import Held
+from paddock.daemon.context import Component, Context, Operation, Unknown, handles
+from paddock.daemon.sandboxes.instance import RunningSandbox
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
-from paddock.daemon.sandboxes.utility import READING_SECONDS, Workshop, Workshops, git_environment
+from paddock.daemon.sandboxes.utility import READING_SECONDS, UtilitySandbox, UtilitySandboxes, git_environment
 from paddock.daemon.store.database import Row, Store
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
@@ -28,7 +28,7 @@ from paddock.model.policy import Deed
 
 from . import _scripts as scripts
 from .repositories import Repositories
-from .workspaces import Begun, Workspaces, check_epoch
+from .workspaces import OpenedWorkspace, Workspaces, check_epoch
 
 QUARANTINE = "qu_"
 _HEADS = "refs/heads/"
@@ -113,15 +113,15 @@ class Source(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    begun: Begun | None
+    opened: OpenedWorkspace | None
     tree: WorkspaceTree | None
     """Its own: of a fork, a copy of what was begun."""
-    running: tuple[Row, Held] | None
+    running: tuple[Row, RunningSandbox] | None
 
     def origin(self) -> Origin:
         """InvalidStateError: it did not come from a repository."""
-        begun = self.begun
-        space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
+        opened = self.opened
+        space, cache = (None, None) if opened is None else (opened.workspace, opened.tree.repository)
         if space is None or cache is None or space.commit is None or space.repository is None:
             raise InvalidStateError(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
@@ -132,58 +132,56 @@ class Source(msgspec.Struct, frozen=True):
 
 class Sources:
     def __init__(
-        self, sandboxes: Sandboxes, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
+        self, sandboxes: Sandboxes, snapshots: Snapshots, workspaces: Workspaces, utilities: UtilitySandboxes
     ) -> None:
         self._sandboxes, self._snapshots = sandboxes, snapshots
-        self._workspaces, self._workshops = workspaces, workshops
+        self._workspaces, self._utilities = workspaces, utilities
 
-    async def find(self, reference: str, entry: Entry) -> Source:
-        """A living sandbox before a workspace: it may have a copy of its own. NotFoundError, SandboxDied."""
-        owner = entry.principal.id
+    async def find(self, reference: str, op: Operation) -> Source:
+        """A living sandbox before a workspace: it may have a copy of its own. NotFoundError, SandboxDiedError."""
+        owner = op.principal.id
         try:
-            row, held = await self._sandboxes.reach(reference, entry)
+            row, held = await self._sandboxes.reach(reference, op)
         except (NotFoundError, SandboxDiedError) as error:
             try:
-                begun = await self._workspaces.begun(reference, owner, entry)
+                opened = await self._workspaces.opened(reference, owner, op)
             except NotFoundError:
                 raise error from None
-            return await self._resting(begun, entry)
+            return await self._resting(opened, op)
         name = row.sandbox.spec.name or row.id
         if row.workspace is None or row.workspace.workspace is None:
             return Source(row.id, name, None, None, (row, held))
-        begun = await self._workspaces.begun(row.workspace.workspace, owner, entry)
-        if row.workspace.tree == begun.tree.tree:
-            return Source(begun.workspace.id, begun.workspace.name, begun, row.workspace, (row, held))
-        return Source(row.id, name, begun, row.workspace, (row, held))
+        opened = await self._workspaces.opened(row.workspace.workspace, owner, op)
+        if row.workspace.tree == opened.tree.tree:
+            return Source(opened.workspace.id, opened.workspace.name, opened, row.workspace, (row, held))
+        return Source(row.id, name, opened, row.workspace, (row, held))
 
-    async def _resting(self, begun: Begun, entry: Entry) -> Source:
+    async def _resting(self, opened: OpenedWorkspace, op: Operation) -> Source:
         running = None
-        if begun.workspace.sandbox is not None:
+        if opened.workspace.sandbox is not None:
             with suppress(NotFoundError, SandboxDiedError):
-                running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
-        return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
+                running = await self._sandboxes.reach(opened.workspace.sandbox, op)
+        return Source(opened.workspace.id, opened.workspace.name, opened, opened.tree, running)
 
     @asynccontextmanager
-    async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:
+    async def utility(self, source: Source, op: Operation) -> AsyncGenerator[UtilitySandbox]:
         """One that reads the files as they are at one instant, and the repository that they came from."""
         assert source.tree is not None
         tree = source.tree
         if source.running is None:
-            async with self._open(tree, tree.tree, entry) as workshop:
-                yield workshop
+            async with self._open(tree, tree.tree, op) as utility:
+                yield utility
             return
         row, held = source.running
-        copying = self._snapshots.momentary(row, held, tree=tree.tree)
-        async with self._sandboxes.told(row), copying as copy, self._open(tree, copy, entry) as workshop:
-            yield workshop
+        copying = self._snapshots.temporary(row, held, tree=tree.tree)
+        async with self._sandboxes.explain_death(row), copying as copy, self._open(tree, copy, op) as utility:
+            yield utility
 
     @asynccontextmanager
-    async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
+    async def _open(self, tree: WorkspaceTree, name: str, op: Operation) -> AsyncGenerator[UtilitySandbox]:
         trees = WorkspaceTree(name, tree.layers, tree.repository)
-        async with self._workshops.open(
-            trees.mounts(writable=False), entry, command_seconds=READING_SECONDS
-        ) as workshop:
-            yield workshop
+        async with self._utilities.open(trees.mounts(writable=False), op, command_seconds=READING_SECONDS) as utility:
+            yield utility
 
 
 class WorkspaceResults(Component):
@@ -193,47 +191,47 @@ class WorkspaceResults(Component):
         self._rows = ResultStore(self._store)
 
     @handles(model.DiffWorkspace)
-    async def diff(self, action: model.DiffWorkspace, entry: Entry) -> WorkspaceDiff:
-        source = await self._sources.find(action.workspace, entry)
+    async def diff(self, action: model.DiffWorkspace, op: Operation) -> WorkspaceDiff:
+        source = await self._sources.find(action.workspace, op)
         commit = source.origin().commit
         patch = None
-        async with self._sources.workshop(source, entry) as workshop:
-            await _check(workshop, scripts.TREE, commit)
-            changes = scripts.read_changes(await _check(workshop, scripts.RAW, commit, output_bytes=_RAW_BYTES))
+        async with self._sources.utility(source, op) as utility:
+            await _check(utility, scripts.TREE, commit)
+            changes = scripts.read_changes(await _check(utility, scripts.RAW, commit, output_bytes=_RAW_BYTES))
             if action.patch:
-                patch = await _check(workshop, scripts.PATCH, commit, output_bytes=_PATCH_BYTES)
+                patch = await _check(utility, scripts.PATCH, commit, output_bytes=_PATCH_BYTES)
         digest = {} if patch is None else {"patch_sha256": hashlib.sha256(patch).hexdigest(), "bytes": len(patch)}
-        entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
+        op.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
     @handles(model.PushBranch)
-    async def push(self, action: model.PushBranch, entry: Entry) -> Publishing:
+    async def push(self, action: model.PushBranch, op: Operation) -> Publishing:
         _check_message(action.message)
-        source = await self._sources.find(action.workspace, entry)
+        source = await self._sources.find(action.workspace, op)
         origin = source.origin()
         url, began = origin.url, origin.commit
         check_epoch(origin.workspace, action.epoch)
-        ref, there = await self._target(action, source, origin, entry)
-        ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
+        ref, there = await self._target(action, source, origin, op)
+        ours = there is not None and self._rows.last_pushed(op.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
         message = (action.message or f"Work of {source.name}").encode()
         environment = git_environment(author=name, email=email)
-        async with self._sources.workshop(source, entry) as workshop:
-            await _check(workshop, scripts.TREE, began)
+        async with self._sources.utility(source, op) as utility:
+            await _check(utility, scripts.TREE, began)
             arguments = (began, there or "", "ours" if ours else "")
-            said = await _check(workshop, scripts.COMMIT, *arguments, input=message, env=environment)
+            said = await _check(utility, scripts.COMMIT, *arguments, input=message, env=environment)
             commit = scripts.read_commit(said)
             if commit != there:
 
                 async def exact() -> tuple[str, ...]:
                     """The tree and what it is on: the commit itself would be another one each time."""
-                    return url, ref, there or "", (await _check(workshop, scripts.STATE)).decode("ascii", "replace")
+                    return url, ref, there or "", (await _check(utility, scripts.STATE)).decode("ascii", "replace")
 
                 what = f"push {source.name} to {ref} of {url}"
-                await self._ask("git.push", action, source, entry, exact, what)
+                await self._ask("git.push", action, source, op, exact, what)
             pack = None
             if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
-                pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
+                pack = await _check(utility, scripts.PACK, began, output_bytes=_PACK_BYTES)
         pushed = PushedBranch(
             workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
         )
@@ -241,14 +239,14 @@ class WorkspaceResults(Component):
 
         def done(_: object) -> PushedBranch:
             if commit != there:
-                self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
-            entry.done(told)
+                self._rows.pushed(op.principal.id, source.id, ref, commit, self._clock.wall())
+            op.done(told)
             return pushed
 
-        async with AsyncExitStack() as needs:
+        async with AsyncExitStack() as resources:
             if commit == there:
-                return Publishing(entry, needs.pop_all(), done)
-            name = await needs.enter_async_context(self._quarantine(origin.cache, pack, commit))
+                return Publishing(op, resources.pop_all(), done)
+            name = await resources.enter_async_context(self._quarantine(origin.cache, pack, commit))
             lender = origin.cache if name != origin.cache else None
             git = self._repositories.git
             if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
@@ -257,11 +255,9 @@ class WorkspaceResults(Component):
                     hint="another branch, or --force, which takes the place of what is there",
                 )
             digest = None if pack is None else hashlib.sha256(pack).hexdigest()
-            self._audit.event(
-                "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
-            )
+            self._audit.event("workspace.push", asked_by=op.number, what=told, pack_sha256=digest, force=action.force)
             plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=there)
-            return Publishing(entry, needs.pop_all(), done, push=plan)
+            return Publishing(op, resources.pop_all(), done, push=plan)
 
     @asynccontextmanager
     async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
@@ -280,12 +276,12 @@ class WorkspaceResults(Component):
             await asyncio.to_thread(_remove, git.path(name))
 
     @handles(model.OpenPullRequest)
-    async def pull_request(self, action: model.OpenPullRequest, entry: Entry) -> Publishing:
+    async def pull_request(self, action: model.OpenPullRequest, op: Operation) -> Publishing:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgumentError("a pull request has a title of 1 to 1024 characters", field="title")
-        source = await self._sources.find(action.workspace, entry)
+        source = await self._sources.find(action.workspace, op)
         origin = source.origin()
-        pushed = self._rows.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
+        pushed = self._rows.last_pushed(op.principal.id, source.id, action.branch and _HEADS + action.branch)
         if pushed is None:
             raise InvalidStateError(
                 f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
@@ -296,11 +292,11 @@ class WorkspaceResults(Component):
             return origin.url, *pushed
 
         what = f"ask {origin.url} to take in {branch}: {action.title}"
-        await self._ask("publish", action, source, entry, exact, what)
+        await self._ask("publish", action, source, op, exact, what)
 
         def done(found: PullRequest | None) -> PullRequest:
             assert found is not None
-            entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
+            op.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
             return found
 
         plan = PullRequestPlan(
@@ -312,28 +308,28 @@ class WorkspaceResults(Component):
             draft=action.draft,
             forge=action.forge,
         )
-        return Publishing(entry, AsyncExitStack(), done, pull_request=plan)
+        return Publishing(op, AsyncExitStack(), done, pull_request=plan)
 
     async def _ask(
         self,
         deed: Deed,
         action: model.PushBranch | model.OpenPullRequest,
         source: Source,
-        entry: Entry,
+        op: Operation,
         exact: Exact,
         what: str,
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
-        workspace = None if source.begun is None else source.begun.workspace.id
+        workspace = None if source.opened is None else source.opened.workspace.id
         await self._policies.ask(
-            deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
+            deed, action, op, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
     async def _target(
-        self, action: model.PushBranch, source: Source, origin: Origin, entry: Entry
+        self, action: model.PushBranch, source: Source, origin: Origin, op: Operation
     ) -> tuple[str, str | None]:
         """The full name of the branch, and what the remote has there now."""
-        last = self._rows.last_pushed(entry.principal.id, source.id)
+        last = self._rows.last_pushed(op.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
             raise InvalidArgumentError(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
@@ -341,7 +337,7 @@ class WorkspaceResults(Component):
 
         ref = check_ref(_HEADS + branch)
         try:
-            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
+            acquired = await self._repositories.acquire(origin.url, ref, 0.0, op.principal)
         except NotFoundError as missing:
             if missing.details.get("ref") != ref:
                 raise  # the repository itself
@@ -360,30 +356,30 @@ class Publishing:
 
     def __init__(
         self,
-        entry: Entry,
-        needs: AsyncExitStack,
+        op: Operation,
+        resources: AsyncExitStack,
         done: Callable[[PullRequest | None], PushedBranch | PullRequest],
         *,
         push: PushPlan | None = None,
         pull_request: PullRequestPlan | None = None,
     ) -> None:
         self.push, self.pull_request = push, pull_request
-        self._entry, self._needs, self._done = entry, needs, done
-        entry.defer()
+        self._op, self._resources, self._done = op, resources, done
+        op.defer()
 
     async def finish(self, published: model.Published) -> PushedBranch | PullRequest:
-        async with self._needs:
+        async with self._resources:
             if published.error is not None:
                 error = codec.decode_error(published.error.encode())
-                self._entry.failed(error)
+                self._op.failed(error)
                 raise error
             if self.pull_request is not None and published.pull_request is None:
                 raise InvalidArgumentError("a pull request has a number and a URL")
             return self._done(published.pull_request)
 
     async def aclose(self) -> None:
-        async with self._needs:
-            self._entry.failed(Unknown("the caller's process ended before it said what became of it"))
+        async with self._resources:
+            self._op.failed(Unknown("the caller's process ended before it said what became of it"))
 
 
 def remove_quarantines(directory: Path) -> None:
@@ -400,7 +396,7 @@ def _remove(path: Path) -> None:
 
 
 async def _check(
-    workshop: Workshop,
+    utility: UtilitySandbox,
     script: str,
     *arguments: str,
     input: bytes = b"",
@@ -410,10 +406,10 @@ async def _check(
     """What the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     try:
-        return await workshop.run(argv, env=env, input=(input,), output_bytes=output_bytes)
+        return await utility.run(argv, env=env, input=(input,), output_bytes=output_bytes)
     except ErrandFailedError as error:
-        words = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
-        message = f"git cannot work with what is in the workspace: {words}"
+        text = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
+        message = f"git cannot work with what is in the workspace: {text}"
         raise InvalidStateError(message, hint="git status inside") from None
 
 

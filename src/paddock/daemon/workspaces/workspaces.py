@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from paddock import model
 from paddock.daemon.access.policies import Policies
-from paddock.daemon.context import Component, Context, Entry, handles
+from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
-from paddock.daemon.sandboxes.running import Live, end
+from paddock.daemon.sandboxes.running import RunningSandboxes, end
 from paddock.daemon.store.candidates import Candidate, measured
-from paddock.daemon.store.database import Row, WorkspaceRow, WorkspaceStore, has_ended, the_one
+from paddock.daemon.store.database import Row, WorkspaceRow, WorkspaceStore, exactly_one, has_ended
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InternalError, InvalidStateError, PaddockError
@@ -26,14 +26,14 @@ from paddock.storage.pool.kept import KeptArchives
 from paddock.storage.pool.trees import sync_tree
 from paddock.supervisor.layout import KEPT
 
-from ._archive import Keeping
+from ._archive import Archiver
 from ._bases import Base
 from .repositories import Repositories
 
 DISK_MIB = 10_240
 
 
-class Begun(NamedTuple):
+class OpenedWorkspace(NamedTuple):
     """A workspace, as callers see it, and its tree."""
 
     workspace: Workspace
@@ -41,99 +41,101 @@ class Begun(NamedTuple):
 
 
 class Workspaces(Component):
-    def __init__(self, context: Context, live: Live, repositories: Repositories, policies: Policies) -> None:
+    def __init__(
+        self, context: Context, running: RunningSandboxes, repositories: Repositories, policies: Policies
+    ) -> None:
         super().__init__(context)
-        self._live, self._policies, self._repositories = live, policies, repositories
+        self._running, self._policies, self._repositories = running, policies, repositories
         self._rows = WorkspaceStore(self._store)
-        self._keeping = Keeping(repositories.workshops, KeptArchives(self._state_dir / KEPT))
+        self._archiver = Archiver(repositories.utilities, KeptArchives(self._state_dir / KEPT))
 
     @handles(model.GetWorkspace)
-    async def get(self, action: model.GetWorkspace, entry: Entry) -> Workspace:
-        return self._shown(self.find(action.workspace, entry.principal.id))
+    async def get(self, action: model.GetWorkspace, op: Operation) -> Workspace:
+        return self._view(self.find(action.workspace, op.principal.id))
 
     @handles(model.ListWorkspaces)
-    async def list(self, action: model.ListWorkspaces, entry: Entry) -> tuple[Workspace, ...]:
-        return tuple(self._shown(row) for row in self._rows.list(entry.principal.id))
+    async def list(self, action: model.ListWorkspaces, op: Operation) -> tuple[Workspace, ...]:
+        return tuple(self._view(row) for row in self._rows.list(op.principal.id))
 
     @handles(model.OpenWorkspace)
-    async def open(self, action: model.OpenWorkspace, entry: Entry) -> Workspace:
+    async def open(self, action: model.OpenWorkspace, op: Operation) -> Workspace:
         validate.check_workspace(action)
-        row = await self._opened(action, entry)
-        entry.done({"workspace": row.id, "commit": row.workspace.commit})
-        return self._shown(row)
+        row = await self._opened(action, op)
+        op.done({"workspace": row.id, "commit": row.workspace.commit})
+        return self._view(row)
 
     @handles(model.PinWorkspace)
-    async def pin(self, action: model.PinWorkspace, entry: Entry) -> Workspace:
+    async def pin(self, action: model.PinWorkspace, op: Operation) -> Workspace:
         validate.check_pin(action.seconds)
-        row = self.find(action.workspace, entry.principal.id)
+        row = self.find(action.workspace, op.principal.id)
         until = self._clock.wall() + action.seconds if action.seconds else None
         self._rows.pin(row.id, until)
-        return self._shown(replace(row, workspace=replace(row.workspace, pinned_until=until)))
+        return self._view(replace(row, workspace=replace(row.workspace, pinned_until=until)))
 
     @handles(model.InspectWorkspace)
-    async def status(self, action: model.InspectWorkspace, entry: Entry) -> WorkspaceStatus:
-        row = self.find(action.workspace, entry.principal.id)
+    async def status(self, action: model.InspectWorkspace, op: Operation) -> WorkspaceStatus:
+        row = self.find(action.workspace, op.principal.id)
         async with self._lanes.shared(row.id):  # waits until it is made, evicted or restored
-            row = self.find(row.id, entry.principal.id)
-        status = await self._status(row, entry)
-        return replace(status, workspace=self._shown(row))
+            row = self.find(row.id, op.principal.id)
+        status = await self._status(row, op)
+        return replace(status, workspace=self._view(row))
 
     @handles(model.DeleteWorkspace)
-    async def delete(self, action: model.DeleteWorkspace, entry: Entry) -> None:
-        row = self.find(action.workspace, entry.principal.id)
+    async def delete(self, action: model.DeleteWorkspace, op: Operation) -> None:
+        row = self.find(action.workspace, op.principal.id)
         id, what = row.id, f"delete the workspace {row.workspace.name} ({row.id})"
-        await self._policies.ask("delete", action, entry, about=id, workspace=id, what=what)
+        await self._policies.ask("delete", action, op, about=id, workspace=id, what=what)
         async with self._lanes.exclusive(id):
-            row = self.find(id, entry.principal.id)
+            row = self.find(id, op.principal.id)
             check_epoch(row.workspace, action.epoch)
-            await self._free(row)
+            await self._require_free(row)
             if not action.discard:
-                _refuse_loss(row, await self._status(row, entry))
-            removal = self._remove(self._rows.settle(row, WorkspaceState.DELETING))
+                _refuse_loss(row, await self._status(row, op))
+            removal = self._remove(self._rows.set_state(row, WorkspaceState.DELETING))
             await self._tasks.complete(removal, name=f"workspace {id}: delete")
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFoundError, InvalidArgument."""
         found = self._rows.find(owner, reference)
-        return the_one(found, "workspace", reference, hint="`paddock workspace ls` lists them")
+        return exactly_one(found, "workspace", reference, hint="`paddock workspace ls` lists them")
 
     @asynccontextmanager
-    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
+    async def reserve(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         """Hold the lane of a workspace, with its files in the pool, for the sandbox that will have it next. The one
         that had it last is dead, or `take` will say that it isn't. NotFoundError, InvalidArgument."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
-            row = await self._laid_out(id, None) or self.find(reference, owner)
-            await self._occupant(row)
+            row = await self._checked_out(id, None) or self.find(reference, owner)
+            await self._mounted_by(row)
             yield _tree(row, row.workspace.epoch + 1)
 
-    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
-        """What it began with, and its tree, laid out. NotFoundError, InvalidArgument."""
+    async def opened(self, reference: str, owner: str, op: Operation) -> OpenedWorkspace:
+        """What it began with, and its tree, laid out. NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
-            row = await self._laid_out(id, entry) or self.find(reference, owner)
-        return Begun(self._shown(row), _tree(row, row.workspace.epoch))
+            row = await self._checked_out(id, op) or self.find(reference, owner)
+        return OpenedWorkspace(self._view(row), _tree(row, row.workspace.epoch))
 
-    async def _opened(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
-        owner = entry.principal.id
+    async def _opened(self, action: model.OpenWorkspace, op: Operation) -> WorkspaceRow:
+        owner = op.principal.id
         async with self._lanes.exclusive(f"workspace {action.name} of {owner}"):
             row = self._rows.named(owner, action.name)
             if row is not None:
-                self._check_same(row.workspace, action, entry.principal)
+                self._check_same(row.workspace, action, op.principal)
                 async with self._lanes.exclusive(row.id):
-                    row = await self._laid_out(row.id, entry)
+                    row = await self._checked_out(row.id, op)
             if row is None:
-                return await self._make(action, entry)
+                return await self._make(action, op)
             self._rows.touch(row.id, self._clock.wall())
             return row
 
-    async def _make(self, action: model.OpenWorkspace, entry: Entry) -> WorkspaceRow:
-        found = await self._commit(action, entry.principal)
+    async def _make(self, action: model.OpenWorkspace, op: Operation) -> WorkspaceRow:
+        found = await self._commit(action, op.principal)
         now = self._clock.wall()
         workspace = Workspace(
             id=model.WorkspaceId(mint(model.Noun.WORKSPACE)),
             name=action.name,
-            owner=entry.principal.id,
+            owner=op.principal.id,
             state=WorkspaceState.MAKING,
             disk_mib=action.disk_mib or DISK_MIB,
             created_at=now,
@@ -148,7 +150,7 @@ class Workspaces(Component):
         async with self._lanes.exclusive(row.id):
             self._rows.add(row)
             try:
-                return self._rows.settle(await self._begin(row, entry), WorkspaceState.READY)
+                return self._rows.set_state(await self._begin(row, op), WorkspaceState.READY)
             except BaseException:
                 await self._remove(row)
                 raise
@@ -183,27 +185,27 @@ class Workspaces(Component):
                     workspace=workspace.id,
                 )
 
-    def take(self, row: Row) -> None:
+    def assign(self, row: Row) -> None:
         """In the transaction that records the sandbox: it has its workspace from now on, until the row has ended.
         InvalidStateError: another one lives over it. The caller holds the lane of the workspace alone."""
         assert row.workspace is not None
         found = self._rows.get(row.workspace.tree)
         assert found is not None
         if self._living(found):
-            raise self._taken(found)
+            raise self._in_use(found)
         self._rows.give(found.id, row.id, self._clock.wall())
 
-    async def _free(self, row: WorkspaceRow) -> None:
+    async def _require_free(self, row: WorkspaceRow) -> None:
         """InvalidStateError while a sandbox lives over it."""
-        if await self._occupant(row):
-            raise self._taken(row)
+        if await self._mounted_by(row):
+            raise self._in_use(row)
 
-    async def _occupant(self, row: WorkspaceRow) -> Row | None:
+    async def _mounted_by(self, row: WorkspaceRow) -> Row | None:
         """The sandbox that has it. What is recorded as dead, its backend has to confirm: two that write one tree would
         be its end."""
         sandbox = self._last(row)
         if sandbox is not None and not has_ended(sandbox):
-            sandbox = await self._live.check(sandbox)  # it may have died unnoticed
+            sandbox = await self._running.check(sandbox)  # it may have died unnoticed
         if sandbox is None or not has_ended(sandbox):
             return sandbox
         backend = self._backends.named(sandbox.sandbox.backend)
@@ -223,11 +225,11 @@ class Workspaces(Component):
         ended = None if sandbox is None else sandbox.sandbox.ended_at
         return max(row.workspace.used_at, ended or 0.0)
 
-    def _shown(self, row: WorkspaceRow) -> Workspace:
+    def _view(self, row: WorkspaceRow) -> Workspace:
         """As callers see it: a sandbox that is dead has nothing any more."""
         return row.workspace if self._living(row) else replace(row.workspace, sandbox=None)
 
-    def _taken(self, row: WorkspaceRow) -> InvalidStateError:
+    def _in_use(self, row: WorkspaceRow) -> InvalidStateError:
         sandbox, name = self._living(row), row.workspace.name
         if sandbox is None:
             return InvalidStateError(f"workspace {name!r} is free by now", hint="try again")
@@ -241,11 +243,11 @@ class Workspaces(Component):
         id = row.workspace.sandbox
         return None if id is None else self._store.get(id)
 
-    async def _status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
+    async def _status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
         """Of one that was evicted: as it was then, for nothing can have changed."""
-        return row.kept.status if row.kept is not None else await self._keeping.status(row, entry)
+        return row.kept.status if row.kept is not None else await self._archiver.status(row, op)
 
-    async def _begin(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
+    async def _begin(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceRow:
         """Makes the tree as it was before anybody wrote to it."""
         limit = row.workspace.disk_mib << 20
         if row.repository is None:
@@ -257,39 +259,39 @@ class Workspaces(Component):
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
         await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
-        base = await self._base(row, acquired, entry)
+        base = await self._base(row, acquired, op)
         layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
-    async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
+    async def _base(self, row: WorkspaceRow, acquired: Acquired, op: Operation | None) -> Base:
         """One that is there when it is recorded that this workspace needs it: no await comes between."""
         branch, submodules = acquired.branch or "", row.workspace.submodules
-        base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
+        base = await self._repositories.bases.get(acquired, branch, op, submodules=submodules)
         while self._repositories.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
-            base = await self._repositories.bases.get(acquired, branch, entry, submodules=submodules)
-        self._rows.lie_over(row.id, (base.id,))
+            base = await self._repositories.bases.get(acquired, branch, op, submodules=submodules)
+        self._rows.set_layers(row.id, (base.id,))
         return base
 
-    async def _laid_out(self, id: str, entry: Entry | None) -> WorkspaceRow | None:
+    async def _checked_out(self, id: str, op: Operation | None) -> WorkspaceRow | None:
         """Return it with its files in the pool; None if it is gone. The caller holds its lane alone."""
         row = self._rows.get(id)
         if row is None or row.state is WorkspaceState.READY:
             return row
         if row.kept is None:  # its deletion failed half-way
             return await self._remove(row)
-        restoring = self._rows.settle(row, WorkspaceState.RESTORING)
+        restoring = self._rows.set_state(row, WorkspaceState.RESTORING)
         try:
             await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
-            laid = await self._begin(restoring, entry)
-            await self._keeping.lay(laid, entry)
+            laid = await self._begin(restoring, op)
+            await self._archiver.extract(laid, op)
             await asyncio.to_thread(sync_tree, self._pool(), row.id)
-            ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
+            ready = self._rows.set_state(replace(laid, kept=None), WorkspaceState.READY)
         except BaseException:
             await in_thread(self._pool().delete, row.id)
-            self._rows.settle(row, WorkspaceState.EVICTED)
+            self._rows.set_state(row, WorkspaceState.EVICTED)
             raise
-        await in_thread(self._keeping.archives.remove, row.id)
+        await in_thread(self._archiver.archives.remove, row.id)
         return ready
 
     async def evict(self, id: str) -> None:
@@ -299,18 +301,18 @@ class Workspaces(Component):
             row = self._rows.get(id)
             if row is None or row.state is WorkspaceState.EVICTED:
                 return
-            await self._free(row)
+            await self._require_free(row)
             refusal = self._refusal(row)
             if refusal is not None:
                 raise InvalidStateError(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
-            evicting = self._rows.settle(row, WorkspaceState.EVICTING)
+            evicting = self._rows.set_state(row, WorkspaceState.EVICTING)
             try:
-                kept = await self._keeping.keep(evicting)
+                kept = await self._archiver.archive(evicting)
             except BaseException:
-                self._rows.settle(row, WorkspaceState.READY)
-                await in_thread(self._keeping.archives.remove, id)
+                self._rows.set_state(row, WorkspaceState.READY)
+                await in_thread(self._archiver.archives.remove, id)
                 raise
-            self._rows.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
+            self._rows.set_state(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
             await in_thread(self._pool().delete, id)
 
     async def _remove(self, row: WorkspaceRow) -> None:
@@ -320,7 +322,7 @@ class Workspaces(Component):
 
     def _delete(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
-        self._keeping.archives.remove(row.id)
+        self._archiver.archives.remove(row.id)
         if row.repository is not None:
             from paddock.storage.git import pins
 
@@ -329,10 +331,10 @@ class Workspaces(Component):
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
         await self.put_right()
-        for name in self._keeping.archives.names():
+        for name in self._archiver.archives.names():
             row = self._rows.get(name)
             if row is None or row.kept is None:
-                self._keeping.archives.remove(name)
+                self._archiver.archives.remove(name)
 
     async def put_right(self) -> None:
         """Finish or undo what nobody carries on with: its daemon died, or its disk was full."""
@@ -350,9 +352,9 @@ class Workspaces(Component):
                 await self._remove(row)
             case WorkspaceState.RESTORING:
                 await in_thread(self._pool().delete, row.id)
-                self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
+                self._rows.set_state(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
             case WorkspaceState.EVICTING:
-                self._rows.settle(row, WorkspaceState.READY)
+                self._rows.set_state(row, WorkspaceState.READY)
         self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
 
     async def candidates(self) -> Sequence[Candidate]:
@@ -369,7 +371,7 @@ class Workspaces(Component):
             why, refusal, clean = f"not used for {_span(self._clock.wall() - used)}", self._refusal(row), False
             if full and refusal is None:
                 try:
-                    status = await self._keeping.status(row, None)
+                    status = await self._archiver.status(row, None)
                 except PaddockError as error:
                     refusal = f"what is in it cannot be made out: {error.message}"
                 else:
