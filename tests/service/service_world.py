@@ -47,7 +47,6 @@ from paddock.model import (
 )
 from paddock.model.caller import PROCESS
 from paddock.policy import local_policy
-from paddock.service import Service
 from paddock.storage.pool.worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 

@@ -35,7 +35,6 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import Policy
-from paddock.service import Service
 from paddock.storage.secrets import Fetched
 
 VALUE = b"correct-horse-battery-staple"

@@ -47,7 +47,6 @@ from paddock.model import (
     WorkspaceStatus,
 )
 from paddock.model.exec import ExecSpec
-from paddock.service import Service
 from paddock.storage.pool.kept import KeptArchives
 
 

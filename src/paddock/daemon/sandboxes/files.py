@@ -78,7 +78,9 @@ class Files:
         """What a child has made takes its place in the sandbox around it: whole, or the sandbox has what it had.
         Processes of it that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
-            raise InvalidArgumentError(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
+            raise InvalidArgumentError(
+                f"path={action.path!r} must be an absolute path of a directory below /", field="path"
+            )
         async with self._sandboxes.use(action.child, op) as (child, from_):
             pass
         async with self._sandboxes.use(action.sandbox, op) as (outer, into):

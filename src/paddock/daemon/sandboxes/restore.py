@@ -189,7 +189,8 @@ class Restore(Component):
         await self._snapshots.check_layers(snapshot)
 
     async def hibernate(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
-        """Write it to disk and end it. If this raises, it runs on: UnsupportedError, ResourceExhaustedError, InvalidStateError."""
+        """Write it to disk and end it. If this raises, it runs on: UnsupportedError, ResourceExhaustedError,
+        InvalidStateError."""
         _check_sleep(row, held.backend)
         if not force:
             await self._running.refuse_while_busy(row, held)

@@ -16,7 +16,14 @@ from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import staged_trees
-from paddock.errors import GuestProtocolError, InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, SandboxDiedError
+from paddock.errors import (
+    GuestProtocolError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    ResourceExhaustedError,
+    SandboxDiedError,
+)
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
 
 from . import _copies

@@ -250,8 +250,8 @@ class Sandboxes(Component):
 
     def use(self, reference: str, op: Operation, *, awake: bool = True, turn: Turn | None = None) -> Use:
         """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
-        it again in the block, which is to end once what was begun is in the guest's table. SandboxDiedError says when and
-        why it does not run any more. With a `turn`, the block is entered when that has come."""
+        it again in the block, which is to end once what was begun is in the guest's table. SandboxDiedError says when
+        and why it does not run any more. With a `turn`, the block is entered when that has come."""
         row = self.find(reference, op)
         if turn is not None and self._crowded(row.id):
             turn.line = self._turns.setdefault(row.id, asyncio.Lock())

@@ -108,7 +108,8 @@ ENVIRONMENT = {
 
 
 async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) -> None:
-    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a branch."""
+    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a
+    branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
     words = (branch, acquired.commit, acquired.url, kind)
     try:
