@@ -8,7 +8,7 @@ import sys
 
 from paddock.client._async_lines import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, InvalidState, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -133,7 +133,7 @@ class _Reader:
         while not (data := await self._stream.pipe.read(size)) and size:
             try:
                 await self._stream.call(self._method)
-            except DaemonLost as error:
+            except (DaemonLost, DaemonUnavailable) as error:
                 await self._follow(error)
             else:
                 self._ended = True
@@ -141,7 +141,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    async def _follow(self, why: DaemonLost) -> None:
+    async def _follow(self, why: PaddockError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and await followed.take_up(self._stream.handle):
@@ -149,7 +149,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 await self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLost:
+            except (DaemonLost, DaemonUnavailable):
                 continue
             return
         raise why
@@ -260,7 +260,7 @@ class _Followed:
             handle = self.handle
             try:
                 return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
+            except (DaemonLost, DaemonUnavailable):
                 if not await self.take_up(handle) or method not in _AGAIN:
                     raise
 
@@ -298,7 +298,7 @@ def _streams(calls: AsyncCalls, frame: Frame) -> dict[str, _Stream]:
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
+_AGAIN = frozenset(("close", "kill", "resize", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
 
 
@@ -320,7 +320,7 @@ class _Input(_Writer):
             except BrokenPipeError:
                 try:
                     await self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
-                except DaemonLost:
+                except (DaemonLost, DaemonUnavailable):
                     if await self._followed.take_up(handle):
                         continue
                     raise
@@ -377,7 +377,10 @@ class _Exec:
 
     async def aclose(self) -> None:
         if self._lease.end():
-            await self._followed.call("close", cancels=False)
+            try:
+                await self._followed.call("close", cancels=False)
+            except DaemonLost:
+                pass  # no daemon has it: it has ended, or runs in the background
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()

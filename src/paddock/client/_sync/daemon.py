@@ -9,7 +9,7 @@ import sys
 
 from paddock.client._lines import Mutex, Pipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLost, InvalidState, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -134,7 +134,7 @@ class _Reader:
         while not (data := self._stream.pipe.read(size)) and size:
             try:
                 self._stream.call(self._method)
-            except DaemonLost as error:
+            except (DaemonLost, DaemonUnavailable) as error:
                 self._follow(error)
             else:
                 self._ended = True
@@ -142,7 +142,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    def _follow(self, why: DaemonLost) -> None:
+    def _follow(self, why: PaddockError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and followed.take_up(self._stream.handle):
@@ -150,7 +150,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLost:
+            except (DaemonLost, DaemonUnavailable):
                 continue
             return
         raise why
@@ -261,7 +261,7 @@ class _Followed:
             handle = self.handle
             try:
                 return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLost:
+            except (DaemonLost, DaemonUnavailable):
                 if not self.take_up(handle) or method not in _AGAIN:
                     raise
 
@@ -299,7 +299,7 @@ def _streams(calls: Calls, frame: Frame) -> dict[str, _Stream]:
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
+_AGAIN = frozenset(("close", "kill", "resize", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
 
 
@@ -321,7 +321,7 @@ class _Input(_Writer):
             except BrokenPipeError:
                 try:
                     self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
-                except DaemonLost:
+                except (DaemonLost, DaemonUnavailable):
                     if self._followed.take_up(handle):
                         continue
                     raise
@@ -378,7 +378,10 @@ class _Exec:
 
     def close(self) -> None:
         if self._lease.end():
-            self._followed.call("close", cancels=False)
+            try:
+                self._followed.call("close", cancels=False)
+            except DaemonLost:
+                pass  # no daemon has it: it has ended, or runs in the background
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()
