@@ -107,6 +107,7 @@ struct outlet { /* what a child prints */
     struct watch watch;
     struct child *child;
     struct ring ring;
+    uint64_t taken; /* bytes for which the owner has given credit: from here on a command's are held */
     bool cut;      /* the child has died: `left` more bytes, and no more */
     bool terminal; /* EIO is its end */
     size_t left;
@@ -118,6 +119,7 @@ struct inlet { /* what a child reads */
     struct ring ring;
     uint32_t written; /* for which no credit has been given yet */
     bool ending;
+    bool over; /* the host has said so */
 };
 
 /* A unix socket inside whose callers are put through to the host. */
@@ -147,7 +149,7 @@ struct child {
     int cgroup;          /* -1: none */
     uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
     int killer;          /* pid of the helper that kills it; 0: nobody does */
-    bool kept;           /* it lives on without an owner, as one in the background does, and its streams are pipes */
+    bool kept;           /* it lives on without an owner, as one in the background does, until one lets go of it */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
     uint64_t struck[2]; /* how often the ceilings had struck before it */

@@ -104,7 +104,7 @@ static void conclude_command(struct channel *channel)
         wire_send_message(&channel->connection->wire, KIND_EXIT, channel->number, &exit_shape, &ending);
         channel->exited = true;
     }
-    if (!flowing)
+    if (!flowing && !(channel->child->kept && channel->role == ROLE_OWNER))
         channel_close(channel);
 }
 
@@ -197,8 +197,11 @@ void channel_credit(struct channel *channel, uint16_t stream, struct reader body
         return;
     }
     flow->credit += credit.bytes;
-    if (channel->child)
+    if (channel->child) {
+        if (channel->role == ROLE_OWNER)
+            channel->child->out[stream - 1].taken = min_u64(channel->child->out[stream - 1].taken + credit.bytes, flow->at);
         child_push(channel->child);
+    }
 }
 
 /* An owner takes its child along, but for a command in the background, or one that is kept. */
@@ -216,6 +219,8 @@ void channel_leave(struct channel *channel, bool connected)
         return;
     if (child && child->kind == CHILD_RELAY)
         relay_end(child, 0);
+    if (child && connected && channel->role == ROLE_OWNER && child->state == CHILD_ENDED)
+        child->kept = false;
     if (must_die(channel)) {
         for (unsigned i = 0; i < 2; i++) {
             channel->out[i].flowing = false;

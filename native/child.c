@@ -3,6 +3,12 @@
 
 enum { CHUNK = 64 << 10, TERMINAL_HOLDS = 256 << 10 };
 
+/* Whether of two that have ended `child` is forgotten first. */
+static bool sooner(const struct child *child, const struct child *other)
+{
+    return child->kept == other->kept ? child->number < other->number : other->kept;
+}
+
 static struct child *free_one(struct child *table, size_t count)
 {
     struct child *oldest = NULL;
@@ -10,7 +16,7 @@ static struct child *free_one(struct child *table, size_t count)
         struct child *child = &table[i];
         if (child->state == CHILD_FREE)
             return child;
-        if (child->state == CHILD_ENDED && !child->channels && !child->killer && (!oldest || child->number < oldest->number))
+        if (child->state == CHILD_ENDED && !child->channels && !child->killer && (!oldest || sooner(child, oldest)))
             oldest = child;
     }
     return oldest;
@@ -36,6 +42,7 @@ struct child *child_new(struct agent *agent, enum child_kind kind)
         return NULL;
     if (child->state == CHILD_ENDED) {
         child->flags = 0; /* nothing is kept of it any more */
+        child->kept = false;
         child_release(child);
     }
     memset(child, 0, sizeof *child);
@@ -93,8 +100,8 @@ static uint64_t keep_from(const struct child *child, unsigned index)
         return ring->end;
     for (const struct channel *channel = child->channels; channel; channel = channel->next)
         if (channel->role == ROLE_OWNER && channel->out[index].flowing)
-            return channel->out[index].at;
-    return ring->end; /* nobody reads */
+            return child->kind == CHILD_COMMAND ? child->out[index].taken : channel->out[index].at;
+    return child->kept ? child->out[index].taken : ring->end; /* nobody reads */
 }
 
 static bool has_room(const struct child *child, unsigned index)
@@ -209,7 +216,7 @@ static void inlet_ready(struct watch *watch, uint32_t events)
 void child_input(struct child *child, struct reader bytes)
 {
     struct inlet *inlet = &child->in;
-    if (inlet->watch.fd < 0 || inlet->ending)
+    if (inlet->watch.fd < 0 || inlet->over)
         return; /* the host was told, or has said itself, that nobody reads */
     if (ring_append(&inlet->ring, bytes.at, bytes.left)) {
         fail(child, -ENOMEM);
@@ -222,8 +229,9 @@ void child_input_end(struct child *child)
 {
     static const unsigned char end_of_transmission = 4; /* what a person types to say so */
     struct inlet *inlet = &child->in;
-    if (inlet->watch.fd < 0 || inlet->ending)
+    if (inlet->watch.fd < 0 || inlet->over)
         return;
+    inlet->over = true;
     if (child->terminal < 0)
         inlet->ending = true;
     else if (inlet->ring.end - inlet->ring.first < inlet->ring.size)
@@ -311,7 +319,7 @@ void child_release(struct child *child)
     fd_close(&child->cgroup);
     fd_close(&child->terminal);
     watch_close(&child->agent->loop, &child->control);
-    if (child->flags & EXEC_BACKGROUND)
+    if (child->kept || child->flags & EXEC_BACKGROUND)
         return;
     for (unsigned i = 0; i < 2; i++) {
         child_outlet_close(child, i);

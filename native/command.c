@@ -335,6 +335,23 @@ void command_exec(struct channel *channel, const void *message, struct frame *fr
         channel->out[i].flowing = child->out[i].ring.size && !(i && child->terminal >= 0);
 }
 
+/* In place of the host before, who may not have hung up yet. What that has sent, and the command has not read, the new one
+ * sends again; of what the command has printed it has all before `wanted`. */
+static void own(struct child *child, const uint64_t wanted[2])
+{
+    struct channel *before = channel_owner(child);
+    struct inlet *inlet = &child->in;
+    if (before) {
+        before->role = ROLE_FOLLOWER;
+        before->out[0].flowing = before->out[1].flowing = false;
+    }
+    for (unsigned i = 0; i < 2; i++)
+        child->out[i].taken = min_u64(wanted[i], child->out[i].ring.end);
+    if (!inlet->over)
+        inlet->ring.end = inlet->ring.first;
+    inlet->written = 0;
+}
+
 void command_attach(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct attach_message *request = message;
@@ -342,6 +359,9 @@ void command_attach(struct channel *channel, const void *message, struct frame *
     if (!child || !(child->kept || child->flags & EXEC_BACKGROUND))
         return channel_error(channel, -ENOENT, "id");
     uint64_t wanted[2] = {request->out, request->err};
+    bool owns = child->kept && !(request->flags & ATTACH_NOW);
+    if (owns)
+        own(child, wanted);
     for (unsigned i = 0; i < 2; i++) {
         const struct ring *ring = &child->out[i].ring;
         struct flow *flow = &channel->out[i];
@@ -350,8 +370,15 @@ void command_attach(struct channel *channel, const void *message, struct frame *
         if (request->flags & ATTACH_NOW)
             flow->until = ring->end;
     }
-    struct attach_reply_message reply = {(uint32_t)child->pid, 0, channel->out[0].at, channel->out[1].at};
-    channel_follow(channel, child, ROLE_FOLLOWER);
+    struct attach_reply_message reply = {
+        .pid = (uint32_t)child->pid,
+        .flags = (child->flags & EXEC_TERMINAL ? ATTACHED_TERMINAL : 0u) |
+                 (child->in.watch.fd >= 0 && !child->in.over ? ATTACHED_STDIN : 0u),
+        .out = channel->out[0].at,
+        .err = channel->out[1].at,
+        .input = child->in.ring.first,
+    };
+    channel_follow(channel, child, owns ? ROLE_OWNER : ROLE_FOLLOWER);
     channel_reply(channel, &attach_reply_shape, &reply);
     child_push(child);
 }
@@ -438,13 +465,12 @@ void command_resize(struct channel *channel, const void *message, struct frame *
     request_answer(channel, resize_to(find(agent_of(channel), request->id), request->rows, request->columns), "resize");
 }
 
-/* Its pipes are held by somebody who outlives the host's connection. */
+/* The host has another one go on with it when its connection ends. */
 void command_keep(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct keep_message *request = message;
     struct child *child = find(agent_of(channel), request->id);
-    bool can = child && child->out[0].watch.fd < 0 && child->out[1].watch.fd < 0;
-    if (can && child->state == CHILD_RUNNING) {
+    if (child && child->state == CHILD_RUNNING) {
         command_reply(child); /* it may have waited for the timer */
         child->kept = true;
         child->time_left = request->timeout;
@@ -454,13 +480,15 @@ void command_keep(struct channel *channel, const void *message, struct frame *fr
         else
             timer_clear(&child->agent->loop, &child->timer);
     }
-    request_answer(channel, !child ? -ENOENT : can ? 0 : -EINVAL, "keep");
+    request_answer(channel, child ? 0 : -ENOENT, "keep");
 }
 
 void command_kill(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct kill_message *request = message;
     struct child *child = find(agent_of(channel), request->id);
+    if (child)
+        child->kept = false;
     int result = child ? kill_start(child) : -ENOENT;
     if (result < 0)
         return channel_error(channel, result, "kill");

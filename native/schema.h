@@ -4,7 +4,7 @@
 
 #include "message.h"
 
-enum { PROTOCOL_VERSION = 3 };
+enum { PROTOCOL_VERSION = 4 };
 
 enum kind_number {
     KIND_HELLO = 1,
@@ -76,7 +76,7 @@ enum limit {
     LIMIT_COMMANDS = 1024, /* commands that an agent knows, ended ones among them */
     LIMIT_WINDOW = 262144, /* bytes that each stream may carry before the first CREDIT */
     LIMIT_CREDIT = 67108864, /* bytes that a sender may be allowed at one time */
-    LIMIT_RING = 262144, /* bytes of output that the guest holds for a foreground command, on each stream */
+    LIMIT_RING = 524288, /* bytes of output that the guest holds for a foreground command, on each stream */
     LIMIT_BACKGROUND_RING = 16777216, /* bytes of output that it keeps of a background command, on each stream */
     LIMIT_RINGS = 268435456, /* bytes of all rings together; when they are used up, a command gets the ring of a foreground one */
     LIMIT_HELPERS = 64, /* file operations and kills at one time */
@@ -108,6 +108,12 @@ enum attach_flags {
     ATTACH_ERR = 2, /* the same of standard error, from `err` on */
     ATTACH_NOW = 4, /* up to what there is now, without EXIT */
     ATTACH_FLAGS = 7,
+};
+
+enum attached_flags {
+    ATTACHED_TERMINAL = 1, /* it has a terminal */
+    ATTACHED_STDIN = 2, /* its stdin is open, and comes by stream 0 */
+    ATTACHED_FLAGS = 3,
 };
 
 enum ended_flags {
@@ -401,17 +407,19 @@ static const struct shape attach_shape = {
 
 struct attach_reply_message {
     uint32_t pid;
-    uint32_t zero;
+    uint32_t flags;
     uint64_t out;
     uint64_t err;
+    uint64_t input;
 };
 static const struct shape attach_reply_shape = {
-    .numbers = 4,
+    .numbers = 5,
     .number = {
         {offsetof(struct attach_reply_message, pid), 4, false},
-        {offsetof(struct attach_reply_message, zero), 4, true},
+        {offsetof(struct attach_reply_message, flags), 4, false},
         {offsetof(struct attach_reply_message, out), 8, false},
         {offsetof(struct attach_reply_message, err), 8, false},
+        {offsetof(struct attach_reply_message, input), 8, false},
     },
     .fields = 0,
     .field = {

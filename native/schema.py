@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VERSION = 3
+VERSION = 4
 
 KINDS = {
     "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
@@ -41,7 +41,7 @@ LIMITS = {
     "COMMANDS": (1024, "commands that an agent knows, ended ones among them"),
     "WINDOW": (1 << 18, "bytes that each stream may carry before the first CREDIT"),
     "CREDIT": (1 << 26, "bytes that a sender may be allowed at one time"),
-    "RING": (1 << 18, "bytes of output that the guest holds for a foreground command, on each stream"),
+    "RING": (1 << 19, "bytes of output that the guest holds for a foreground command, on each stream"),
     "BACKGROUND_RING": (1 << 24, "bytes of output that it keeps of a background command, on each stream"),
     "RINGS": (
         1 << 28,
@@ -99,6 +99,10 @@ FLAGS = {
         "OUT": (1, "the output from `out` on, or from the oldest byte that is kept"),
         "ERR": (2, "the same of standard error, from `err` on"),
         "NOW": (4, "up to what there is now, without EXIT"),
+    },
+    "ATTACHED": {
+        "TERMINAL": (1, "it has a terminal"),
+        "STDIN": (2, "its stdin is open, and comes by stream 0"),
     },
     "ENDED": {
         "TIME": (1, "killed when its time was over"),
@@ -241,7 +245,7 @@ MESSAGES = (
         "attach",
         "OPEN",
         "host",
-        "Follows a background command to its end.",
+        "Follows a background command to its end, or goes on with one that is kept.",
         (
             ("flags", "u32", "ATTACH"),
             ("zero", "u32", ""),
@@ -255,7 +259,13 @@ MESSAGES = (
         "REPLY",
         "guest",
         "What comes first on each stream. More than asked for: what is between is not kept any more.",
-        (("pid", "u32", ""), ("zero", "u32", ""), ("out", "u64", "offset"), ("err", "u64", "offset")),
+        (
+            ("pid", "u32", ""),
+            ("flags", "u32", "ATTACHED"),
+            ("out", "u64", "offset"),
+            ("err", "u64", "offset"),
+            ("input", "u64", "bytes that it has read of its stdin: the host sends what follows"),
+        ),
     ),
     Message(
         "execs",
@@ -292,7 +302,7 @@ MESSAGES = (
         "keep",
         "OPEN",
         "host",
-        "From now on a command of the foreground lives on when its channel ends, and can be attached to.",
+        "A command of the foreground lives on when its connection ends. Its channel is the host's to close.",
         (("timeout", "u64", "nanoseconds from now, or 0"),),
         (ID,),
     ),

@@ -8,14 +8,15 @@ import select
 import signal
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paddock import Sandbox
+from paddock import Process, Sandbox
 from paddock.client import default_transport, stop_daemon
-from paddock.model import Limit
+from paddock.model import Limit, PtySize
 from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
@@ -95,35 +96,66 @@ def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) 
         assert (command.result().out.head + command.result().out.tail)[_FILLS:] == given
 
 
-@pytest.mark.parametrize("end", [_kill, _restart])
-def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
-    end: Callable[[Path], None], box: Sandbox, state_dir: Path
-) -> None:
-    count, size = 8, 6 << 20
+def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, **options: Any) -> None:
+    """What is written to eight commands, and read of them meanwhile, comes back whole while three daemons end."""
+    count = 8
     given = [random.Random(number).randbytes(size) for number in range(count)]
     read = [0] * count
 
-    def write(stdin: Any, data: bytes) -> None:
+    def write(process: Process, data: bytes) -> None:
         for at in range(0, size, 70_001):
-            stdin.write(data[at : at + 70_001])
-        stdin.close()
+            process.stdin.write(data[at : at + 70_001])
 
-    def echo(number: int) -> tuple[bytes, int]:
+    def echo(number: int) -> bytes:
         parts: list[bytes] = []
-        with box.start(["cat"], stdin=True) as process:
-            written = threads.submit(write, process.stdin, given[number])
+        script = f"[ ! -t 0 ] || stty raw -echo; echo; exec head -c {size}"
+        with box.start(script, **options) as process:
+            assert process.stdout.read(1) == b"\n"  # no byte is written to a terminal before it is raw
+            written = threads.submit(write, process, given[number])
             for part in iter(process.stdout.read, b""):
                 parts.append(part)
                 read[number] += len(part)
             written.result()
-            return b"".join(parts), process.wait().exit_code
+            assert process.wait().exit_code == 0
+            return b"".join(parts)
+
+    def has_read(most: int) -> bool:
+        return min(read) > most or any(command.done() for command in commands)
 
     with ThreadPoolExecutor(2 * count) as threads:
         commands = [threads.submit(echo, number) for number in range(count)]
         for share in (8, 4, 2):
-            assert wait_until(lambda: min(read) > size // share, seconds=60)
+            assert wait_until(partial(has_read, size // share), seconds=60)
+            box.filesystem.list(".")  # there is a daemon
             end(state_dir)
-        assert [command.result() for command in commands] == [(data, 0) for data in given]
+        for number, command in enumerate(commands):
+            assert command.result() == given[number]
+
+
+@pytest.mark.parametrize("end", [_kill, _restart])
+def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
+    end: Callable[[Path], None], box: Sandbox, state_dir: Path
+) -> None:
+    _echoes(box, state_dir, end, 6 << 20, stdin=True)
+
+
+@pytest.mark.parametrize("end", [_kill, _restart])
+def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, state_dir: Path) -> None:
+    _echoes(box, state_dir, end, 1 << 20, pty=PtySize(rows=24, columns=80))
+
+
+def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_dir: Path) -> None:
+    with box.start("cat; stty size", pty=PtySize(rows=20, columns=30)) as process:
+        process.stdin.write("before\n")
+        assert process.stdout.read(1) == b"b"
+        _kill(state_dir)
+        process.resize(rows=40, columns=50)
+        process.stdin.write("after\n")
+        process.stdin.close()
+        said = b"".join(iter(process.stdout.read, b"")).replace(b"\r", b"").decode()
+        assert said.count("before\n") + said.count("after\n") == 3  # the first one is cut, each is echoed, and said
+        assert said.endswith("40 50\n")
+        assert process.wait().exit_code == 0
 
 
 def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box: Sandbox, state_dir: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from paddock.wire.guest import (
     Attach,
+    AttachedFlags,
     AttachFlags,
     AttachReply,
     EndedFlags,
@@ -114,13 +115,15 @@ def test_a_process_left_behind_that_holds_the_pipe_does_not_hold_the_command(hos
 def test_exit_does_not_wait_for_a_host_that_does_not_read(host: Connection) -> None:
     size = Limit.WINDOW + 100_000
     command = host.exec("head", "-c", str(size), "/dev/zero")
-    ended = Exit.unpack(command.next(Kind.EXIT).body)
-    assert ended.ended & EndedFlags.UNDRAINED
+    came = 0
+    while (got := command.next(Kind.DATA, Kind.EXIT)).kind == Kind.DATA:
+        came += len(got.body)
+    assert Exit.unpack(got.body).ended & EndedFlags.UNDRAINED
+    assert came <= Limit.WINDOW
     host.credit(command.channel, Stream.OUT, size)
-    rest = 0
     while (got := command.next(Kind.DATA, Kind.CLOSE)).kind == Kind.DATA:
-        rest += len(got.body)
-    assert rest == 100_000
+        came += len(got.body)
+    assert came == size
 
 
 def test_a_command_whose_output_is_not_read_stands_still_and_others_do_not(host: Connection, guest: Guest) -> None:
@@ -601,11 +604,60 @@ def test_a_kept_command_ends_when_its_time_is_over_whoever_lives(guest: Guest, m
         os.close(fd)
 
 
-def test_a_command_whose_output_the_agent_holds_is_not_kept(host: Connection) -> None:
-    command = host.exec("sleep", "600")
-    with pytest.raises(GuestError) as caught:
-        host.call(Op.KEEP, Keep(id=command.id).pack())
-    assert caught.value.errno == errno.EINVAL
+def test_what_a_host_had_not_taken_when_it_died_the_next_one_gets(guest: Guest, tmp_path: Path) -> None:
+    size, go = 3 * Limit.WINDOW, tmp_path / "go"
+    os.mkfifo(go)
+    data = Random(1).randbytes(size)
+    (tmp_path / "data").write_bytes(data)
+    host = guest.connect()
+    kept = host.exec("sh", "-c", f"cat {tmp_path}/data; read line <{go}; cat >&2", flags=ExecFlags.STDIN)
+    host.call(Op.KEEP, Keep(id=kept.id).pack())
+    host.data(kept.channel, b"x" * Limit.WINDOW)  # more than a pipe takes
+    host.credit(kept.channel, Stream.OUT, Limit.WINDOW - 1)
+    came = b""
+    while len(came) < Limit.WINDOW + 100_000:
+        came += kept.next(Kind.DATA).body
+    host.close()
+    host = guest.connect()
+    followed = attach(host, kept.id, out=Limit.WINDOW - 1)
+    reply: AttachReply = followed.reply  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+    assert (reply.out, reply.flags) == (Limit.WINDOW - 1, AttachedFlags.STDIN)
+    go.write_text("on\n")
+    host.data(followed.channel, b"x" * Limit.WINDOW)
+    host.send(frame(Kind.EOF, Stream.IN, followed.channel))
+    host.credit(followed.channel, Stream.OUT, size)
+    host.credit(followed.channel, Stream.ERR, size)
+    streams = {int(Stream.OUT): b"", int(Stream.ERR): b""}
+    while (got := followed.next(Kind.DATA, Kind.EXIT)).kind == Kind.DATA:
+        streams[got.code] += got.body
+    assert streams[Stream.OUT] == data[Limit.WINDOW - 1 :]
+    assert len(streams[Stream.ERR]) == reply.input + Limit.WINDOW
+    host.close()
+    host = guest.connect()  # all is held until one lets go of it
+    assert attach(host, kept.id, out=size - 100).next(Kind.DATA).body == data[-100:]
+    host.close()
+
+
+def test_what_a_host_lets_go_of_ends_and_is_forgotten(host: Connection, marker: str) -> None:
+    kept = host.exec("sh", "-c", f"sleep 600; : {marker}")
+    host.call(Op.KEEP, Keep(id=kept.id).pack())
+    host.call(Op.KILL, Kill(id=kept.id).pack())
+    assert not alive(marker)
+    assert kept.next(Kind.EXIT)
+    assert kept.next(Kind.CLOSE)
+    ended = host.exec("cat", flags=ExecFlags.STDIN)
+    host.call(Op.KEEP, Keep(id=ended.id).pack())
+    host.send(frame(Kind.EOF, Stream.IN, ended.channel))
+    assert ended.next(Kind.EXIT)
+    host.send(frame(Kind.CLOSE, 0, ended.channel))
+    assert ended.next(Kind.CLOSE)
+    for id in (kept.id, ended.id, b"never"):
+        with pytest.raises(GuestError) as caught:
+            attach(host, id)
+        assert caught.value.errno == errno.ENOENT
+
+
+def test_only_a_command_can_be_kept(host: Connection) -> None:
     with pytest.raises(GuestError) as caught:
         host.call(Op.KEEP, Keep(id=b"never").pack())
     assert caught.value.errno == errno.ENOENT

@@ -125,15 +125,31 @@ class Journal:
                 self._end += os.splice(pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
             except BlockingIOError:
                 raise
-            except OSError:  # a full disk: nobody can take it up from now on, and it is no reason to fail the command
-                os.ftruncate(self.file, 0)
-                os.lseek(self.file, self._end + 1, os.SEEK_SET)
-                self._is_lost = True
-        if self._is_lost:
-            return os.read(pipe, size)
+            except OSError:
+                self._give_up()
+        return os.read(pipe, size) if self._is_lost else self.again(size)
+
+    def again(self, size: int) -> bytes:
+        """At most `size` bytes of those that were not read of the file yet."""
         data = os.pread(self.file, min(size, self.unread), self._at)
         self._at += len(data)
         return data
+
+    def add(self, data: bytes) -> None:
+        """Keep what came in a frame, and is read with that."""
+        view = memoryview(data)
+        try:
+            while view and not self._is_lost and self.file >= 0:
+                view = view[os.write(self.file, view) :]
+        except OSError:
+            self._give_up()
+        self._at = self._end = self._end + len(data)
+
+    def _give_up(self) -> None:
+        """A full disk: nobody can take it up from now on, and it is no reason to fail the command."""
+        os.ftruncate(self.file, 0)
+        os.lseek(self.file, self._end + 1, os.SEEK_SET)
+        self._is_lost = True
 
     def close(self) -> None:
         self._at = self._end

@@ -7,7 +7,7 @@ from struct import Struct
 
 from ._message import Field, Message, Shape
 
-VERSION = 3
+VERSION = 4
 
 
 class Kind(IntEnum):
@@ -88,7 +88,7 @@ class Limit:
     # Bytes that each stream may carry before the first CREDIT.
     CREDIT = 67108864
     # Bytes that a sender may be allowed at one time.
-    RING = 262144
+    RING = 524288
     # Bytes of output that the guest holds for a foreground command, on each stream.
     BACKGROUND_RING = 16777216
     # Bytes of output that it keeps of a background command, on each stream.
@@ -132,6 +132,11 @@ class AttachFlags(IntFlag):
     OUT = 1
     ERR = 2
     NOW = 4
+
+
+class AttachedFlags(IntFlag):
+    TERMINAL = 1
+    STDIN = 2
 
 
 class EndedFlags(IntFlag):
@@ -414,7 +419,7 @@ class Exit(Message):
 
 
 class Attach(Message):
-    """Follows a background command to its end."""
+    """Follows a background command to its end, or goes on with one that is kept."""
 
     SHAPE = Shape(
         Struct("<IxxxxQQ"),
@@ -440,21 +445,25 @@ class AttachReply(Message):
     """What comes first on each stream. More than asked for: what is between is not kept any more."""
 
     SHAPE = Shape(
-        Struct("<IxxxxQQ"),
-        ("pid", "out", "err"),
-        ((4, 8),),
+        Struct("<IIQQQ"),
+        ("pid", "flags", "out", "err", "input"),
+        (),
         (),
     )
 
     def __init__(
         self,
         pid: int = 0,
+        flags: int = 0,
         out: int = 0,
         err: int = 0,
+        input: int = 0,
     ) -> None:
         self.pid = pid
+        self.flags = flags
         self.out = out
         self.err = err
+        self.input = input
 
 
 class Execs(Message):
@@ -549,7 +558,7 @@ class Resize(Message):
 
 
 class Keep(Message):
-    """From now on a command of the foreground lives on when its channel ends, and can be attached to."""
+    """A command of the foreground lives on when its connection ends. Its channel is the host's to close."""
 
     SHAPE = Shape(
         Struct("<Q"),

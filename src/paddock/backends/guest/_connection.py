@@ -147,12 +147,13 @@ class Channel:
 
     # what the holder does
 
-    async def reply(self, type: type[A]) -> A:
-        """The answer; the error that was sent in its place. When cancelled, lets go of the channel."""
+    async def reply(self, type: type[A], *, lets_go: bool = True) -> A:
+        """The answer; the error that was sent in its place. When cancelled, lets go of the channel, if it may."""
         try:
             body = await self._reply.get()
         except asyncio.CancelledError:
-            self.close()
+            if lets_go:
+                self.close()
             raise
         return self._read(body, type)
 
@@ -182,6 +183,10 @@ class Channel:
     def breach(self, words: str) -> PaddockError:
         """What came was not what the protocol says: drops the connection."""
         return self._connection.breach(words)
+
+    @property
+    def has_result(self) -> bool:
+        return self._result.done
 
     @property
     def has_ended(self) -> bool:
@@ -230,6 +235,11 @@ class Channel:
     async def read(self, stream: int, size: int) -> bytes:
         """b"" at the end; the error that ended it."""
         inbox = self._inboxes[stream]
+        # What was given out before is in its place by now: the guest need not hold it any more.
+        if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
+            self._connection.send(frames.pack_credit(self.id, stream, inbox.consumed))
+            inbox.window += inbox.consumed
+            inbox.consumed = 0
         while not inbox.chunks:
             if inbox.ended:
                 return b""
@@ -244,10 +254,6 @@ class Channel:
             inbox.chunks.appendleft(memoryview(chunk)[size:])
             chunk = memoryview(chunk)[:size]
         inbox.consumed += len(chunk)
-        if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
-            self._connection.send(frames.pack_credit(self.id, stream, inbox.consumed))
-            inbox.window += inbox.consumed
-            inbox.consumed = 0
         return bytes(chunk)
 
     def is_whole(self, stream: int) -> bool:
@@ -259,7 +265,7 @@ class Channel:
         while view:
             if self._error is not None:
                 raise self._error
-            if self._refused or self._letting_go or self._end.done:
+            if self._refused or self._letting_go or self._result.done:
                 raise BrokenPipeError("nobody inside reads it any more")
             if not self._credit:
                 waiter = asyncio.get_running_loop().create_future()
@@ -279,6 +285,11 @@ class Channel:
         if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
             inbox.left = True
             self._connection.send(frames.pack_eof(self.id, stream))
+
+    async def sent(self) -> None:
+        """Returns when the guest gets all that was said on this connection, also if this process dies."""
+        with self.attended():
+            await self._connection.drain(0)
 
     def write_eof(self) -> None:
         if not self._letting_go and not self._end.done:
@@ -309,6 +320,7 @@ class Channel:
             if self._result.done:
                 raise ProtocolError("a second result")
             self._take(self._result, frame.body)
+            self._wake_writers()
         elif kind is Kind.DATA:
             self._data(frame)
         elif kind is Kind.EOF:
@@ -611,9 +623,9 @@ class GuestConnection:
         self._out.append((view, fds))
         self._out_bytes += len(view)
 
-    async def drain(self) -> None:
-        """Returns when little waits to be sent, or the connection has failed."""
-        while self._out_bytes > _HIGH and not self.closed:
+    async def drain(self, most: int = _HIGH) -> None:
+        """Returns when no more than `most` bytes wait to be sent, or the connection has failed."""
+        while self._out_bytes > most and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             await waiter

@@ -7,6 +7,7 @@ import contextlib
 import math
 import os
 import signal
+import stat
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,9 +25,10 @@ from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
 from ._streams import FileReader
 
 if TYPE_CHECKING:
+    from paddock.backends._pump import Flow
+
     from ._connection import Channel, GuestConnection
 
-_PIPES = (PipeReader, PipeWriter)
 _UMASK = 0o022
 # As plain numbers: every command has some, and an enumeration's `|` and `&` are calls.
 _STDIN, _TERMINAL, _BACKGROUND = int(ExecFlags.STDIN), int(ExecFlags.TERMINAL), int(ExecFlags.BACKGROUND)
@@ -42,7 +44,7 @@ _LATER_SECONDS = 2.0
 """A command's own daemon ends it first when its time is over, and says so."""
 _FEED_BYTES = 1 << 18
 _OUTPUTS = 4
-"""Descriptors that are kept of what a command prints. Those of its stdin follow."""
+"""Descriptors that are kept of what a command prints into pipes. Those of its stdin follow."""
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -97,6 +99,10 @@ def _attach_request(id: ExecId, flags: int) -> Request:
 
 def signal_request(id: ExecId, number: int) -> Request:
     return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command(id))
+
+
+def kill_request(id: ExecId) -> Request:
+    return ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
@@ -171,18 +177,29 @@ class Keeping(Protocol):
 class ChannelReader:
     """A stream that comes in frames. `cut`: whoever writes it hears of it when nobody reads it any more."""
 
-    def __init__(self, channel: Channel, stream: int, *, cut: bool = False) -> None:
+    def __init__(self, channel: Channel, stream: int, *, cut: bool = False, journal: Journal | None = None) -> None:
         self._channel = channel
         self._stream = stream
         self._cut = cut
+        self.journal = journal
+        """What is read is written to it, if there is one; set before anything is read."""
 
     async def read(self, size: int = 65536) -> bytes:
+        if self.journal is not None and self.journal.unread:
+            return self.journal.again(size)
         try:
-            return await self._channel.read(self._stream, size)
+            data = await self._channel.read(self._stream, size)
         except GuestLostError as error:
             if not _killed(error):
                 raise
             return b""  # as of a pipe whose writer was killed: the status says so
+        if self.journal is not None:
+            self.journal.add(data)
+        return data
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
 
     async def aclose(self) -> None:
         """The channel is closed by whoever holds the whole."""
@@ -191,18 +208,53 @@ class ChannelReader:
 
 
 class ChannelWriter:
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    """What goes in by frames: the guest says how much of it the command had when another daemon goes on. What a client
+    has written and the command has not is in the journal by then."""
+
+    def __init__(
+        self, channel: Channel, keeping: Keeping | None = None, *, journal: Journal | None = None, skip: int = 0
+    ) -> None:
+        self._channel, self._keeping = channel, keeping
+        self.journal, self.skip = journal, skip
+        """`skip`: bytes that the command has had."""
+        self._opening: asyncio.Future[int] | None = None
+        self._flow: Flow | None = None
 
     async def write(self, data: bytes) -> None:
         await self._channel.write(data)
 
+    async def draw(self, flow: Flow) -> None:
+        self._flow = flow
+        try:
+            flow.journal, flow.skip = await self.journaled(), self.skip
+            await flow.draw(self.write)
+        finally:
+            self._flow = None
+            if flow.stopped:
+                self.close()
+
+    async def journaled(self) -> Journal | None:
+        """Its journal, which is there before anything is read of the client."""
+        if self.journal is None and self._keeping is not None:
+            if self._opening is None:
+                self._opening = asyncio.ensure_future(asyncio.to_thread(self._keeping.journal))
+            file = await self._opening
+            self.journal = self.journal or Journal(file)
+        return self.journal
+
+    def close(self) -> None:
+        if self._flow is not None:
+            self._flow.stop()
+        elif self.journal is not None:
+            self.journal.close()
+
     async def aclose(self) -> None:
         self._channel.write_eof()
+        await self._channel.sent()
 
     async def abort(self) -> None:
         """What was sent has been read, perhaps: there is nothing to take back."""
-        self._channel.write_eof()
+        await self.aclose()
 
 
 class GuestExecHandle:
@@ -210,7 +262,6 @@ class GuestExecHandle:
 
     _outlives = False
     """It runs on when it is let go of."""
-    _was_taken_up = False
 
     def __init__(
         self,
@@ -221,21 +272,22 @@ class GuestExecHandle:
         stdin: ByteWriter | None,
         stdout: ByteReader | None,
         stderr: ByteReader | None,
-        pty: bool = False,
         keeping: Keeping | None = None,
+        was_kept: bool = False,
+        input: int = -1,
     ) -> None:
+        """`was_kept`: by an earlier daemon."""
         self._connection = connection
         self._channel = channel
         self._keeping = keeping
-        self._kept = False
-        self._input = -1
+        self._kept = self._was_kept = was_kept
+        self._input = input
         """What its stdin is fed with, from this file's position on."""
         self.id = id
         self.pid = 0
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         if isinstance(stdin, PipeWriter):
             stdin.after_close = self._fed
-        self._pty = pty
         self._began = asyncio.get_running_loop().time()
         channel.when_result(self._finish_pipes)
 
@@ -243,7 +295,7 @@ class GuestExecHandle:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
-                kind = wire.AttachReply if self._outlives or self._was_taken_up else wire.ExecReply
+                kind = wire.AttachReply if self._outlives or self._was_kept else wire.ExecReply
                 self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
@@ -276,9 +328,8 @@ class GuestExecHandle:
         await signal_exec(self._connection, self.id, number)
 
     async def kill(self) -> None:
-        request = ask(Op.KILL, wire.Kill(id=encode(self.id)), of_command(self.id))
         try:
-            answer = await self._connection.open(request).call(wire.KillReply)
+            answer = await self._connection.open(kill_request(self.id)).call(wire.KillReply)
         except NotFoundError:  # ended so long ago that the guest has forgotten it
             return
         except GuestLostError as error:
@@ -291,22 +342,32 @@ class GuestExecHandle:
             )
 
     async def resize(self, size: PtySize) -> None:
-        if not self._pty:
+        if self.stderr is not None:
             raise InvalidArgumentError("the command has no terminal")
         message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
         with contextlib.suppress(NotFoundError):  # ended so long ago that the guest has forgotten it
             await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
 
     async def keep(self, timeout_seconds: float | None) -> None:
-        """Have its pipes held by the supervisor, and what is read of them in files that it holds, too."""
-        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, PipeReader)]
-        if keeping is None or self._kept or not readers or any(one.closed for one in readers):
+        """Have its pipes held by the supervisor, and what is read of them in files that it holds, too. What comes in
+        frames the guest holds until it is in such a file."""
+        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, _READERS)]
+        if (
+            keeping is None
+            or self._kept
+            or not readers
+            or any(isinstance(one, PipeReader) and one.closed for one in readers)
+        ):
             return
+        outputs: list[int] = []
         for reader in readers:
             reader.journal = Journal(await asyncio.to_thread(keeping.journal))
+            outputs += (
+                (reader.descriptor, reader.journal.file) if isinstance(reader, PipeReader) else (reader.journal.file,)
+            )
+        given = await self.stdin.journaled() if isinstance(self.stdin, ChannelWriter) else None
         self._kept = True
-        outputs = [fd for one in readers if one.journal is not None for fd in (one.descriptor, one.journal.file)]
-        await keeping.put(self.id, (*outputs, *self._inputs()))
+        await keeping.put(self.id, (*outputs, *self._inputs(), *(() if given is None else (given.file,))))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
@@ -321,7 +382,7 @@ class GuestExecHandle:
         assert self.stdin is not None
         if not isinstance(self.stdin, PipeWriter):
             view = memoryview(data)
-            for start in range(0, len(view), _FEED_BYTES):
+            for start in range(self.stdin.skip if isinstance(self.stdin, ChannelWriter) else 0, len(view), _FEED_BYTES):
                 await self.stdin.write(bytes(view[start : start + _FEED_BYTES]))
             await self.stdin.aclose()
             return
@@ -344,7 +405,6 @@ class GuestExecHandle:
             await self.aclose()
         else:
             self._close_pipes()
-            self._channel.close()
 
     async def aclose(self) -> None:
         self._close_pipes()
@@ -352,8 +412,11 @@ class GuestExecHandle:
             self._kept = False
             with contextlib.suppress(PaddockError):
                 await self._keeping.put(self.id, ())
-            if not self._channel.has_ended and not self._connection.stillness.now:
-                await self.kill()
+            if not self._channel.has_result:
+                if self._connection.stillness.now:  # it hears of that when it goes on
+                    self._connection.open(kill_request(self.id))
+                else:
+                    await self.kill()
         if self._channel.has_ended:
             return
         self._channel.close()
@@ -382,32 +445,16 @@ class GuestExecHandle:
             self.stdin.close()
 
     def _close_pipes(self) -> None:
-        for pipe in (self.stdin, self.stdout, self.stderr):
-            if isinstance(pipe, _PIPES):
-                pipe.close()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if isinstance(stream, _STREAMS):
+                stream.close()
         if self._input >= 0:
             os.close(self._input)
             self._input = -1
 
 
-class TakenUpExecHandle(GuestExecHandle):
-    """One that an earlier daemon kept."""
-
-    _was_taken_up = True
-
-    def __init__(
-        self, connection: GuestConnection, channel: Channel, *, id: ExecId, keeping: Keeping, held: tuple[int, ...]
-    ) -> None:
-        out, out_journal, err, err_journal, *stdin = held
-        readers = (PipeReader(out), PipeReader(err))
-        for reader, journal in zip(readers, (out_journal, err_journal), strict=True):
-            reader.journal = Journal(journal)
-        writer = PipeWriter(stdin[0]) if stdin else None
-        super().__init__(
-            connection, channel, id=id, stdin=writer, stdout=readers[0], stderr=readers[1], keeping=keeping
-        )
-        self._kept = True
-        self._input = stdin[1] if stdin[1:] else -1
+_READERS = (PipeReader, ChannelReader)
+_STREAMS = (PipeReader, PipeWriter, ChannelReader, ChannelWriter)
 
 
 class AttachedExecHandle(GuestExecHandle):
@@ -438,10 +485,10 @@ async def start_foreground(
             connection,
             channel,
             id=id,
-            stdin=ChannelWriter(channel) if sends else None,
+            stdin=ChannelWriter(channel, keeping) if sends else None,
             stdout=ChannelReader(channel, Stream.OUT, cut=spec.pty is None),
             stderr=ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None,
-            pty=spec.pty is not None,
+            keeping=keeping,
         )
     else:
         handle = _over_pipes(connection, request, spec, id, keeping)
@@ -484,14 +531,59 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
     """Go on with a command that another daemon kept. NotFoundError: it, or what it printed, is gone, and so it ends."""
-    channel = connection.open(_attach_request(id, 0), receives=(Stream.OUT, Stream.ERR))
-    with channel.attended():
-        await channel.reply(wire.AttachReply)
-    if not all(map(Journal.is_whole, held[1:4:2])):
-        channel.close()
-        await connection.open(ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))).call(wire.KillReply)
+    has_pipes = stat.S_ISFIFO(os.fstat(held[0]).st_mode)
+    files = held[1:_OUTPUTS:2] if has_pipes else held
+    if not all(map(Journal.is_whole, files)):
+        await connection.open(kill_request(id)).call(wire.KillReply)
         raise NotFoundError(f"what {id} printed was not kept: there was no room for it on the disk")
-    handle = TakenUpExecHandle(connection, channel, id=id, keeping=keeping, held=tuple(map(os.dup, held)))
+    journals = [Journal(os.dup(file)) for file in files]
+    out, err = (0, 0) if has_pipes else (journals[0].unread, journals[1].unread if journals[1:] else 0)
+    flags = 0 if has_pipes else wire.AttachFlags.OUT | wire.AttachFlags.ERR
+    request = ask(Op.ATTACH, wire.Attach(flags=flags, out=out, err=err, id=encode(id)), of_command(id))
+    channel = connection.open(request, receives=(Stream.OUT, Stream.ERR), sends=True)
+    try:
+        with channel.attended():
+            reply = await channel.reply(wire.AttachReply, lets_go=False)
+        if reply.out > out or (reply.err > err and not reply.flags & wire.AttachedFlags.TERMINAL):
+            raise channel.breach(f"what {id} printed was not held")
+    except BaseException:
+        for journal in journals:
+            journal.close()
+        raise
+    if has_pipes:
+        given = [os.dup(fd) for fd in held[_OUTPUTS:]]
+        readers = [PipeReader(os.dup(fd)) for fd in held[:_OUTPUTS:2]]
+        for reader, journal in zip(readers, journals, strict=True):
+            reader.journal = journal
+        handle = GuestExecHandle(
+            connection,
+            channel,
+            id=id,
+            stdin=PipeWriter(given[0]) if given else None,
+            stdout=readers[0],
+            stderr=readers[1],
+            keeping=keeping,
+            was_kept=True,
+            input=given[1] if given[1:] else -1,
+        )
+    else:
+        is_terminal = bool(reply.flags & wire.AttachedFlags.TERMINAL)
+        written = journals[1 if is_terminal else 2 :]
+        has_stdin = reply.flags & wire.AttachedFlags.STDIN
+        handle = GuestExecHandle(
+            connection,
+            channel,
+            id=id,
+            stdin=ChannelWriter(channel, keeping, journal=written[0] if written else None, skip=reply.input)
+            if has_stdin
+            else None,
+            stdout=ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals[0]),
+            stderr=None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals[1]),
+            keeping=keeping,
+            was_kept=True,
+        )
+        for journal in () if has_stdin else written:
+            journal.close()
     await handle.started()
     return handle
 

@@ -102,6 +102,7 @@ class VmmInstance(JailInstance):
         self, backend: VmmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
     ) -> None:
         super().__init__(backend, id, template, incarnation, env)
+        self.keeping = None  # a fork carries memory, and what is kept in it would go on there as well
         self._level = backend
         self._agent: GuestConnection | None = None
         self._control: Control | None = None

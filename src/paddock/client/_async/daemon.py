@@ -8,7 +8,7 @@ import sys
 
 from paddock.client._async_lines import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLostError, InvalidStateError, PaddockError
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -140,7 +140,7 @@ class _Reader:
         while not (data := await self._stream.pipe.read(size)) and size:
             try:
                 await self._stream.call(self._method)
-            except DaemonLostError as error:
+            except (DaemonLostError, DaemonUnavailableError) as error:
                 await self._follow(error)
             else:
                 self._ended = True
@@ -148,7 +148,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    async def _follow(self, why: DaemonLostError) -> None:
+    async def _follow(self, why: PaddockError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and await followed.take_up(self._stream.handle):
@@ -156,7 +156,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 await self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLostError:
+            except (DaemonLostError, DaemonUnavailableError):
                 continue
             return
         raise why
@@ -267,7 +267,7 @@ class _Followed:
             handle = self.handle
             try:
                 return await self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLostError:
+            except (DaemonLostError, DaemonUnavailableError):
                 if not await self.take_up(handle) or method not in _AGAIN:
                     raise
 
@@ -305,7 +305,7 @@ def _streams(calls: AsyncCalls, frame: Frame) -> dict[str, _Stream]:
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
+_AGAIN = frozenset(("close", "kill", "resize", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
 
 
@@ -327,7 +327,7 @@ class _Input(_Writer):
             except BrokenPipeError:
                 try:
                     await self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
-                except DaemonLostError:
+                except (DaemonLostError, DaemonUnavailableError):
                     if await self._followed.take_up(handle):
                         continue
                     raise
@@ -384,7 +384,10 @@ class _Exec:
 
     async def aclose(self) -> None:
         if self._lease.end():
-            await self._followed.call("close", cancels=False)
+            try:
+                await self._followed.call("close", cancels=False)
+            except DaemonLost:
+                pass  # no daemon has it: it has ended, or runs in the background
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()

@@ -9,7 +9,7 @@ import sys
 
 from paddock.client._lines import Mutex, Pipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.errors import DaemonLostError, InvalidStateError, PaddockError
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
 
@@ -141,7 +141,7 @@ class _Reader:
         while not (data := self._stream.pipe.read(size)) and size:
             try:
                 self._stream.call(self._method)
-            except DaemonLostError as error:
+            except (DaemonLostError, DaemonUnavailableError) as error:
                 self._follow(error)
             else:
                 self._ended = True
@@ -149,7 +149,7 @@ class _Reader:
         self._received += len(data)
         return data
 
-    def _follow(self, why: DaemonLostError) -> None:
+    def _follow(self, why: PaddockError) -> None:
         """Read on at the next daemon: all that this one has sent is read."""
         followed = self._followed
         while followed is not None and followed.take_up(self._stream.handle):
@@ -157,7 +157,7 @@ class _Reader:
             self._stream = followed.streams.pop(self._method)
             try:
                 self._stream.call(self._method.replace("end", "from"), sent=self._received)
-            except DaemonLostError:
+            except (DaemonLostError, DaemonUnavailableError):
                 continue
             return
         raise why
@@ -268,7 +268,7 @@ class _Followed:
             handle = self.handle
             try:
                 return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
-            except DaemonLostError:
+            except (DaemonLostError, DaemonUnavailableError):
                 if not self.take_up(handle) or method not in _AGAIN:
                     raise
 
@@ -306,7 +306,7 @@ def _streams(calls: Calls, frame: Frame) -> dict[str, _Stream]:
     }
 
 
-_AGAIN = frozenset(("close", "kill", "wait", "stdin.close", "stdin.abort"))
+_AGAIN = frozenset(("close", "kill", "resize", "wait", "stdin.close", "stdin.abort"))
 """What may be done twice to a command."""
 
 
@@ -328,7 +328,7 @@ class _Input(_Writer):
             except BrokenPipeError:
                 try:
                     self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
-                except DaemonLostError:
+                except (DaemonLostError, DaemonUnavailableError):
                     if self._followed.take_up(handle):
                         continue
                     raise
@@ -385,7 +385,10 @@ class _Exec:
 
     def close(self) -> None:
         if self._lease.end():
-            self._followed.call("close", cancels=False)
+            try:
+                self._followed.call("close", cancels=False)
+            except DaemonLost:
+                pass  # no daemon has it: it has ended, or runs in the background
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()

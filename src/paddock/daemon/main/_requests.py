@@ -252,6 +252,8 @@ class Requests:
 
     async def _undo(self, action: Action[Any], result: Any) -> None:
         """Gives back what a client asked for and left before it came."""
+        if self.leaves and isinstance(action, AttachExec):
+            return  # the next daemon is asked for it
         made: tuple[Sandbox, ...] = ()
         if isinstance(action, CreateSandbox) and not action.idempotency_key:
             made = (result,)
