@@ -44,7 +44,8 @@ class Checkout:
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     def diff(self, sandbox: Sandbox) -> bytes:
-        """What a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot be told."""
+        """What a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot be
+        told."""
         result = self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
             raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")

@@ -56,8 +56,8 @@ class Toolbox:
         return tool_specs()
 
     def call(self, name: str, arguments: str) -> Observation:
-        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what else
-        goes wrong is an observation that `failed`."""
+        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what
+        else goes wrong is an observation that `failed`."""
         return self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:

@@ -386,7 +386,7 @@ class _Exec:
         if self._lease.end():
             try:
                 await self._followed.call("close", cancels=False)
-            except DaemonLost:
+            except DaemonLostError:
                 pass  # no daemon has it: it has ended, or runs in the background
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
