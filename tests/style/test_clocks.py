@@ -23,7 +23,7 @@ READERS = {
     "cli/_workspaces.py": "`used_at`, `observed_at` and `pinned_until`, as people say them",
     "cli/_daemon.py": "how long it has been running, in words",
     "daemon/main/start.py": "when it started, for people",
-    "gateway/_authority.py": "when a certificate begins and ends",
+    "gateway/authority.py": "when a certificate begins and ends",
     "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "gateway/registries/package_cache.py": "how long a page holds, by the wall clock that its dates are of",
     "gateway/registries/files.py": "how old a release is, by the date that its registry gives",
