@@ -49,6 +49,7 @@ check-rest:
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/guarantees.py --check
 	$(BIN)/python tools/schema.py --check
+	$(BIN)/python -m tools.rooms --check
 	$(BIN)/python native/build.py --check
 	$(BIN)/python -m tools.prose --check
 	$(BIN)/pytest -q -p no:cacheprovider -m pure tests/style # `make test` runs the documents' examples
@@ -60,6 +61,7 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/guarantees.py
 	$(BIN)/python tools/schema.py
+	$(BIN)/python -m tools.rooms
 
 prose: ## what the English of docs, docstrings and comments does against the rules, by folder (ARGS="--list FOLDER")
 	@tools/bootstrap check

@@ -1,6 +1,6 @@
 """Baking: a guest is started once for a shape of sandbox; every sandbox of that shape begins where it stood.
 
-What is baked is a tree of the pool with the state of a sentry (`guest/_saved.py`), in which our guest waits for its
+What is baked is a tree of the pool with the state of a sentry (`vmm/_saved.py`), in which our guest waits for its
 first word: it needs nothing of the template. It is made as templates are: under a lock, whole or not at all.
 """
 

@@ -1,4 +1,4 @@
-"""A connection with a controller (`guest/_control.py`): requests as lines of JSON, answers in any order."""
+"""A connection with a controller (`vmm/_control.py`): requests as lines of JSON, answers in any order."""
 
 from __future__ import annotations
 
