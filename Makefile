@@ -78,9 +78,8 @@ bench-peers: ## other people's sandboxes, for `make bench ARGS=--peers`
 	@tools/bootstrap bench
 	@$(BIN)/python -m bench.peers
 
-docs: setup ## run the examples, follow the links, show the next change log
+docs: setup ## run the examples, follow the links
 	$(PYTEST) -q tests/style
-	$(BIN)/towncrier build --draft --version next
 
 site: ## the documentation as a site in out/site; a broken link is an error
 	@tools/bootstrap site
