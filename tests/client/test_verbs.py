@@ -147,11 +147,11 @@ def test_errors_have_one_suffix_and_their_old_names_warn() -> None:
     }
     assert {name for name in kinds if not name.endswith("Error")} == set()
     with pytest.warns(DeprecationWarning, match=r"paddock\.errors\.NotFound is called NotFoundError now") as caught:
-        from paddock.errors import NotFoundError  # type: ignore[attr-defined]
-    assert NotFoundError is paddock.errors.NotFoundError
+        from paddock.errors import NotFound  # type: ignore[attr-defined]
+    assert NotFound is paddock.errors.NotFoundError
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="CommandFailedError"):
-        assert paddock.CommandFailedError is paddock.CommandFailedError  # type: ignore[attr-defined]
+        assert paddock.CommandFailed is paddock.CommandFailedError  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):
         paddock.errors.Nothing  # type: ignore[attr-defined]  # noqa: B018
 

@@ -32,7 +32,7 @@ def commands(sandbox: Sandbox) -> None:
     with sandbox.start(["sort"], stdin=True, timeout=timedelta(seconds=30)) as process:
         process.stdin.write("b\na\n")
         process.stdin.close()
-        assert process.stdout.read() == b"a\nb\n"
+        assert b"".join(process.stdout) == b"a\nb\n"
         assert process.exit_code is None
         assert process.wait().exit_code == 0
         assert process.exit_code == 0

@@ -104,7 +104,7 @@ class AsyncFilesystem:
         source = model.ReadFile(
             sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
         )
-        return AsyncReader(await self._transport.perform(source))
+        return AsyncReader(await self._transport.perform(source), whole=True)
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.

@@ -28,13 +28,17 @@ class AsyncReader:
     ```
     """
 
-    def __init__(self, handle: ByteReader) -> None:
+    def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
         self._handle = handle
+        self._whole = whole
 
-    async def read(self, size: int = -1) -> bytes:
-        """Read to the end; with `size`, at most so many bytes, as soon as any are there, and b"" at the end."""
-        if size >= 0:
-            return await self._handle.read(size)
+    async def read(self, size: int | None = None) -> bytes:
+        """Return at most `size` bytes as soon as any are there; b"" at the end.
+
+        Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+        """
+        if size is not None or not self._whole:
+            return await self._handle.read(CHUNK_BYTES if size is None else size)
         parts: list[bytes] = []
         while data := await self._handle.read(CHUNK_BYTES):
             parts.append(data)

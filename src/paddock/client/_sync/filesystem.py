@@ -105,7 +105,7 @@ class Filesystem:
         source = model.ReadFile(
             sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
         )
-        return Reader(self._transport.perform(source))
+        return Reader(self._transport.perform(source), whole=True)
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.
