@@ -88,6 +88,8 @@ if not TYPE_CHECKING:  # to a type checker any name would be one, modules of the
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)
+        if home is None and f"{name}Error" in _HOMES:  # its name from before 1.0
+            return getattr(__import__("paddock.errors", fromlist=(name,)), name)
         if home is None:
             raise AttributeError(f"module 'paddock' has no attribute {name!r}")
         value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
