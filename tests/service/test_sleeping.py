@@ -212,7 +212,7 @@ def test_a_rollback_of_a_paused_one_runs(sandbox: Make) -> None:
 
 
 def test_an_idle_one_sleeps_until_it_is_used(sandbox: Make) -> None:
-    box = sandbox(idle_seconds=1)
+    box = sandbox(idle_timeout=1)
     box.start(COUNTING, background=True).close()
     with box.start(["cat"], stdin=True) as echo:  # whoever holds something open uses it
         time.sleep(2)
@@ -235,4 +235,4 @@ def test_an_idle_one_sleeps_until_it_is_used(sandbox: Make) -> None:
 @pytest.mark.parametrize("idle_seconds", [0, 0.5, -1, float("nan"), float("inf")])
 def test_a_time_that_makes_no_sense_is_refused(sandbox: Make, idle_seconds: float) -> None:
     with pytest.raises(InvalidArgumentError, match="idle_seconds"):
-        sandbox(idle_seconds=idle_seconds)
+        sandbox(idle_timeout=idle_seconds)

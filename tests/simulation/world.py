@@ -1004,7 +1004,7 @@ class SimulatedGatewayClient:
     world: World
     """Set for each history."""
 
-    def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: object) -> None:
+    def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], approve: object) -> None:
         self._on_lost, self._life, self._of = on_lost, -1, generation.get()
         self._requests: list[asyncio.Future[bytes]] = []
         self._context: Any = None

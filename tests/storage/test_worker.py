@@ -229,5 +229,5 @@ def test_an_idle_worker_leaves_and_the_next_job_starts_another(monkeypatch: pyte
 
 _IMPATIENT = (
     "import sys,json;o=json.loads(sys.argv[1]);sys.path[:]=o.pop('path');"
-    "from paddock.storage import _jobs;_jobs._IDLE_SECONDS=0.01;_jobs.serve(**o)"
+    "from paddock.storage.pool import _jobs;_jobs._IDLE_SECONDS=0.01;_jobs.serve(**o)"
 )

@@ -118,6 +118,10 @@ class _Stream:
     async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         return await self.calls.call(self.handle, method, cancels=cancels, **fields)
 
+    def drop(self) -> None:
+        """Close it: its handle is closed."""
+        self.pipe.close()
+
 
 def _opened(calls: AsyncCalls, frame: Frame) -> _Stream:
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -159,7 +163,10 @@ class _Reader:
             except (DaemonLostError, DaemonUnavailableError):
                 continue
             return
-        raise why
+        try:
+            raise why
+        finally:
+            del why  # else the exception and this frame would hold each other, and with them the stream
 
     async def aclose(self) -> None:
         if self._stream.pipe.close() and self._lease is None:
@@ -388,6 +395,7 @@ class _Exec:
                 await self._followed.call("close", cancels=False)
             except DaemonLostError:
                 pass  # no daemon has it: it has ended, or runs in the background
-            for stream in (self.stdin, self.stdout, self.stderr):
+            for stream in (self.stdin, self.stdout, self.stderr, *self._followed.streams.values()):
                 if stream is not None:
                     stream.drop()
+            self._followed.streams.clear()
