@@ -325,11 +325,15 @@ def tell(body: bytes) -> None:
         (log().warning if kind == "warning" else log().info)("%s", words)
 
 
+def _for_callers(error: Exception) -> Exception:
+    """Return a refused file operation as Python's own error too."""
+    return as_os_error(error) if isinstance(error, PaddockError) else error
+
+
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhaustedError."""
     if frame.kind is Kind.ERROR:
-        error = codec.decode_error(frame.body)
-        raise as_os_error(error) if isinstance(error, PaddockError) else error
+        raise _for_callers(codec.decode_error(frame.body))  # no local name: its traceback would hold it, and streams
     if frame.lost:
         close_all(frame.descriptors)
         give_up(_let_go(frame))
