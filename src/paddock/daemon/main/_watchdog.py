@@ -16,7 +16,7 @@ STOPPED_SECONDS = 0.1
 _LOOK_SECONDS = 0.05
 _MOST_PASSED = 3
 _NOTE_SECONDS = 60.0  # at most one note for each place in that time
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[2])
 _log = logging.getLogger("paddock")
 
 Note = Callable[[str], None]

@@ -80,7 +80,7 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
         "except OSError as error:\n"
         "    sys.exit(str(error))\n"
     )
-    source = str(Path(__file__).parents[2])
+    source = str(Path(__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, source, str(place)],
         stdin=subprocess.DEVNULL,
