@@ -26,7 +26,12 @@ ROOT = HERE.parent.parent
 
 
 def test_a_program_that_uses_every_verb_runs_without_a_warning(module_state: Path) -> None:
-    env = {"PADDOCK_STATE_DIR": str(module_state), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    env = {
+        "PADDOCK_STATE_DIR": str(module_state),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(Path.home()),
+        "PYTHONPATH": str(ROOT),
+    }
     argv = [sys.executable, "-W", "error", HERE / "verbs.py"]
     run = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     if "LevelUnavailableError" in run.stderr:
