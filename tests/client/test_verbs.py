@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
+@pytest.mark.root  # `as_user("root")` is one of the verbs
 def test_a_program_that_uses_every_verb_runs_without_a_warning(module_state: Path) -> None:
     env = {
         "PADDOCK_STATE_DIR": str(module_state),
