@@ -1,4 +1,4 @@
-"""VMMs that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/levels.md).
+"""VMMs that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/waiting.md).
 
 They belong to the program that made them, and end with it.
 """

@@ -39,7 +39,7 @@ directories; a copy of the tree keeps it."""
 NOTE = "memory"
 """A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
 WAITING = "wv_"
-"""Begins the names of trees of what waits to become a sandbox (docs/design/levels.md, Waiting). No row says so: whoever
+"""Begins the names of trees of what waits to become a sandbox (docs/design/waiting.md). No row says so: whoever
 needs one has it in `Pool.in_use`."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
