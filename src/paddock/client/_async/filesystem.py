@@ -16,7 +16,7 @@ from .process import AsyncReader, AsyncWriter
 from .transport import AsyncTransport
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from paddock._renamed import OldProgress
     from paddock.client._transfer import Moved

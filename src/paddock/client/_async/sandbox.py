@@ -33,9 +33,7 @@ if not TYPE_CHECKING:
 else:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Literal, NoReturn, Self, overload
-
-    from typing_extensions import Unpack
+    from typing import Literal, NoReturn, Self, Unpack, overload
 
     from paddock._renamed import OldCreate, OldTimeout, OldTtl
     from paddock.client._command import Duration, Network, PolicySource

@@ -17,7 +17,7 @@ from .process import Reader, Writer
 from .transport import Transport
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
     from paddock._renamed import OldProgress
     from paddock.client._transfer import Moved
