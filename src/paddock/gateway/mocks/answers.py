@@ -90,8 +90,13 @@ class Cassette:
 def anonymous(data: bytes, book: SecretBook) -> bytes:
     """With the names of secrets in the places of their placeholders, which each sandbox has its own of."""
     for placeholder, name in book.placeholders():
-        data = data.replace(placeholder, b"paddock-secret-" + name.encode())
+        data = data.replace(placeholder, stand_in(name))
     return data
+
+
+def stand_in(name: str) -> bytes:
+    """Return what a mock is shown of a secret."""
+    return b"paddock-secret-" + name.encode()
 
 
 def _answer(one: Recorded) -> MockAnswer:

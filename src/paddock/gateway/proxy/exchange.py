@@ -9,6 +9,7 @@ import msgspec
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.answers import response_of as mocked
+from paddock.gateway.mocks.answers import stand_in
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
 from paddock.gateway.protocols.http1 import BadMessage, Request
 from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
@@ -27,6 +28,7 @@ from paddock.gateway.rules.git import (
     refusal,
 )
 from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
+from paddock.gateway.rules.substitution import Substitution
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
@@ -254,12 +256,30 @@ class Exchange:
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
+        size = len(body)
+        if mock.secret is not None:
+            body = self._put_stand_ins(authorized, body)
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
-        del client.buffer[: len(body)]
+        del client.buffer[:size]
         response = mocked(given, head_only=request.method == "HEAD")
         answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
+
+    def _put_stand_ins(self, authorized: AuthorizedRequest, body: bytes) -> bytes:
+        """Name the secrets where the real host would get their values. Refused: a placeholder is elsewhere."""
+        request, verdict = authorized.request, authorized.verdict
+        swap = Substitution(
+            self._network.secrets,
+            authorized.target,
+            scheme=authorized.scheme,
+            method=request.method,
+            allowed=verdict.secrets,
+            value=stand_in,
+        )
+        authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
+        filter = swap.body(request.fields)
+        return body if filter is None else filter.feed(body) + filter.end()
 
     async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
         """Use up a person's approval of exactly this request. Refused: there is none yet.

@@ -46,8 +46,18 @@ class Substitution:
     request may be sent.
     """
 
-    def __init__(self, book: SecretBook, target: Target, *, scheme: str, method: str, allowed: tuple[str, ...]) -> None:
-        self._book, self._method = book, method
+    def __init__(
+        self,
+        book: SecretBook,
+        target: Target,
+        *,
+        scheme: str,
+        method: str,
+        allowed: tuple[str, ...],
+        value: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """`value` gives what is put in the place of a secret's placeholder; left out, the secret's value."""
+        self._book, self._method, self._value = book, method, value or book.value
         self._is_whole = book.is_bound_to(target)
         self._why = f"it may not be sent to {target.host}:{target.port} in this request"
         self._bindings: dict[str, tuple[Binding, ...]] = {}
@@ -166,7 +176,7 @@ class Substitution:
                 raise Misdirected(name, place, self._why)
             if not any(fits(binding) for binding in self._bindings[name]):
                 raise Misdirected(name, place, "no binding of it names this place")
-            encoded = encode(self._book.value(name))
+            encoded = encode(self._value(name))
             if encoded is None:
                 raise Unavailable(f"secret {name} cannot be written into {place}")
             return encoded

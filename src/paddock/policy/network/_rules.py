@@ -136,7 +136,7 @@ def rules_of(document: PolicyDocument) -> Rules:
     return Rules(
         allow=tuple(_allow(one, index, publish="publish" in deeds) for index, one in enumerate(egress.allow)),
         deny=tuple(_deny(one, index) for index, one in enumerate(egress.deny)),
-        mock=tuple(_of_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
+        mock=tuple(_secret_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
         approve=tuple(asked),
         deeds=deeds,
         bindings=tuple(_bindings(document)),
@@ -163,7 +163,11 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         )
     if rule.git is not None:
         return _git(rule.git, new, fetch=rule.fetch is not False, refs=rule.push or ())
-    return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
+    return msgspec.structs.replace(_secret_host(rule, path, index), tier=rule.tier)
+
+
+def _secret_host(rule: Allow | Mock, path: Path, index: int) -> Rule:
+    return msgspec.structs.replace(_of_host(rule, path, index), secrets=tuple(rule.secret or ()))
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:

@@ -140,7 +140,8 @@ class Snapshot:
                 return self._no(rule.name, f"{rule.name} denies it")
         for rule in bucket.mock:
             if rule.has_port(port) and rule.allows(method, path, other, query):
-                return self._yes(rule, mock=rule.name)
+                secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
+                return self._yes(rule, secrets=secrets, mock=rule.name)
         for rule in bucket.allow:
             if rule.has_port(port) and rule.allows(method, path, other, query, push):
                 secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
