@@ -6,7 +6,6 @@ import asyncio
 import base64
 import hashlib
 import re
-import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
@@ -119,7 +118,7 @@ class Handler:
     def __init__(self, host: HandlerHost, python: str, rule: str) -> None:
         self._host, self._python, self._rule = host, python, rule
         self._number: int | None = None
-        self._peer: socket.socket | None = None
+        self._peer: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
         self._ended = False
 
@@ -132,9 +131,12 @@ class Handler:
             except TimeoutError:
                 self._stop()
                 raise self._failed(f"took longer than {seconds:g} s", 504) from None
-            except (OSError, EOFError, msgspec.DecodeError) as error:
+            except EOFError:
                 self._stop()
-                raise self._failed(f"died: {error}" if str(error) else "died", 502) from None
+                raise self._failed("died", 502) from None
+            except (OSError, msgspec.DecodeError) as error:
+                self._stop()
+                raise self._failed(f"died: {error}", 502) from None
             except BaseException:  # the answer to another's question would be the next one's
                 self._stop()
                 raise
@@ -156,55 +158,45 @@ class Handler:
 
     async def _converse(self, asked: Asked) -> MockAnswer:
         if self._peer is None:
-            self._begin()
-            await self._send(self._python)
-        await self._send(asked)
-        (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
+            self._peer = await self._begin()
+            _send(self._peer[1], self._python)
+        replies, requests = self._peer
+        _send(requests, asked)
+        await requests.drain()
+        (size,) = LENGTH.unpack(await replies.readexactly(LENGTH.size))
         if size > MOST_ANSWER_BYTES:
             raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return msgspec.msgpack.decode(await self._receive(size), type=MockAnswer)
+        return msgspec.msgpack.decode(await replies.readexactly(size), type=MockAnswer)
 
-    def _begin(self) -> None:
+    async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = self._host
         if self._ended:
             raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
         if host.living >= MOST_TOGETHER:
             raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
         try:
-            self._number, self._peer = host.start()
+            self._number, peer = host.start()
         except OSError as error:
             raise self._failed(f"cannot be begun: {error}", 503) from None
         host.living += 1
+        return await asyncio.open_connection(sock=peer)
 
     def _stop(self) -> None:
-        if self._peer is None:
+        if self._number is None:
             return
-        self._peer.close()
-        self._peer = None
         self._host.living -= 1
-        if self._number is not None:
-            self._host.end(self._number)
-
-    async def _send(self, message: str | Asked) -> None:
-        data = msgspec.msgpack.encode(message)
-        await asyncio.get_running_loop().sock_sendall(self._there(), LENGTH.pack(len(data)) + data)
-
-    async def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = await asyncio.get_running_loop().sock_recv(self._there(), min(size - len(data), 1 << 18))
-            if not piece:
-                raise EOFError
-            data += piece
-        return bytes(data)
-
-    def _there(self) -> socket.socket:
-        if self._peer is None:  # ended while it was asked
-            raise EOFError
-        return self._peer
+        self._host.end(self._number)
+        if self._peer is not None:
+            self._peer[1].close()
+        self._number = self._peer = None
 
     def _failed(self, what: str, status: int) -> Refused:
         return Refused(f"the mock's handler {what}", status=status, rule=self._rule)
+
+
+def _send(requests: asyncio.StreamWriter, message: str | Asked) -> None:
+    data = msgspec.msgpack.encode(message)
+    requests.write(LENGTH.pack(len(data)) + data)
 
 
 MOST_HANDLERS = 16

@@ -272,12 +272,12 @@ class Relay:
                 raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
             book = self._network.secrets
             if book:
-                response.phrase = book.redaction(keep_length=True).whole(response.phrase)
+                response.phrase = book.redaction().whole(response.phrase)
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
                 return response
             if book:
-                response.fields = book.redaction(keep_length=True).fields(response.fields)
+                response.fields = book.redaction().fields(response.fields)
             if self._request.minor and not self._silent:
                 self._http.respond(response, keep_alive=True)
                 self._http.send(b"")
@@ -370,7 +370,7 @@ class Relay:
         if self._silent:
             return request.keep_alive
         if book:
-            redaction = book.redaction(keep_length=True)
+            redaction = book.redaction()
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
         keep_alive = request.keep_alive
@@ -397,7 +397,7 @@ class Relay:
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
             return BodyStream(body, filter=kept, trailers=lambda fields: fields)
-        redaction = book.redaction(keep_length=True)
+        redaction = book.redaction()
         try:
             returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:

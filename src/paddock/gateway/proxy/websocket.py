@@ -172,7 +172,7 @@ async def switch(
         if response.get(EXTENSIONS) is not None:
             server.reset()
             raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
-        redaction = book.redaction(keep_length=True)
+        redaction = book.redaction()
         response.fields = redaction.fields(response.fields)
     client.write(write_response(response, keep_alive=True))
     client.watch(False)
@@ -181,8 +181,8 @@ async def switch(
         outwards = Messages(outwards=True, filter=swap.message, control=swap.control)
         inwards = Messages(
             outwards=False,
-            filter=lambda _: book.redaction(keep_length=True).stream(),
-            control=lambda data: book.redaction(keep_length=True).whole(data),
+            filter=lambda _: book.redaction().stream(),
+            control=lambda data: book.redaction().whole(data),
         )
         await converse(client, server, outwards, inwards, network.loop)
     else:

@@ -90,7 +90,7 @@ class SecretBook:
         self._names = {one.placeholder.encode(): one.name for one in self._bound.values()}
         self.needles = Needles(tuple(self._names))
         self._past: list[tuple[bytes, bytes]] = []
-        self._redactions: dict[bool, Redaction] = {}
+        self._redaction: Redaction | None = None
 
     def __bool__(self) -> bool:
         return bool(self._bound)
@@ -143,17 +143,16 @@ class SecretBook:
             if before.value is not None and before.value != bound.value:
                 self._past = [*self._past[1 - _MOST_PAST :], (before.value.data, before.placeholder.encode())]
         self._bound[bound.name] = bound
-        self._redactions = {}
+        self._redaction = None
 
-    def redaction(self, *, keep_length: bool) -> Redaction:
-        """Of all values that there are and lately were."""
-        from .redaction import Redaction
+    def redaction(self) -> Redaction:
+        """Return what takes out all values that there are and lately were; it keeps lengths."""
+        if self._redaction is None:
+            from .redaction import Redaction
 
-        found = self._redactions.get(keep_length)
-        if found is None:
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
-            found = self._redactions[keep_length] = Redaction({**dict(self._past), **now}, keep_length=keep_length)
-        return found
+            self._redaction = Redaction({**dict(self._past), **now}, keep_length=True)
+        return self._redaction
 
 
 def _is_host(pattern: str, host: str) -> bool:
