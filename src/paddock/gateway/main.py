@@ -123,7 +123,7 @@ async def make_server(
 
 
 def _packages(state: Path) -> PackageStore | None:
-    """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
+    """Open the package cache. If that fails, say so in the gateway's log and go on without one."""
     most = read_config(state).package_cache_mib
     if not most:
         return None

@@ -75,7 +75,8 @@ class Server:
                 await self._close(sandbox)
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Asks the daemon. A no where there is none, or it does not answer: a yes is used up by being given."""
+        """Ask the daemon for an approval. Answer no if there is no daemon or it doesn't answer: an approval is used up
+        by being given."""
         if self._line is None:
             return NO_ANSWER
         try:
@@ -95,7 +96,7 @@ class Server:
             line.close()
 
     def _follow(self, line: Duplex) -> None:
-        """The next daemon takes the place of the one before, which is dead whether or not that is known here."""
+        """Follow the next daemon: the one before is dead, whether or not that is known here."""
         before, self._line = self._line, line
         if before is not None and before is not line:
             before.close()

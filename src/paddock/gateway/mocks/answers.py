@@ -66,7 +66,7 @@ class Cassette:
             self._left.setdefault((one.method, one.url), []).append(one)
 
     def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
-        """Refused: none that is left is about such a request."""
+        """Give out the next matching answer. Raise Refused if none is left."""
         left = self._left.get((method, url), [])
         digest = hashlib.sha256(body).hexdigest()
         for index, one in enumerate(left):
@@ -87,7 +87,7 @@ class Cassette:
 
 
 def anonymous(data: bytes, book: SecretBook) -> bytes:
-    """With the names of secrets in the places of their placeholders, which each sandbox has its own of."""
+    """Put the names of secrets in the places of their placeholders, which differ between sandboxes."""
     for placeholder, name in book.placeholders():
         data = data.replace(placeholder, stand_in(name))
     return data
@@ -123,7 +123,8 @@ class Handler:
         self._ended = False
 
     async def ask(self, asked: Asked, seconds: float) -> MockAnswer:
-        """Refused: 502 what it raised, 503 it cannot be begun, 504 it took longer than that."""
+        """Return the handler's answer. Raise Refused: 502 if it raised or died, 503 if it can't start, 504 if it took
+        longer."""
         async with self._turn:
             try:
                 async with asyncio.timeout(seconds):
@@ -149,7 +150,7 @@ class Handler:
         return said
 
     def end(self) -> None:
-        """For good. Who waits for its answer is told that it died."""
+        """End the handler for good. A request that waits for its answer is refused."""
         self._ended = True
         if not self._turn.locked():
             self._stop()
@@ -211,7 +212,7 @@ class Mocks:
         self._cassettes: dict[str, Cassette] = {}
 
     async def answer(self, mock: Mock, authorized: AuthorizedRequest, body: bytes, seconds: float) -> MockAnswer:
-        """Refused: there is none, and why."""
+        """Return the mock's answer. Raise Refused if there is none, and say why."""
         source, request, rule = mock.source, authorized.request, authorized.verdict.rule
         if source is None or isinstance(source, str):
             return MockAnswer(status=mock.status, headers=tuple(mock.headers.items()), body=mock.body.encode())
@@ -236,7 +237,7 @@ class Mocks:
         return await self._handler(rule, source.python or "").ask(asked, seconds)
 
     def end(self) -> None:
-        """All that it has begun ends."""
+        """End all handlers and cassettes."""
         self._cassettes.clear()
         while self._handlers:
             self._handlers.popitem()[1].end()

@@ -55,7 +55,7 @@ class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def be_a_handler(peer: socket.socket, parent: int) -> None:
-    """`parent` is the process that forked it: the end of one is that of the other."""
+    """Serve as the handler until its socket ends, or until `parent`, the process that forked it, does."""
     try:
         try:
             _confine(peer, parent)
@@ -92,7 +92,7 @@ def _confine(peer: socket.socket, parent: int) -> None:
 
 
 def _limit() -> None:
-    """Of memory, so much more than it has now."""
+    """Limit descriptors, files, and memory to a little more than the process has now."""
     with open("/proc/self/statm", "rb") as statm:
         most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
     for number, value in (
@@ -130,7 +130,7 @@ class _Text(importlib.abc.InspectLoader):
 
 
 def _load(text: str) -> tuple[Handle | None, str]:
-    """As a module, which it finds itself in where it looks (as dataclasses do)."""
+    """Load the handler as a module that can find itself in `sys.modules`, as dataclasses do."""
     spec = importlib.machinery.ModuleSpec(_MODULE, _Text(text))
     module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
     try:
@@ -156,7 +156,7 @@ def _ask(handle: Handle, request: Request) -> MockAnswer:
 
 
 def _words(error: BaseException) -> str:
-    """With the line of the handler where it was raised."""
+    """Describe an exception, with the line of the handler that raised it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
     where = f", line {lines[-1]}" if lines else f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
     try:
@@ -182,7 +182,7 @@ class HandlerHost(ForkServer):
 
 
 def start_host() -> HandlerHost | None:
-    """None: this kernel can't confine handlers."""
+    """Start the process that handlers are forked from. Return None if this kernel can't confine them."""
     return HandlerHost() if landlock.kernel_abi() >= 1 else None
 
 

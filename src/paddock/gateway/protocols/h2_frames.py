@@ -73,7 +73,7 @@ class Frames:
         return found
 
     def _skip_preface(self) -> bool:
-        """Whether it is all there; it is not given on."""
+        """Skip the preface. Return whether all of it has come."""
         if not self._held.startswith(self._preface):
             if self._preface.startswith(self._held):
                 return False

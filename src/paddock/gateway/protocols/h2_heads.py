@@ -26,14 +26,14 @@ _OURS = b"paddock-refusal"
 
 
 def is_grpc(fields: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether trailers are part of what is meant."""
+    """Tell whether trailers are part of the message."""
     return any(
         name.lower() == b"content-type" and value.lower().startswith(b"application/grpc") for name, value in fields
     )
 
 
 def read_request(fields: Iterable[tuple[bytes, bytes]], scheme: bytes, *, ended: bool) -> Request:
-    """`ended`: nothing follows. BadMessage; Refused: HTTP/2 does not carry it here."""
+    """Read a request. `ended`: nothing follows. Raise BadMessage, or Refused if HTTP/2 doesn't carry it here."""
     pseudo, rest = _read(fields)
     method = pseudo.pop(b":method", b"")
     if method == b"CONNECT" or b":protocol" in pseudo:
@@ -86,7 +86,7 @@ def _frame(message: Request | Response, fields: Fields, *, ended: bool) -> None:
 
 
 def _read(fields: Iterable[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], Fields]:
-    """Pseudo-fields, and the others with the crumbs of cookies joined."""
+    """Return the pseudo-fields, and the other fields with the parts of cookies joined."""
     pseudo: dict[bytes, bytes] = {}
     rest: Fields = []
     cookies: list[bytes] = []
@@ -133,8 +133,8 @@ def response_fields(response: Response) -> Fields:
 
 
 def request_fields(request: Request, target: str, host: str) -> Fields:
-    """Nothing but the pseudo-fields stays in the table of the other side: a secret in there could be guessed at, by the
-    length of what is sent next."""
+    """Return the fields of a request. Only pseudo-fields stay in the other side's table: an attacker could guess a
+    secret in there by the length of the next message."""
     fields: list[tuple[bytes, bytes]] = [
         HeaderTuple(b":method", request.method.encode()),
         HeaderTuple(b":scheme", b"https"),

@@ -96,7 +96,7 @@ def _printable(line: str) -> str:
 
 
 def _ascii(reason: str) -> str:
-    """For the head of a response; it is read aloud by many who never show its body."""
+    """Write a text in ASCII for the head of a response: many clients show only that."""
     shown = "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in reason)
     return shown if len(shown) <= _MOST_IN_HEAD else f"{shown[: _MOST_IN_HEAD - 3]}..."
 
@@ -107,8 +107,8 @@ _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 
 
 def refusal_fields(fields: list[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
-    """An HTTP answer with these fields and this text, as a gRPC client reads it: in the fields that end a call
-    (Trailers-Only), for it looks at no body."""
+    """Write an HTTP answer as a gRPC client reads it: in the fields that end a call (Trailers-Only), because it reads
+    no body."""
     known = dict(fields)
     status = _STATUS.get(int(known[b":status"]), _UNKNOWN)
     words = "; ".join(body.decode(errors="replace").splitlines())

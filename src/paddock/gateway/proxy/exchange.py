@@ -51,7 +51,8 @@ class Exchange:
         self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
-        """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
+        """Serve requests until either side ends, or until CONNECT asks for a tunnel, which is then allowed and
+        confirmed."""
         connection, limits = self._connection, self._network.limits
         goes_on = True
         while goes_on:
@@ -77,7 +78,7 @@ class Exchange:
     # -- what a request names ------------------------------------------------------------------------------------------
 
     def _name(self, request: Request) -> tuple[Target, str]:
-        """Its target and path. Refused: the two or three places where it says so do not agree."""
+        """Return a request's target and path. Raise Refused if the two or three places that name them don't agree."""
         scheme, host, port, target = split_target(request.target, self._scheme)
         if scheme is not None and scheme != self._scheme:
             raise BadTarget(f"{scheme} in the request, {self._scheme} on the connection")
@@ -109,7 +110,7 @@ class Exchange:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _pass(self, request: Request) -> bool:
-        """Whether the connection goes on. Refused: nothing was sent to anybody."""
+        """Pass one request. Return whether the connection goes on. Raise Refused if nothing was sent."""
         connection, client = self._connection, self._client
         target, path = self._name(request)
         if self._fixed is None:
@@ -168,7 +169,7 @@ class Exchange:
         return verdict
 
     def _watch(self, authorized: AuthorizedRequest) -> FormWatch | None:
-        """None: the body is no form, or its method makes no difference. Refused."""
+        """Return what watches a form, or None if no form is there or the method makes no difference. Raise Refused."""
         request, verdict = authorized.request, authorized.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
@@ -193,7 +194,7 @@ class Exchange:
             self._client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
-        """Of an explicit proxy's request: as a connection to `target` is."""
+        """Decide on a request to an explicit proxy as on a connection to `target`."""
         connection = self._connection
         if connection.target != target:
             verdict = connection.allow(target)
@@ -202,7 +203,8 @@ class Exchange:
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
-        """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
+        """Authorize a push by its commands, before its pack is read. Raise Refused if one of its refs is refused, and
+        so all of it."""
         request, verdict = of.request, of.verdict
         reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
         try:
@@ -315,8 +317,7 @@ class Exchange:
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def refuse(self, refused: Refused, request: Request | None = None) -> bool:
-        """Says why, with the number of the record; whether the connection can go on after that. `request` None: what
-        came was none."""
+        """Say why, with the record's number. Return whether the connection can go on. `request` None: none came."""
         connection = self._connection
         if refused.number is None and refused.rule != "audit":
             target, revision = connection.target or Target("", 0), self._network.policy.revision

@@ -64,7 +64,7 @@ class H2Stream(ProxyStream):
     """One stream, as a connection of its own, and the `Http` that is spoken on it."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
-        """`number` None: this side begins it."""
+        """Begin a stream. `number` None: this side begins it."""
         super().__init__(session.loop, memoryview(b""))
         self._session, self.number = session, number
         self._serves = number is not None
@@ -127,7 +127,7 @@ class H2Stream(ProxyStream):
         self.stir()
 
     def data(self, data: bytes, size: int) -> None:
-        """`size` counts against the windows."""
+        """Take data. `size` counts against the windows."""
         if self._inbound is Inbound.DISCARDED:
             return self._session.acknowledge(size, self.number or 0)
         if self._left is not None:
@@ -230,7 +230,7 @@ class H2Stream(ProxyStream):
             self._proceed()
 
     def turn(self, budget: int) -> bool:
-        """Whether anything could be sent."""
+        """Send what may go. Return whether anything went."""
         engine, number, out = self._session.engine, self.number, self._out
         went_on = False
         assert number is not None
@@ -371,7 +371,7 @@ class Session:
         window: int,
         streams_window: int,
     ) -> None:
-        """`window` bounds what the other side may send unread on one stream, `streams_window` on all."""
+        """Begin a session. `window` bounds what the other side sends unread on one stream, `streams_window` on all."""
         self.connection, self.loop, self._opened = connection, loop, opened
         client = opened is None
         self.engine = H2Connection(
@@ -465,13 +465,13 @@ class Session:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
     def acknowledge(self, size: int, number: int) -> None:
-        """So many bytes of what came on a stream have been passed on."""
+        """Acknowledge so many bytes of a stream that have been passed on."""
         if size and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
     def any_length(self, number: int) -> None:
-        """What still comes on a stream needs not be as long as was said: clients that were refused end it early (curl
-        does). The engine would take that for an error of the whole connection, and has no other switch."""
+        """Let the rest of a stream be shorter than announced: clients that were refused end it early (curl does). The
+        engine would take that for an error of the whole connection, and has no other switch."""
         if (stream := self.engine.streams.get(number)) is not None:
             stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
 
@@ -497,7 +497,7 @@ class Session:
         self._waiting[stream] = None
 
     def flush_soon(self) -> None:
-        """With what others have to send in this turn of the loop."""
+        """Send with what other streams have to send in this turn of the loop."""
         if not self._soon:
             self._soon = True
             self.loop.call_soon(self._flush_now)
@@ -530,7 +530,7 @@ class Session:
             self._numbered.pop(stream.number, None)
 
     def leave(self) -> None:
-        """Tells the other side that there will be no more."""
+        """Tell the other side that there will be no more."""
         if not self.over:
             self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)
         self.over = True

@@ -282,7 +282,7 @@ class SandboxNetwork:
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
-        """Refused."""
+        """Connect to a server. Raise Refused."""
         before = self.policy.revision
         upstream = await self.gateway.dialer.dial(
             target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2
@@ -294,11 +294,11 @@ class SandboxNetwork:
         return upstream
 
     def may_dial(self, target: Target, address: str) -> bool:
-        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        """Tell whether a cached answer of this address may be used. Nothing is connected or recorded."""
         return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
-        """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
+        """Count so many bytes more (or less) of requests that are kept whole. Raise Refused if they are too many."""
         if size > 0 and self._held + size > MOST_HELD_BYTES:
             raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
         self._held += size

@@ -33,7 +33,7 @@ class Link:
         return bool(self._session.streams)
 
     def stream(self) -> Upstream | None:
-        """None: it takes no more at present."""
+        """Open a stream, or return None if the connection takes no more at present."""
         if self.retired or self._session.refused_above is not None or self._session.full:
             return None
         opened = self._session.open()
@@ -81,8 +81,8 @@ class Pool:
         self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
 
     def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
-        """A connection of HTTP/1.1 that stands. The other side may be ending it this moment: what can't be sent twice
-        gets none that has been idle for long."""
+        """Take an open HTTP/1.1 connection. The server may be ending it this moment, so a request that can't be sent
+        twice gets none that has been idle for long."""
         idle = self._idle.get((target, tls))
         while idle:
             upstream = idle.pop()
@@ -113,8 +113,8 @@ class Pool:
         return None
 
     async def reach(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
-        """A stream where the server takes HTTP/2, which `dial` offers, or else what was dialled. Those who want the
-        same at one time wait for one dial. Refused."""
+        """Return a stream if the server takes HTTP/2, which `dial` offers, or else the connection. Requests for one
+        server share a dial. Raise Refused."""
         while target not in self._plain:
             stream = self.stream(target)
             if stream is not None:

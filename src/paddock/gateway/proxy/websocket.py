@@ -121,7 +121,7 @@ def _shown(reason: bytes) -> str:
 async def converse(
     client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Until both sides have ended. Lost: one broke, or said what may not go on; both were told."""
+    """Pass messages until both sides have ended. Raise Lost if one broke or sent what may not pass; both are told."""
     ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
@@ -163,7 +163,8 @@ async def switch(
     network: SandboxNetwork,
     swap: Substitution | None,
 ) -> bool:
-    """Pass on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
+    """Pass frames on until one side ends. Return False: the connection can't go on. Raise Refused at a 101 that the
+    client didn't ask for."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")

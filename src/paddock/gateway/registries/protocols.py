@@ -22,7 +22,7 @@ class Registry(Protocol):
 
     @property
     def ACCEPT(self) -> bytes:
-        """What a page is asked for."""
+        """Return the Accept field that asks for a page."""
         ...
 
     def normalised(self, name: str, /) -> str: ...

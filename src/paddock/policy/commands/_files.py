@@ -23,11 +23,11 @@ class Files:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The absolute paths of those that are no patterns: what can be mounted."""
+        """Return the absolute paths that have no pattern: those can be mounted."""
         return tuple(self.absolute(path) for path in self._rules.protect if "*" not in path)
 
     def can_mount(self, verdict: DoorVerdict) -> bool:
-        """Whether what a verdict is about has a name of its own."""
+        """Tell whether what a verdict is about has a name of its own."""
         return verdict.rule in (
             f"files.protect[{index}]" for index, path in enumerate(self._rules.protect) if "*" not in path
         )
@@ -73,7 +73,7 @@ _Pattern = tuple[re.Pattern[str], ...]
 
 
 def _pattern(path: str) -> _Pattern:
-    """One for each part; `**` is no more than `*`."""
+    """Compile one pattern for each part; `**` is no more than `*`."""
     return tuple(re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL) for part in _parts(path))
 
 

@@ -174,7 +174,7 @@ P = TypeVar("P", Allow, Deny, Mock, Approve, Binding)
 
 
 def _part(rule: P, path: Path, *, wide: bool = False) -> P:
-    """What rules about hosts have in common. `wide`: the wildcard may be a whole public suffix."""
+    """Normalise what rules about hosts have in common. `wide`: the wildcard may be a whole public suffix."""
     changes: dict[str, object] = {"host": host(rule.host or "", (*path, "host"), wide=wide)}
     if not isinstance(rule, Binding):
         changes["ports"] = _ports(rule.ports, path)

@@ -84,7 +84,7 @@ def _units(patterns: Sequence[Pattern]) -> Iterator[Unit]:
 
 
 def _step(state: _State, unit: Unit, globs: tuple[list[Glob], list[Glob]]) -> _State | None:
-    """None: such a path has no normal form."""
+    """Take one step, or return None if such a path has no normal form."""
     separates = unit.decoded == "/"
     if separates and (state.part in (".", "..") or (unit.written == "/" and state.slash)):
         return None
@@ -179,7 +179,7 @@ def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _written(rules: msgspec.Struct | None) -> list[str]:
-    """Each rule and each other value as one text, by its key."""
+    """Write each rule and each other value as one text, by its key."""
     lines: list[str] = []
     given = {} if rules is None else cast("dict[str, object]", msgspec.to_builtins(rules))
     for key, value in given.items():
@@ -315,7 +315,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _addresses(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """Those that are dialled as such, and those that allowed names may lead to."""
+    """Compare addresses: those that are connected to as such, and those that allowed names may lead to."""
     rules = [
         rule for one in (before, after) for rule in (*one.rules.allow, *one.rules.deny) if rule.network is not None
     ]
@@ -345,7 +345,7 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
 
 
 def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
-    """Spans of addresses that no rule and no kind of address tells apart."""
+    """Yield spans of addresses that no rule and no kind of address tells apart."""
     for version in (4, 6):
         networks = [rule.network for rule in rules if rule.network is not None and rule.network.version == version]
         if not networks:

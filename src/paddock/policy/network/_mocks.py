@@ -39,7 +39,7 @@ class _Cassette(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def with_files(document: PolicyDocument, directory: File) -> PolicyDocument:
-    """With what is in the files that its mocks name, below `directory` or wherever they say. Problem."""
+    """Add what is in the files that mocks name, below `directory` or at an absolute path. Raise Problem."""
     rules = document.egress
     if not any(isinstance(rule.source, str) for rule in rules.mock):
         return document
@@ -80,7 +80,7 @@ def canonical_source(rule: Mock, path: Path) -> MockSource | None:
 
 
 def write_cassette(exchanges: tuple[Recorded, ...], *, as_json: bool) -> str:
-    """As `load` reads it."""
+    """Write a cassette as `load` reads it."""
     if as_json:
         return msgspec.json.format(msgspec.json.encode(_Cassette(exchanges)), indent=2).decode() + "\n"
     import yaml

@@ -53,12 +53,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def looks(self) -> bool:
-        """Whether requests have to be looked at for it."""
+        """Tell whether requests have to be looked at for it."""
         return bool(self.methods is not None or self.paths is not None or self.secrets or self.registry or self.git)
 
     @property
     def manner(self) -> tuple[object, ...]:
-        """What two rules for one request have to agree on."""
+        """Return what two rules for one request have to agree on."""
         protocol = (self.registry, self.git, self.item) if self.registry or self.git else ()
         return (self.secrets, protocol)
 
@@ -82,7 +82,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -> bool:
-    """Whether it is a request of git's smart protocol or of LFS that the rule is for."""
+    """Tell whether it is a request of git's smart protocol or of LFS that the rule is for."""
     if _LFS in path:
         push = is_git_push(method, path, query, push)
         return rule.fetch or rule.push if push is None else rule.push if push else rule.fetch
@@ -270,7 +270,7 @@ class Networks:
         return None
 
     def find_within(self, address: Number, port: int, block: Block) -> Rule | None:
-        """A rule that is about a part of the block, or all of it, and nothing beside."""
+        """Find a rule whose network lies within the block."""
         for rule in self.around(address):
             first, last = self._within[rule.name]
             if first >= block.first and last <= block.last and rule.has_port(port):
