@@ -101,7 +101,7 @@ class AuditLog:
         )
 
     def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: object) -> int:
-        """Something that nobody asked for: a sandbox that ended by itself, what a clean-up removed."""
+        """Record what no caller asked for: a sandbox that ended by itself, what a clean-up removed."""
         return self._append("event", name, sandbox=sandbox, message=message, detail=detail)
 
     def close(self) -> None:

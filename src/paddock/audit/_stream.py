@@ -30,7 +30,7 @@ class Position(msgspec.Struct, array_like=True):
 
 
 class Cursor(msgspec.Struct):
-    """Up to where somebody has read. Opaque to others."""
+    """Up to where a reader has come. Opaque to others."""
 
     segments: dict[str, Position] = {}
     heads: int = 0

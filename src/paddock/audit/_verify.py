@@ -347,7 +347,7 @@ def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
     """Walk a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
 
     With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
-    is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.
+    is `ok` and named in `problem`: a dying machine leaves it, and its effect never began.
     """
     reading = (_Export if path.is_file() else _Directory)(path, keys)
     try:

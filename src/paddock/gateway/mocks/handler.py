@@ -1,6 +1,6 @@
 """The process of one handler: a mock's Python, without any power, asked through the one socket that it has.
 
-What it says is checked by whoever asks (`_handlers.py`): nothing here is relied on for that.
+`answers.py` checks what it answers, and relies on nothing here.
 """
 
 from __future__ import annotations

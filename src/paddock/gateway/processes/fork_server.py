@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from paddock.linux import descriptors, prctl
 
 Work: TypeAlias = Callable[[socket.socket, int], object]
-"""What a child does with its socket. It is told the pid of the process that forked it."""
+"""What a child does with its socket. It gets the pid of the process that forked it."""
 
 _ORDER = struct.Struct("!cQ")
 _START, _END = b"s", b"e"

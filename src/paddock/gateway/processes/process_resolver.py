@@ -336,7 +336,7 @@ class Starts:
             watched.lost += lost + 1
 
     def _lost(self) -> None:
-        """Note that the kernel has dropped some: how many, nobody knows."""
+        """Note that the kernel has dropped some, an unknown number."""
         for watched in self._watched.values():
             self._look_for(watched)
             now = time.monotonic()

@@ -1,6 +1,6 @@
 """Answers to what a sandbox's resolver asks. Nothing is ever asked of anybody else.
 
-Addresses stand for names: the resolver is told them, and the sandbox's connections are taken back to the names.
+Addresses stand for names: the resolver returns them, and connections to them count as connections to the names.
 """
 
 from __future__ import annotations

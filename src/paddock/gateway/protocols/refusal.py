@@ -1,4 +1,4 @@
-"""What a program inside is told when something does not go through: at once, in words, with what to do next."""
+"""What a program inside gets when a request is refused: at once, the reason and what to do next."""
 
 from __future__ import annotations
 

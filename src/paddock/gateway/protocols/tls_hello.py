@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_HELLO_BYTES = 16 << 10
-"""Post-quantum key shares make hellos of some 2 KiB; nobody's is larger than this."""
+"""Post-quantum key shares make hellos of some 2 KiB; no client's is larger than this."""
 
 ACCESS_DENIED = b"\x15\x03\x01\x00\x02\x02\x31"
 """The alert that a client reads as "access denied", as the first record of an answer."""

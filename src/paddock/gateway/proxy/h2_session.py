@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -40,7 +40,7 @@ from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
 _MOST_UNREAD = 32
-"""Heads of answers that nobody has read yet."""
+"""Heads of answers that were not read yet."""
 
 
 class StreamFailed(ConnectionResetError):
@@ -60,6 +60,14 @@ class Outbound(IntEnum):
     CLOSED = 3  # the session has forgotten the stream
 
 
+class Leaving(Enum):
+    """What its user has done with a stream."""
+
+    NO = "it goes on"
+    ENDED = "its last word was said; the other side may go on"
+    CLOSED = "nothing is said or read any more"
+
+
 class H2Stream(ProxyStream):
     """One stream, as a connection of its own, and the `Http` that is spoken on it."""
 
@@ -72,13 +80,13 @@ class H2Stream(ProxyStream):
         self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
         self.ending = Ending()
         self._left: int | None = None
-        """Bytes of content that are still to come; None: nobody has said."""
+        """Bytes of content that are still to come; None: unknown."""
         self._head: Fields | None = None
         self._out = bytearray()
         self._last: Fields | None = None
         self.is_grpc = False
         self._outbound = Outbound.OPEN
-        self._closing = self._eof = False
+        self._leaving = Leaving.NO
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -265,13 +273,16 @@ class H2Stream(ProxyStream):
             return
         if self.ending.ended:
             self._forget()
-        elif self._serves and (self._closing or (self._eof and self._inbound is not Inbound.DISCARDED)):
+        elif self._serves and (
+            self._leaving is Leaving.CLOSED
+            or (self._leaving is Leaving.ENDED and self._inbound is not Inbound.DISCARDED)
+        ):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
             # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
             self._reset(ErrorCodes.NO_ERROR)
         else:
             return
-        if self._eof:
+        if self._leaving is Leaving.ENDED:
             self._session.loop.call_soon(self._end)
 
     @property
@@ -280,12 +291,12 @@ class H2Stream(ProxyStream):
 
     @property
     def is_closing(self) -> bool:
-        return self._closing or self.error is not None
+        return self._leaving is Leaving.CLOSED or self.error is not None
 
     def write_eof(self) -> None:
         if self.is_closing:
             return
-        self._eof = True
+        self._leaving = Leaving.ENDED
         if self._closed:
             self._session.loop.call_soon(self._end)
             return
@@ -296,9 +307,9 @@ class H2Stream(ProxyStream):
         self._proceed()
 
     def close(self) -> None:
-        if self._closed or self._closing:
+        if self._closed or self._leaving is Leaving.CLOSED:
             return
-        self._closing = True
+        self._leaving = Leaving.CLOSED
         if self._outbound is Outbound.OPEN:
             self._abort()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
@@ -356,7 +367,7 @@ Opened = Callable[[H2Stream, Fields, bool], None]
 
 
 class Broken(Exception):
-    """The other side does not keep to the protocol; it was told."""
+    """The other side breaks the protocol. It has got an error frame."""
 
 
 class Session:
@@ -458,10 +469,10 @@ class Session:
         elif isinstance(event, StreamReset):
             stream.lost(event.error_code)
 
-    def _go_away(self, told: GoAway) -> None:
-        self.refused_above = told.last
+    def _go_away(self, frame: GoAway) -> None:
+        self.refused_above = frame.last
         for number, stream in list(self._numbered.items()):
-            if self._opened is None and number > told.last:
+            if self._opened is None and number > frame.last:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
     def acknowledge(self, size: int, number: int) -> None:

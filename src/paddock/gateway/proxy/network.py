@@ -81,7 +81,7 @@ class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(eq=False, kw_only=True)
 class SandboxNetwork:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; `Gateway.open` takes
-    them over. `policy` is what holds now; without `diag` nobody is told who makes connections. `first` is its pid 1:
+    them over. `policy` is what holds now; without `diag` owners of connections are unknown. `first` is its pid 1:
     pid and start time."""
 
     gateway: Gateway
@@ -114,7 +114,7 @@ class SandboxNetwork:
         self._flows = self._held = 0
         self._watched = False
         self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
-        rate = self.limits.names_per_second  # names that nobody asked for before are a way to fill the log
+        rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
     # -- what the gateway and the daemon do to it ----------------------------------------------------------------------
@@ -137,7 +137,7 @@ class SandboxNetwork:
         await self.watch()
 
     async def watch(self) -> None:
-        """Have processes of the sandbox told of, if its policy wants that, or else not any more."""
+        """Report processes of the sandbox if its policy wants that, or else stop."""
         audit = self.policy.document.audit
         await self._watch(audit is not None and audit.processes)
 
@@ -162,7 +162,7 @@ class SandboxNetwork:
         untold = self.refused - self._told
         if not untold:
             return
-        with suppress(UnrecordedError):  # nothing passes then; they are told of when it can be written again
+        with suppress(UnrecordedError):  # nothing passes then; they are recorded when that is possible again
             self.audit_log.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
@@ -314,7 +314,7 @@ class SandboxNetwork:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
-        """Return what the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        """Return the answer for the resolver inside. A name is recorded when it is first asked for under a revision."""
         try:
             host = canonical(name)
         except BadHost:

@@ -69,7 +69,7 @@ class Link:
 
 
 class Pool:
-    """Those of one sandbox: nobody else's requests ever share a connection with its own."""
+    """The connections of one sandbox, which no other sandbox's requests ever use."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -128,7 +128,7 @@ class Pool:
         return await dial()
 
     async def _dial(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
-        told = self._dialling[target] = self._loop.create_future()
+        finished = self._dialling[target] = self._loop.create_future()
         outcome: Refused | None = None
         try:
             upstream = await dial()
@@ -147,7 +147,7 @@ class Pool:
             raise
         finally:
             del self._dialling[target]
-            told.set_result(outcome)
+            finished.set_result(outcome)
 
     def sweep(self, *, everything: bool = False) -> None:
         """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""

@@ -78,8 +78,8 @@ class RegistryFilter:
             self._fetch(found, relay)
 
     async def _find(self) -> Page | PackageFile | UnreadPage | None:
-        """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
-        says where files are."""
+        """Judge the request. What should lead to it is read first: a file's page, and for a page of crates the index's
+        own, which says where files are."""
         found = self.network.files.judge(self._rule, self.authorized)
         if isinstance(found, UnreadPage):
             await self._read_page(found)

@@ -1,7 +1,7 @@
 """One connection's bytes, both ways, in clear or through TLS, in bounded memory.
 
-TLS is done here and not by the event loop, so that what was read before it was known to be TLS can be fed to it, and
-because one call for all records that came is half the work.
+TLS is done here and not by the event loop. Bytes that were read before they were known to be TLS can be fed to it, the
+alert of a failed handshake goes out, and the bytes of the connection are counted. It costs what asyncio's own costs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Inbound(Enum):
 
 
 class ProxyStream(asyncio.BufferedProtocol):
-    """`buffer` holds what came and was not taken; whoever takes from it calls `more` for the next. `received` and
+    """`buffer` holds what came and was not taken; a reader takes from it and calls `more` for the next. `received` and
     `sent` count the bytes on the connection itself."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
@@ -310,7 +310,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             if self._tls is not None:
                 self._tls.unwrap()
         except (ssl.SSLError, ValueError):
-            pass  # it waits for the other's, which nobody needs
+            pass  # it waits for the other side's, which isn't needed
         self._flush()
 
     # -- ends ----------------------------------------------------------------------------------------------------------

@@ -309,7 +309,7 @@ class CachedPage(msgspec.Struct, frozen=True):
 
 
 def find_page(store: PackageStore, page: Page) -> CachedPage | None:
-    """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
+    """Find what was read of a page, if it still holds: a cooldown goes on meanwhile."""
     copy = store.find(*_place(page))
     if copy is None:
         return None

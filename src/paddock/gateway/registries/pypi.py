@@ -121,7 +121,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
             files[place[0], place[1], f"{place[2]}.metadata"] = PackageFile(page.package, version, metadata, held)
         if held is None:
             _provenance(page, entry, written, files, version)
-        else:  # PEP 592: nobody chooses it unasked, and who asks for it is told why he does not get it
+        else:  # PEP 592: no installer chooses it unasked, and one that asks for it shows the reason
             written["yanked"] = f"held back: {held}"
         seen.append(written)
     if entries and not files:

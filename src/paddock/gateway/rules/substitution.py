@@ -211,7 +211,7 @@ class Body:
     def _broken(self, error: Undecodable, data: bytes) -> bytes:
         if self.rewrites:
             raise Misdirected("(any)", "the body", f"its gzip cannot be read: {error}") from None
-        self._gzip = None  # nobody else can read it either, and nothing would be put in
+        self._gzip = None  # no server can read it either, and nothing would be put in
         return data
 
 

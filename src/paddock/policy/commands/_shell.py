@@ -1,4 +1,4 @@
-"""A shell line as the commands that it starts, as far as that can be told from its text alone.
+"""A shell line as the commands that it starts, as far as its text alone says.
 
 Conservative: what is not understood for certain is said to be unclear. A parser that understood more would decide no
 more, for whatever it understands can be written in a way that starts something else.

@@ -59,7 +59,7 @@ def check_together(mocks: tuple[Mock, ...], path: Path) -> None:
 
 
 def canonical_source(rule: Mock, path: Path) -> MockSource | None:
-    """Problem. What is a path still is refused: whoever compiles opens no file for others."""
+    """Normalise what answers. Raise Problem, also for a path: compiling opens no file for a caller."""
     source = rule.source
     if source is None:
         return None
@@ -104,7 +104,7 @@ def _read(name: str, directory: File, path: Path) -> MockSource:
 
 def _text(file: File, most: int, path: Path) -> str:
     try:
-        # What is a pipe or a terminal would keep whoever opens it waiting.
+        # Opening a pipe or a terminal would wait.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise Problem(path, f"{os.fspath(file)!r} is no file")

@@ -97,7 +97,7 @@ def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -
 
 def is_git_push(method: str, path: str, query: str, push: bool | None) -> bool | None:
     """Tell whether a request to a git repository changes it. None: only the body of an LFS batch tells, which is not
-    read yet. `push` is what the body has told."""
+    read yet. `push` is what the body says."""
     if _LFS not in path:
         return path.endswith("/git-receive-pack")
     if method in READING:
@@ -149,7 +149,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
     if rule.cidr is not None:
         return new(network=parse_network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
     if rule.registry is not None:
-        # What is written to one is published: nobody's business but a person's.
+        # What is written to one is published, which only a person may allow.
         methods = None if publish else READING
         ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
         hosts = rule.hosts or REGISTRIES[rule.registry]
