@@ -23,8 +23,13 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from paddock.gateway.protocols.h2_frames import MAX_BLOCK_BYTES, PREFACE, Flood, Frames, GoAway
-from paddock.gateway.protocols.h2_heads import (
+from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
+from paddock.gateway.protocols.http2 import (
+    MAX_BLOCK_BYTES,
+    PREFACE,
+    Flood,
+    Frames,
+    GoAway,
     is_grpc,
     read_request,
     read_response,
@@ -32,7 +37,6 @@ from paddock.gateway.protocols.h2_heads import (
     request_fields,
     response_fields,
 )
-from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
@@ -390,7 +394,7 @@ class Session:
                 client_side=client,
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
-                validate_inbound_headers=False,  # _h2_heads does, and refuses one stream instead of all
+                validate_inbound_headers=False,  # protocols.http2 does, and refuses one stream instead of all
                 normalize_inbound_headers=False,
             )
         )
