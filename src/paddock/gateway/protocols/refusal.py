@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from .http1 import Response
-
-_PHRASES = {
-    400: "Bad Request",
-    403: "Forbidden",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    421: "Misdirected Request",
-    424: "Failed Dependency",
-    501: "Not Implemented",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 
 _MOST_IN_HEAD = 300
 
@@ -56,7 +44,7 @@ def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = Fal
     as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
     body = _json(refused) if as_json else _text(refused)
     kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
-    status, phrase = refused.status, f"{_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
+    status, phrase = refused.status, f"{HTTPStatus(refused.status).phrase} (paddock: {_ascii(refused.reason)})"
     if refused.as_type:
         status, phrase, kind = 200, "OK", f'text/plain; refused="{_ascii(refused.reason)}"'
     fields = [(b"Content-Type", kind.encode("ascii")), (b"Cache-Control", b"no-store")]
