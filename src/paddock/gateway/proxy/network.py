@@ -6,7 +6,6 @@ import asyncio
 import errno
 import socket
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,7 +112,7 @@ class SandboxNetwork:
         self._tell_at = self.loop.time()
         self._flows = self._held = 0
         self._watched = False
-        self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._asked: dict[tuple[str, str], None] = {}
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
@@ -330,9 +329,9 @@ class SandboxNetwork:
                 self.decide("name", 0, Target(host, 53), verdict)
             except UnrecordedError:
                 return Denied.NOW
-            self._asked[key] = True
+            self._asked[key] = None
             if len(self._asked) > 4096:
-                self._asked.popitem(last=False)
+                del self._asked[next(iter(self._asked))]
         if not verdict.allowed:
             return Denied.NAME
         return self.names.address(host) or Denied.NOW

@@ -54,7 +54,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
     async def attach(self, sock: socket.socket) -> None:
         """Take over a connected socket."""
@@ -256,6 +255,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         Raise ssl.SSLError if the handshake fails; an alert has told the other side.
         """
         server = name is None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=name)
         self._incoming.write(self.buffer)
         self.buffer.clear()
