@@ -28,7 +28,6 @@ from paddock.gateway.rules.git import (
     refusal,
 )
 from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
-from paddock.gateway.rules.substitution import Substitution
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
@@ -260,28 +259,17 @@ class Exchange:
         mock = network.policy.mock(authorized.verdict.item or 0)
         size = len(body)
         if mock.secret is not None:
-            body = self._put_stand_ins(authorized, body)
+            # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
+            swap = relay.substitution(stand_in)
+            authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
+            if (filter := swap.body(request.fields)) is not None:
+                body = filter.feed(body) + filter.end()
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
         response = mocked(given, head_only=request.method == "HEAD")
         answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
-
-    def _put_stand_ins(self, authorized: AuthorizedRequest, body: bytes) -> bytes:
-        """Name the secrets where the real host would get their values. Refused: a placeholder is elsewhere."""
-        request, verdict = authorized.request, authorized.verdict
-        swap = Substitution(
-            self._network.secrets,
-            authorized.target,
-            scheme=authorized.scheme,
-            method=request.method,
-            allowed=verdict.secrets,
-            value=stand_in,
-        )
-        authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
-        filter = swap.body(request.fields)
-        return body if filter is None else filter.feed(body) + filter.end()
 
     async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
         """Use up a person's approval of exactly this request. Refused: there is none yet.

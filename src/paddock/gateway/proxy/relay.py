@@ -131,13 +131,7 @@ class Relay:
         """Send the request and pass on the answer. Return whether the connection can go on. Raise Refused if nothing
         came back, or not all was sent."""
         request, client = self._request, self._client
-        swap = Substitution(
-            self._network.secrets,
-            self._target,
-            scheme=self._scheme,
-            method=request.method,
-            allowed=self._authorized.verdict.secrets,
-        )
+        swap = self.substitution()
         self._swap = swap
         path, request.fields = swap.target(self._authorized.path), swap.fields(request.fields)
         if request.upgrade is not None and self._network.secrets:
@@ -158,6 +152,17 @@ class Relay:
             http.send(content, last)
 
         return await self._send_to_one(stream, begin)
+
+    def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
+        """Return what swaps placeholders in this request. `value` gives what is put there; left out, the value."""
+        return Substitution(
+            self._network.secrets,
+            self._target,
+            scheme=self._scheme,
+            method=self._request.method,
+            allowed=self._authorized.verdict.secrets,
+            value=value,
+        )
 
     def _written_anew(self, swap: Substitution) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
