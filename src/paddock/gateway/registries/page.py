@@ -54,12 +54,13 @@ class PackageFile(msgspec.Struct, frozen=True, array_like=True):
 class Filtered(msgspec.Struct, frozen=True, kw_only=True):
     """A page as it may be seen, and the files that it leads to, those that are held back among them.
 
-    `nothing`: none of them may be fetched; then there is no page, and this is why. `downloads` is how an index of
-    crates says where files are."""
+    `held` says in words what is held back, and why. `nothing`: none of them may be fetched; then there is no page, and
+    this is why. `downloads` is how an index of crates says where files are."""
 
     kind: str
     body: bytes
     files: tuple[tuple[File, PackageFile], ...] = ()
+    held: str = ""
     nothing: str | None = None
     downloads: str | None = None
 
@@ -109,11 +110,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return (host, port, path), f"{scheme}://{authority(scheme, host, port)}{path}"
 
     def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
-        held = {kept.version: kept.held for kept in files.values() if kept.held}
-        nothing = None
+        held, nothing = reasons({kept.version: kept.held for kept in files.values() if kept.held}), None
         if held and all(kept.held for kept in files.values()):
-            nothing = f"all there is of {self.package} is held back: {reasons(held)}"
-        return Filtered(kind=kind, body=b"" if nothing else body, files=tuple(files.items()), nothing=nothing)
+            nothing, body = f"all there is of {self.package} is held back: {held}", b""
+        return Filtered(kind=kind, body=body, files=tuple(files.items()), held=held, nothing=nothing)
 
 
 def malicious(rule: Allow, known: Iterable[MalwareRecord], version: str) -> str | None:
