@@ -10,15 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock.gateway.protocols import http1
-from paddock.gateway.protocols.h2_frames import BURST, PREFACE, Flood, Frames, GoAway
-from paddock.gateway.protocols.h2_heads import (
+from paddock.gateway.protocols.http1 import BadMessage, write_request
+from paddock.gateway.protocols.http2 import (
+    BURST,
+    PREFACE,
+    Flood,
+    Frames,
+    GoAway,
     read_request,
     read_response,
     read_trailers,
     request_fields,
     response_fields,
 )
-from paddock.gateway.protocols.http1 import BadMessage, write_request
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
 Fields = list[tuple[bytes, bytes]]

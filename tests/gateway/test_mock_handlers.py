@@ -13,6 +13,8 @@ import pytest
 
 from paddock.gateway.mocks.handler import HandlerHost, start_host
 from paddock.gateway.proxy.network import Limits
+from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.model import Binding, SecretValue
 from paddock.policy.network import Snapshot, load
 from tests.gateway.rig import Rig, running
 
@@ -125,6 +127,51 @@ def test_it_answers_in_the_place_of_its_host(host: HandlerHost) -> None:
             assert (head[:13], body) == (b"HTTP/1.1 204 ", b"")
             assert world.resolved == []
             assert {verdict.rule for _, verdict in world.audit_log.of("request")} == {"egress.mock[0]"}
+
+    run(scene())
+
+
+BINDINGS = [{"host": "pay.test", "header": "authorization"}, {"host": "pay.test", "body": True}]
+ECHO = """
+def handle(request):
+    return {"key": request.headers.get("authorization"), "text": request.text, "path": request.path}
+"""
+
+
+def test_it_is_shown_the_name_of_a_bound_secret_where_the_real_host_would_get_its_value(host: HandlerHost) -> None:
+    placeholder, value = "pdk_" + "a" * 40, "sk-the-real-value-0123"
+    document = {
+        "egress": {"mock": [{"host": "pay.test", "with": {"python": ECHO}, "secret": "KEY"}]},
+        "secrets": {"KEY": {"from": "stored", "bind": BINDINGS}},
+    }
+
+    async def scene() -> None:
+        made = Rig(load(document).snapshot)  # pyright: ignore[reportArgumentType]
+        made.handlers = host
+        bindings = tuple(Binding(**where) for where in BINDINGS)  # pyright: ignore[reportArgumentType]
+        bound = Bound(name="KEY", placeholder=placeholder, bindings=bindings, value=SecretValue(value.encode()))
+        made.secrets = SecretBook([bound])
+        async with running(made) as world:
+
+            async def asked(line: str, field: str, body: str) -> str:
+                world.aim("pay.test", 443)
+                head = f"{line} HTTP/1.1\r\nHost: pay.test\r\nConnection: close\r\n{field}\r\n"
+                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                return (await world.ask((head + body).encode(), tls="pay.test")).decode()
+
+            reply = await asked("POST /pay", f"Authorization: Bearer {placeholder}", f'{{"key": "{placeholder}"}}')
+            assert json.loads(reply.partition("\r\n\r\n")[2]) == {
+                "key": "Bearer paddock-secret-KEY",
+                "text": '{"key": "paddock-secret-KEY"}',
+                "path": "/pay",
+            }
+            assert value not in reply
+            for line, field in (("POST /pay", f"X-Key: {placeholder}"), (f"POST /{placeholder}", "X-Key: none")):
+                reply = await asked(line, field, "")
+                assert reply.startswith("HTTP/1.1 403 ")
+                assert "the placeholder of secret KEY in" in reply
+            assert len(world.audit_log.of("secret")) == 2
+            assert world.resolved == []
 
     run(scene())
 

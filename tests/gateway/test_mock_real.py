@@ -47,6 +47,17 @@ def test_each_sandbox_has_a_handler_of_its_own_also_a_fork_when_the_file_is_gone
     assert json.loads(made.exec(ASK.format("/d"), check=True).stdout) == {"asked": ["/a", "/b", "/d"]}
 
 
+def test_a_binding_can_be_tried_without_its_host(sandbox: SandboxFactory, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("correct-horse-battery-staple")
+    secret = {"from": {"file": str(tmp_path / "key")}, "bind": {"host": "pay.internal", "header": "authorization"}}
+    handler = "def handle(request):\n    return request.headers.get('authorization', 'none')\n"
+    mock = {"host": "pay.internal", "with": {"python": handler}, "secret": "KEY"}
+    made = sandbox(policy={"egress": {"mock": [mock]}, "secrets": {"KEY": secret}})
+    ask = 'curl -sS -m 60 -H "{}: Bearer $KEY" https://pay.internal/'
+    assert made.exec(ask.format("Authorization"), check=True).stdout == "Bearer paddock-secret-KEY"
+    assert "the placeholder of secret KEY in header X-Key" in made.exec(ask.format("X-Key"), check=True).stdout
+
+
 def test_handlers_and_their_host_end_with_the_gateway(
     sandbox: SandboxFactory, policy: Path, shared_state: Path
 ) -> None:

@@ -283,12 +283,12 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
         plane = Noted()
         listener = local_sockets.listen(state, layout.GATEWAY_SOCKET)
         server = Server(listener, plane, None, owner=os.getuid(), idle_seconds=0.1)  # pyright: ignore
-        server._doors["sb_b"] = 0, os.pidfd_open(os.getpid())  # keeps it from leaving, however long it takes
+        server._open_networks["sb_b"] = 0, os.pidfd_open(os.getpid())  # keeps it from leaving, however long it takes
         serving = asyncio.ensure_future(server.serve())
         async with client(state) as one:
             await one.connect(start=False)
             await scene(one, server, plane)
-            for sandbox, (incarnation, _) in list(server._doors.items()):
+            for sandbox, (incarnation, _) in list(server._open_networks.items()):
                 await one.order(Close(sandbox=sandbox, incarnation=incarnation))
             await serving  # leaves when it has no network
         assert ("close", "sb_b") in plane.said

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paddock.errors import InvalidArgumentError
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.rules.redaction import ResponseRedaction, forms
+from paddock.gateway.rules.redaction import Redaction, ResponseRedaction, forms
 from paddock.gateway.rules.secrets import Bound, SecretBook, Unavailable, mint
 from paddock.gateway.rules.substitution import Misdirected, Substitution
 from paddock.model import Binding, SecretValue, Target
@@ -218,7 +218,7 @@ def test_only_codings_that_can_be_looked_into_are_asked_for() -> None:
 def test_no_form_of_a_value_comes_back(value: bytes, before: bytes, after: bytes, cut: int) -> None:
     secrets = book(value=value)
     text = before + base64.b64encode(before + value + after) + b" " + value.hex().encode() + value + after
-    returned = ResponseRedaction(secrets.redaction(keep_length=True), [(b"X", value)])
+    returned = ResponseRedaction(secrets.redaction(), [(b"X", value)])
     cut %= len(text) + 1
     came = b"".join([returned.feed(text[:cut]), returned.feed(text[cut:]), returned.end()])
     assert value not in came.replace(HELD, b"") or value in before + b"*" + after
@@ -254,7 +254,7 @@ def test_a_value_does_not_come_back_however_each_byte_is_escaped(
     text: str, ways: list[str], before: bytes, cuts: list[int], encoded: bool
 ) -> None:
     value = text.encode()
-    redaction = book(value=value).redaction(keep_length=True)
+    redaction = book(value=value).redaction()
     written = base64.b64encode(value) if encoded else value
     escaped = b"".join(ESCAPES[ways[at % len(ways)]](byte) for at, byte in enumerate(written))
     data = before + b"," + escaped + b"z"
@@ -271,14 +271,14 @@ def test_a_value_does_not_come_back_however_each_byte_is_escaped(
 def test_base64_with_broken_lines_does_not_come_back() -> None:
     value = bytes(range(33, 127)) * 2
     for encoded in (base64.encodebytes(b"ab" + value), base64.encodebytes(value).replace(b"\n", b"\r\n")):
-        came = book(value=value).redaction(keep_length=True).whole(b"key: " + encoded + b"end\n")
+        came = book(value=value).redaction().whole(b"key: " + encoded + b"end\n")
         assert came.startswith(b"key: ")
         assert came.endswith(b"end\n")
         assert not any(len(line) > 10 and line in came for line in encoded.split(b"\n"))
 
 
 def test_what_is_no_value_passes_at_once_and_what_could_be_one_is_held_within_a_bound() -> None:
-    redaction = book(value=b"A-value-of-some-bytes").redaction(keep_length=True)
+    redaction = book(value=b"A-value-of-some-bytes").redaction()
     stream = redaction.stream()
     for piece in (b"100% of it\n", b"C:\\dir\\new", b"a &amp; b &lt", b"data: {}\n\n", b"\\\\u0041"):
         assert stream.feed(piece) + stream.end() == piece
@@ -292,7 +292,7 @@ def test_what_is_no_value_passes_at_once_and_what_could_be_one_is_held_within_a_
 
 def test_what_was_escaped_is_replaced_and_all_around_it_stays() -> None:
     value = b"A-value/of&some-bytes"
-    whole = book(value=value).redaction(keep_length=True).whole
+    whole = book(value=value).redaction().whole
     for escaped in (
         b"%41-value%2Fof%26some-bytes",
         b"\\u0041-value\\/of&amp;some-bytes",
@@ -313,11 +313,11 @@ def test_a_request_to_where_a_value_may_go_asks_for_no_piece_of_the_answer() -> 
 
 
 def test_a_field_in_whose_name_a_value_begins_does_not_come_back() -> None:
-    redaction = book(value=b"Top-Secret:Value").redaction(keep_length=True)
+    redaction = book(value=b"Top-Secret:Value").redaction()
     kept = [(b"X-Top-Secret", b"Other"), (b"Value", b"1"), (b"X", b"top-secret:value")]
     gone = [(b"Top-Secret", b"Value"), (b"X-Top-Secret", b"Value, more"), (b"top-secret", b"value")]
     assert redaction.fields([*kept, *gone]) == kept
-    named = book(value=b"Top-Secret-Value").redaction(keep_length=True)
+    named = book(value=b"Top-Secret-Value").redaction()
     assert named.fields([(b"x-top-secret-value-2", b"1"), (b"Top-Secret-Value", b"1"), (b"A", b"b")]) == [(b"A", b"b")]
 
 
@@ -329,19 +329,19 @@ def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotati
     ).encode()
     zipped = gzip.compress(body)
     fields = [(b"Content-Encoding", b"gzip"), (b"Content-Length", b"%d" % len(zipped)), (b"ETag", b"x")]
-    returned = ResponseRedaction(secrets.redaction(keep_length=True), fields)
+    returned = ResponseRedaction(secrets.redaction(), fields)
     assert (returned.fields, returned.rewrites) == ([], True)
     came = json.loads(returned.feed(zipped[:9]) + returned.feed(zipped[9:]) + returned.end())
     assert came["you"].startswith(HOLDER)
     assert set(came["you"].removeprefix(HOLDER)) == {"*"}
     assert came["sent"] == HOLDER[: len(json.dumps(VALUE.decode())) - 2]
-    assert secrets.redaction(keep_length=False).whole(VALUE) == HELD
+    assert Redaction({VALUE: HELD}).whole(VALUE) == HELD
 
 
 def test_what_cannot_be_looked_into_does_not_come_back() -> None:
     for coding in (b"br", b"zstd", b"gzip, gzip"):
         with pytest.raises(Undecodable):
-            ResponseRedaction(book().redaction(keep_length=True), [(b"Content-Encoding", coding)])
+            ResponseRedaction(book().redaction(), [(b"Content-Encoding", coding)])
 
 
 def test_every_form_that_programs_write_is_known() -> None:

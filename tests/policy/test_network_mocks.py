@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyInvalidError
-from paddock.model import EgressRules, Mock, MockSource, PolicyDocument
+from paddock.model import EgressRules, Mock, MockSource, PolicyDocument, Target
 from paddock.policy.network import Snapshot, compile, diff, load, to_yaml
 
 POLICY = """\
@@ -104,3 +104,19 @@ def test_a_mock_answers_in_one_way(mock: dict[str, object], why: str) -> None:
     with pytest.raises(PolicyInvalidError) as error:
         load({"egress": {"mock": [{"host": "a.test", **mock}]}})
     assert why in f"{error.value} {error.value.hint}"
+
+
+def test_a_secret_may_be_bound_to_a_mocked_host() -> None:
+    document = {
+        "egress": {"mock": [{"host": "a.test", "body": "ok", "secret": "KEY"}]},
+        "secrets": {"KEY": {"from": "stored", "bind": {"host": "a.test", "header": "authorization"}}},
+    }
+    snapshot = load(document).snapshot
+    target = Target("a.test", 443)
+    assert snapshot.request(target, "https", "GET", "/").secrets == ("KEY",)
+    assert snapshot.request(target, "http", "GET", "/").secrets == ()
+    assert Snapshot.from_bytes(snapshot.to_bytes()).revision == snapshot.revision
+    with pytest.raises(PolicyInvalidError, match="there is no secret 'KEY'"):
+        load({"egress": document["egress"]})
+    with pytest.raises(PolicyInvalidError, match="no rule lets it out"):
+        load({"egress": {"mock": [{"host": "a.test"}]}, "secrets": document["secrets"]})

@@ -33,9 +33,10 @@ def digest(data: bytes) -> dict[str, object]:
 
 
 def redact_secrets(argv: Sequence[str]) -> list[str]:
-    """Values that look like secrets by the name beside them: `API_TOKEN=x`, `--password x`, `Bearer x`, `https://u:x@h`.
+    """Redact values that look like secrets by the name beside them: `API_TOKEN=x`, `--password x`, `Bearer x`,
+    `https://u:x@h`.
 
-    It is a net with holes, for slips. A secret does not belong into an argv: other processes can read it there.
+    This is a net with holes, for slips. A secret doesn't belong in an argv: other processes can read it there.
     """
     kept: list[str] = []
     hidden = False
@@ -84,7 +85,7 @@ def _value(value: object, hide: Hide) -> object:
 
 
 def _changed(value: Value) -> dict[str, object]:
-    """Fields that differ from the default: the rest is noise in every record."""
+    """Return the fields that differ from the default: the others are noise in every record."""
     defaults = value.__fields__
     return {name: held for name, held in vars(value).items() if held != defaults[name]}
 

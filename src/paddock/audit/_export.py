@@ -65,7 +65,7 @@ def cursor_of(line: bytes) -> str | None:
 
 
 def parse_line(line: bytes) -> ExportLine:
-    """None: a line that holds nothing of the log. Broken."""
+    """Parse a line, or return None if it holds nothing of the log. Raise Broken."""
     if not line.endswith(b"}\n"):
         raise Broken("the line does not end")
     body = line[:-2] + b"\n"

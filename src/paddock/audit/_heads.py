@@ -146,7 +146,7 @@ class HeadSigner:
 
 
 def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
-    """As far as whole records follow each other; what is wrong with the next, if it is whole."""
+    """Read on as far as whole records follow each other. Return also what is wrong with the next, if it is whole."""
     seq, head, end = mark
     if size(directory, name) < end:
         return mark, f"line {seq + 2}: records that were signed are gone"
@@ -165,7 +165,7 @@ def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
 
 
 def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tuple[int, str]]:
-    """Where the chain begins now, if something was removed before, and where each of these parts ends."""
+    """Return where the chain begins now, if something was removed before, and where each of these parts ends."""
     found: list[tuple[int, str]] = []
     line = first(directory, name)
     if name == HEADS:

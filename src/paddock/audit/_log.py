@@ -94,17 +94,18 @@ class AuditLog:
         sandbox: str | None = None,
         detail: dict[str, object] | None = None,
     ) -> int:
-        """What came of decision `of`. `error` is a code of `paddock.errors`, "cancelled", or a class of Python's."""
+        """Record what came of decision `of`. `error` is a code of `paddock.errors`, "cancelled", or a class of
+        Python's."""
         return self._append(
             "outcome", action, of=of, ok=ok, error=error, message=message, sandbox=sandbox, detail=detail or {}
         )
 
     def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: object) -> int:
-        """Something that nobody asked for: a sandbox that ended by itself, what a clean-up removed."""
+        """Record what no caller asked for: a sandbox that ended by itself, what a clean-up removed."""
         return self._append("event", name, sandbox=sandbox, message=message, detail=detail)
 
     def close(self) -> None:
-        """Lets the segment go. Idempotent; the last record is written if it can be."""
+        """Release the segment. Idempotent; the last record is written if it can be."""
         if self._fd < 0:
             return
         try:
@@ -146,8 +147,8 @@ class AuditLog:
             return seq
 
     def _write(self, line: bytes, *, last: bool) -> None:
-        """One write; what the kernel took of a line that it could not take whole is taken back. `last`: it may use the
-        room that is kept for ends."""
+        """Write a line at once; a line that the kernel took in part is taken back. `last`: it may use the room that is
+        kept for ends."""
         written = 0
         try:
             if self._size + len(line) + _KEPT_BYTES > self._room:

@@ -28,7 +28,7 @@ Fields = Mapping[str, Any]
 
 
 def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
-    """One event of one record."""
+    """Return one record as one event."""
     action, detail = str(record["action"]), _mapping(record.get("detail"))
     about, activity, own = _about(action, str(record["kind"]), detail, record)
     category, category_name = _CATEGORY[about // 1000]
@@ -68,7 +68,7 @@ def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
 
 
 def _about(action: str, kind: str, detail: Fields, record: Fields) -> tuple[int, int, dict[str, Any]]:
-    """Class, activity, and what that class has of its own."""
+    """Return class, activity, and what that class has of its own."""
     noun, _, verb = action.partition(".")
     box = {"uid": str(record.get("sandbox") or "")}
     if noun == "egress":

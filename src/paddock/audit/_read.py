@@ -52,10 +52,10 @@ class Eyes(msgspec.Struct, frozen=True, kw_only=True):
 def read_records(
     directory: Path, wanted: ListAudit, names: tuple[str, ...] = (), *, eyes: Eyes | None = None
 ) -> tuple[AuditRecord, ...]:
-    """The last of them that fit, oldest first. In memory are those and the actions under way, not the log.
+    """Return the last records that fit, oldest first. In memory are those and the actions under way, not the log.
 
-    `names` of the sandbox count where a record holds only what was asked: of what was denied, and is under way.
-    Without `eyes` everything is shown.
+    `names` of the sandbox count where a record holds only what the caller asked for: of a denied action, and of one
+    under way. Without `eyes` everything is shown.
     """
     found: list[AuditRecord] = []
     for name in chains(directory):
@@ -66,7 +66,7 @@ def read_records(
 
 
 def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
-    """A decision comes when its outcome is there, or at the end."""
+    """Yield records. A decision comes when its outcome is there, or at the end."""
     open_decisions: dict[int, Record] = {}
     for _, raw in lines(directory, name):
         try:
@@ -125,7 +125,7 @@ def _fits(record: AuditRecord, wanted: ListAudit, names: tuple[str, ...]) -> boo
 
 
 def _means(record: AuditRecord, id: str, names: tuple[str, ...]) -> bool:
-    """By a name, or by the beginning of the id."""
+    """Tell whether a record means a sandbox by a name, or by the beginning of the id."""
     asked = record.sandbox
     return (
         record.ok is None
@@ -135,12 +135,12 @@ def _means(record: AuditRecord, id: str, names: tuple[str, ...]) -> bool:
 
 
 def _begins(action: str, wanted: str) -> bool:
-    """`exec.` and `exec` mean all of exec's."""
+    """Tell whether an action is one of the wanted: `exec.` and `exec` mean all of exec's."""
     return action.startswith(wanted.rstrip(".") + ".")
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Denied, failed, ended by a ceiling, or an event that nobody asked for."""
+    """Tell whether it was denied, failed, ended by a limit, or is an event that no one asked for."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
     return record.allowed is False or record.ok is False or struck or (record.kind == "event" and not _is_fact(record))

@@ -34,7 +34,7 @@ class SigningKey:
 
 
 def key_id(public: bytes) -> str:
-    """SHA-256 of the 32 bytes of a public key."""
+    """Return the SHA-256 of the 32 bytes of a public key."""
     return hashlib.sha256(public).hexdigest()
 
 
@@ -72,7 +72,7 @@ def _read(path: Path) -> bytes:
 
 
 def _make(path: Path) -> bytes:
-    """Two that make it at once have the same one."""
+    """Make a key. Two processes that make it at once get the same one."""
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -66,7 +66,7 @@ class Session:
                 pass
 
     def _pushed(self, detail: Mapping[str, Any]) -> None:
-        """`refs` are "name old..new"."""
+        """Take a push; `refs` are "name old..new"."""
         refs = detail.get("refs")
         for ref in cast("list[object]", refs) if isinstance(refs, list) else []:
             name, _, objects = str(ref).partition(" ")
@@ -81,14 +81,14 @@ class Session:
             self._left_out += 1
 
     def _material(self, uri: str, digest: str) -> None:
-        """`digest` is "sha256:…"."""
+        """Take a material; `digest` is "sha256:…"."""
         if ":" in digest and len(self._materials) < _MOST:
             self._materials[uri, digest] = None
         else:
             self._left_out += 1
 
     def statement(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        """`head` says which signed head vouches for the records."""
+        """Return the statement. `head` says which signed head vouches for the records."""
         records = {"name": f"{self._sandbox}/records", "digest": {"sha256": self._digest.hexdigest()}}
         subjects = [{"name": name, "digest": digest} for name, digest in self._subjects.items()]
         materials = [{"uri": uri, "digest": dict([digest.split(":", 1)])} for uri, digest in self._materials]
@@ -106,7 +106,7 @@ class Session:
 
 
 def envelope(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
-    """Signed as DSSE says: the type is signed with the payload, and the payload is never parsed before."""
+    """Sign a statement as DSSE says: the type is signed with the payload, and the payload is never parsed before."""
     payload = json.dumps(statement, separators=(",", ":"), sort_keys=True).encode("ascii")
     kind = PAYLOAD.encode("ascii")
     encoding = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)

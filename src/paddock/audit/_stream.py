@@ -30,7 +30,7 @@ class Position(msgspec.Struct, array_like=True):
 
 
 class Cursor(msgspec.Struct):
-    """Up to where somebody has read. Opaque to others."""
+    """Up to where a reader has come. Opaque to others."""
 
     segments: dict[str, Position] = {}
     heads: int = 0
@@ -108,7 +108,8 @@ class Stream:
             self.cursor.heads = 0
 
     def records(self) -> Iterator[Found]:
-        """What is new, one segment after the other; and whatever it vouches for, though that was written meanwhile."""
+        """Yield what is new, one segment after the other, and whatever it vouches for, though that was written
+        meanwhile."""
         self._vouched = True
         while self._vouched:
             self._vouched = False
@@ -121,7 +122,7 @@ class Stream:
         yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
 
     def heads(self) -> Iterator[bytes]:
-        """Of what was read."""
+        """Yield the signed heads of what was read."""
         with suppress(FileNotFoundError):
             for after, line in lines(self._directory, HEADS, self.cursor.heads):
                 if not line.endswith(b"\n") or not self._covers(line):
@@ -130,7 +131,7 @@ class Stream:
                 yield line
 
     def _covers(self, line: bytes) -> bool:
-        """Not if it was signed after that, and vouches for more."""
+        """Tell whether a head vouches for nothing that wasn't read."""
         try:
             marks = peek_head(line).heads
         except Broken:

@@ -62,15 +62,15 @@ class Chain:
 
     @property
     def end(self) -> int:
-        """The number after the last one."""
+        """Return the number after the last one."""
         if not self._runs:
             return self.begin
         first, digests = self._runs[-1]
         return first + len(digests) // 32
 
     def vouched(self, marks: list[int]) -> int:
-        """How many records those signed ones vouch for: themselves, and all before them up to a gap. Behind a gap only
-        who has what was left out could tell."""
+        """Count the records that those signed ones vouch for: themselves, and all before them up to a gap. Behind a gap
+        only the records that were left out could tell."""
         total = 0
         for first, digests in self._runs:
             after = first + len(digests) // 32
@@ -103,7 +103,7 @@ class Chain:
         self.records += 1
 
     def digest(self, seq: int) -> str | None:
-        """None: it is not there."""
+        """Return the digest of a record, or None if it isn't there."""
         index = bisect_right(self._runs, seq, key=lambda run: run[0]) - 1
         if index < 0:
             return None
@@ -148,13 +148,13 @@ class _Reading:
         self._before_heads = GENESIS
 
     def read_on(self, chain: Chain) -> None:
-        """More of it may be there by now."""
+        """Read what was written to the chain meanwhile."""
 
     def find(self, name: str) -> Chain | None:
         return self.chains.get(name)
 
     def more_heads(self) -> Iterable[bytes]:
-        """Those that were not given before."""
+        """Return the heads that were not given before."""
         return ()
 
     def check(self) -> None:
@@ -292,14 +292,14 @@ class _Directory(_Reading):
             self._offsets[chain.name] = after
 
     def find(self, name: str) -> Chain | None:
-        """One that was begun after the others were read, too."""
+        """Find a chain, also one that was begun after the others were read."""
         if name not in self.chains and name.endswith(SUFFIX) and name in chains(self._directory):
             self.chains[name] = chain = Chain(name)
             self.read_on(chain)
         return self.chains.get(name)
 
     def more_heads(self) -> Iterator[bytes]:
-        """A torn last one has vouched for nothing."""
+        """Yield new heads. A torn last one has vouched for nothing."""
         with suppress(FileNotFoundError):
             for after, line in lines(self._directory, HEADS, self._offsets.get(HEADS, 0)):
                 if line.endswith(b"\n"):
@@ -347,7 +347,7 @@ def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
     """Walk a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
 
     With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
-    is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.
+    is `ok` and named in `problem`: a dying machine leaves it, and its effect never began.
     """
     reading = (_Export if path.is_file() else _Directory)(path, keys)
     try:

@@ -57,7 +57,7 @@ class Authority:
         return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
     def context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
-        """For a server that is `host`: a name or an address; `h2`: with HTTP/2 for who speaks nothing else."""
+        """Return the context of a server that is `host`, a name or an address. `h2`: it offers HTTP/2 first."""
         return self._contexts(host, h2)
 
     def leaf(self, host: str) -> bytes:

@@ -43,7 +43,8 @@ class GatewayClient:
         self.pid = 0
 
     async def connect(self, *, start: bool = True) -> bool:
-        """False where there is none and none was to be started. NotConfiguredError: it can't be started, and why."""
+        """Connect. Return False if there is no gateway and `start` is False. Raise NotConfiguredError if it can't
+        start, and say why."""
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return True
@@ -60,8 +61,8 @@ class GatewayClient:
         )
 
     async def order(self, order: Order, descriptors: tuple[int, ...] = ()) -> bytes:
-        """`descriptors` are closed here. GatewayUnavailableError, NotConfiguredError, or what the gateway says is
-        wrong."""
+        """Send an order and return its answer. Close `descriptors`. Raise GatewayUnavailableError, NotConfiguredError,
+        or the gateway's own error."""
         try:
             await self.connect()
             if self._line is None:
@@ -120,7 +121,8 @@ class GatewayClient:
             self._on_lost()
 
     def _start(self) -> None:
-        """It inherits the socket, and listens from its first moment to its last: whoever can connect has met it."""
+        """Start the gateway with the listening socket. It listens from its first moment to its last, so every
+        connection meets it."""
         here = str(Path(__file__).parents[2])
         path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,7 @@ from paddock.supervisor import layout
 
 class EvaluationNetwork:
     def __init__(self, directory: int, certificates: str) -> None:
-        """`directory` is a descriptor of the state directory, whose path may be longer than a socket's."""
+        """Keep `directory`, a descriptor of the state directory, whose path may be longer than a socket's."""
         self._directory, self._certificates = directory, certificates
 
     @classmethod
@@ -31,7 +31,7 @@ class EvaluationNetwork:
         return cls(os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), trust.read_text(encoding="ascii"))
 
     def trust(self) -> ssl.SSLContext:
-        """Those who sign in this world, and nobody of the real one."""
+        """Trust the authorities of this network and none of the real one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=self._certificates)
@@ -54,7 +54,7 @@ class EvaluationNetwork:
         return await self._ask({"dial": [address, port]})
 
     async def _ask(self, question: dict[str, object]) -> socket.socket:
-        """What follows on the socket is the answer, or the connection itself."""
+        """Send a question. The answer, or the connection itself, follows on the socket."""
         loop, sock = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)

@@ -42,7 +42,7 @@ _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/
 def main(options: dict[str, Any]) -> None:
     """Serve the state directory, at the socket that the daemon has made."""
     if os.fork():
-        os._exit(0)  # nobody's child
+        os._exit(0)  # the gateway has no parent
     try:
         _serve(options)
     except BaseException:
@@ -59,7 +59,7 @@ def _serve(options: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_IGN)
     listener = socket.socket(fileno=cast("int", options["listener"]))
     listener.set_inheritable(False)
-    listener.listen(local_sockets.BACKLOG)  # once more: whoever connects is shown this process, not the one before
+    listener.listen(local_sockets.BACKLOG)  # once more: a client sees this process as its peer, not the one before
     lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
     handlers = start_host()  # before anything is opened that a handler may not have
@@ -123,7 +123,7 @@ async def make_server(
 
 
 def _packages(state: Path) -> PackageStore | None:
-    """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
+    """Open the package cache. If that fails, say so in the gateway's log and go on without one."""
     most = read_config(state).package_cache_mib
     if not most:
         return None

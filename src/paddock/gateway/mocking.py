@@ -29,7 +29,7 @@ class Request:
 
     @property
     def query(self) -> dict[str, str]:
-        """Of several with one name the last counts."""
+        """Return the parameters. Of several with one name the last counts."""
         return dict(parse_qsl(self.query_string, keep_blank_values=True))
 
     @property

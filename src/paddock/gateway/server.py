@@ -51,7 +51,7 @@ class Server:
         listener.setblocking(False)
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
         self._gateway, self._audit_log = gateway, audit_log
-        self._doors: dict[str, tuple[int, int]] = {}
+        self._open_networks: dict[str, tuple[int, int]] = {}
         """Incarnation, and a pidfd of its pid 1."""
         self._line: Duplex | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,18 +64,19 @@ class Server:
         try:
             while loop.time() - since < self._idle:
                 await asyncio.sleep(min(LOOK_SECONDS, self._idle))
-                if self._doors or self._tasks:
+                if self._open_networks or self._tasks:
                     since = loop.time()
         finally:
             loop.remove_reader(self._listener.fileno())
             self._listener.close()
             if self._line is not None:
                 self._line.close()
-            for sandbox in list(self._doors):
+            for sandbox in list(self._open_networks):
                 await self._close(sandbox)
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Asks the daemon. A no where there is none, or it does not answer: a yes is used up by being given."""
+        """Ask the daemon for an approval. Answer no if there is no daemon or it doesn't answer: an approval is used up
+        by being given."""
         if self._line is None:
             return NO_ANSWER
         try:
@@ -95,7 +96,7 @@ class Server:
             line.close()
 
     def _follow(self, line: Duplex) -> None:
-        """The next daemon takes the place of the one before, which is dead whether or not that is known here."""
+        """Follow the next daemon: the one before is dead, whether or not that is known here."""
         before, self._line = self._line, line
         if before is not None and before is not line:
             before.close()
@@ -147,7 +148,7 @@ class Server:
             case Open():
                 await self._open(order, descriptors)
             case Secret():
-                if order.sandbox in self._doors:
+                if order.sandbox in self._open_networks:
                     self._gateway.networks[order.sandbox].secrets.put(_bound(order.secret))
             case Close():
                 if self._has(order):
@@ -172,7 +173,7 @@ class Server:
         return msgspec.msgpack.encode(taken)
 
     def _has(self, order: Revise | Record | Close) -> bool:
-        return self._doors.get(order.sandbox, (None,))[0] == order.incarnation
+        return self._open_networks.get(order.sandbox, (None,))[0] == order.incarnation
 
     async def _open(self, order: Open, descriptors: list[int]) -> None:
         await self._close(order.sandbox)  # of the one before, under the same id
@@ -206,21 +207,21 @@ class Server:
                 one.close()
             raise
         descriptors.clear()
-        self._doors[order.sandbox] = order.incarnation, process
+        self._open_networks[order.sandbox] = order.incarnation, process
         asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
         await network.watch()
 
     def _ended(self, sandbox: str, process: int) -> None:
         async def close() -> None:
             async with self._turn:
-                if self._doors.get(sandbox, (0, -1))[1] == process:
+                if self._open_networks.get(sandbox, (0, -1))[1] == process:
                     await self._close(sandbox)
 
         asyncio.get_running_loop().remove_reader(process)
         self._start(close())
 
     async def _close(self, sandbox: str) -> None:
-        _, process = self._doors.pop(sandbox, (0, -1))
+        _, process = self._open_networks.pop(sandbox, (0, -1))
         if process == -1:
             return
         asyncio.get_running_loop().remove_reader(process)

@@ -99,6 +99,9 @@ class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
 
     `with` is a handler (`./mocks/payments.py`) or a cassette (`.yaml`, `.json`): the file is read with the policy, and
     becomes part of it. Without it, `status`, `headers` and `body` are the answer.
+
+    `secret` names secrets that are bound to the host: a placeholder that the real host would get the value for reaches
+    the mock as `paddock-secret-NAME`, and one in any other place is refused. The value goes nowhere.
     """
 
     host: str
@@ -106,6 +109,7 @@ class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
     ports: tuple[Port, ...] | None = None
     methods: tuple[str, ...] | None = None
     paths: tuple[str, ...] | None = None
+    secret: str | tuple[str, ...] | None = None
     status: int = 200
     headers: dict[str, str] = {}
     body: str = ""

@@ -77,7 +77,7 @@ def _nested(principal: Principal, action: Action[Any]) -> tuple[bool, str] | Non
 
 
 def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
-    """What a program inside a sandbox needs for children; that they are its own, the service sees to."""
+    """Tell whether a program inside a sandbox needs this for children. The service checks that they are its own."""
     outer = principal.sandbox
     match action:
         case _ if outer is None:

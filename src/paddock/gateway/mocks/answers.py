@@ -6,7 +6,6 @@ import asyncio
 import base64
 import hashlib
 import re
-import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
@@ -67,7 +66,7 @@ class Cassette:
             self._left.setdefault((one.method, one.url), []).append(one)
 
     def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
-        """Refused: none that is left is about such a request."""
+        """Give out the next matching answer. Raise Refused if none is left."""
         left = self._left.get((method, url), [])
         digest = hashlib.sha256(body).hexdigest()
         for index, one in enumerate(left):
@@ -88,10 +87,15 @@ class Cassette:
 
 
 def anonymous(data: bytes, book: SecretBook) -> bytes:
-    """With the names of secrets in the places of their placeholders, which each sandbox has its own of."""
+    """Put the names of secrets in the places of their placeholders, which differ between sandboxes."""
     for placeholder, name in book.placeholders():
-        data = data.replace(placeholder, b"paddock-secret-" + name.encode())
+        data = data.replace(placeholder, stand_in(name))
     return data
+
+
+def stand_in(name: str) -> bytes:
+    """Return what a mock is shown of a secret."""
+    return b"paddock-secret-" + name.encode()
 
 
 def _answer(one: Recorded) -> MockAnswer:
@@ -114,12 +118,13 @@ class Handler:
     def __init__(self, host: HandlerHost, python: str, rule: str) -> None:
         self._host, self._python, self._rule = host, python, rule
         self._number: int | None = None
-        self._peer: socket.socket | None = None
+        self._peer: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._turn = asyncio.Lock()
         self._ended = False
 
     async def ask(self, asked: Asked, seconds: float) -> MockAnswer:
-        """Refused: 502 what it raised, 503 it cannot be begun, 504 it took longer than that."""
+        """Return the handler's answer. Raise Refused: 502 if it raised or died, 503 if it can't start, 504 if it took
+        longer."""
         async with self._turn:
             try:
                 async with asyncio.timeout(seconds):
@@ -127,9 +132,12 @@ class Handler:
             except TimeoutError:
                 self._stop()
                 raise self._failed(f"took longer than {seconds:g} s", 504) from None
-            except (OSError, EOFError, msgspec.DecodeError) as error:
+            except EOFError:
                 self._stop()
-                raise self._failed(f"died: {error}" if str(error) else "died", 502) from None
+                raise self._failed("died", 502) from None
+            except (OSError, msgspec.DecodeError) as error:
+                self._stop()
+                raise self._failed(f"died: {error}", 502) from None
             except BaseException:  # the answer to another's question would be the next one's
                 self._stop()
                 raise
@@ -142,7 +150,7 @@ class Handler:
         return said
 
     def end(self) -> None:
-        """For good. Who waits for its answer is told that it died."""
+        """End the handler for good. A request that waits for its answer is refused."""
         self._ended = True
         if not self._turn.locked():
             self._stop()
@@ -151,55 +159,45 @@ class Handler:
 
     async def _converse(self, asked: Asked) -> MockAnswer:
         if self._peer is None:
-            self._begin()
-            await self._send(self._python)
-        await self._send(asked)
-        (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
+            self._peer = await self._begin()
+            _send(self._peer[1], self._python)
+        replies, requests = self._peer
+        _send(requests, asked)
+        await requests.drain()
+        (size,) = LENGTH.unpack(await replies.readexactly(LENGTH.size))
         if size > MOST_ANSWER_BYTES:
             raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return msgspec.msgpack.decode(await self._receive(size), type=MockAnswer)
+        return msgspec.msgpack.decode(await replies.readexactly(size), type=MockAnswer)
 
-    def _begin(self) -> None:
+    async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = self._host
         if self._ended:
             raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
         if host.living >= MOST_TOGETHER:
             raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
         try:
-            self._number, self._peer = host.start()
+            self._number, peer = host.start()
         except OSError as error:
             raise self._failed(f"cannot be begun: {error}", 503) from None
         host.living += 1
+        return await asyncio.open_connection(sock=peer)
 
     def _stop(self) -> None:
-        if self._peer is None:
+        if self._number is None:
             return
-        self._peer.close()
-        self._peer = None
         self._host.living -= 1
-        if self._number is not None:
-            self._host.end(self._number)
-
-    async def _send(self, message: str | Asked) -> None:
-        data = msgspec.msgpack.encode(message)
-        await asyncio.get_running_loop().sock_sendall(self._there(), LENGTH.pack(len(data)) + data)
-
-    async def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = await asyncio.get_running_loop().sock_recv(self._there(), min(size - len(data), 1 << 18))
-            if not piece:
-                raise EOFError
-            data += piece
-        return bytes(data)
-
-    def _there(self) -> socket.socket:
-        if self._peer is None:  # ended while it was asked
-            raise EOFError
-        return self._peer
+        self._host.end(self._number)
+        if self._peer is not None:
+            self._peer[1].close()
+        self._number = self._peer = None
 
     def _failed(self, what: str, status: int) -> Refused:
         return Refused(f"the mock's handler {what}", status=status, rule=self._rule)
+
+
+def _send(requests: asyncio.StreamWriter, message: str | Asked) -> None:
+    data = msgspec.msgpack.encode(message)
+    requests.write(LENGTH.pack(len(data)) + data)
 
 
 MOST_HANDLERS = 16
@@ -214,7 +212,7 @@ class Mocks:
         self._cassettes: dict[str, Cassette] = {}
 
     async def answer(self, mock: Mock, authorized: AuthorizedRequest, body: bytes, seconds: float) -> MockAnswer:
-        """Refused: there is none, and why."""
+        """Return the mock's answer. Raise Refused if there is none, and say why."""
         source, request, rule = mock.source, authorized.request, authorized.verdict.rule
         if source is None or isinstance(source, str):
             return MockAnswer(status=mock.status, headers=tuple(mock.headers.items()), body=mock.body.encode())
@@ -239,7 +237,7 @@ class Mocks:
         return await self._handler(rule, source.python or "").ask(asked, seconds)
 
     def end(self) -> None:
-        """All that it has begun ends."""
+        """End all handlers and cassettes."""
         self._cassettes.clear()
         while self._handlers:
             self._handlers.popitem()[1].end()

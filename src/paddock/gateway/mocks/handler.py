@@ -1,14 +1,11 @@
 """The process of one handler: a mock's Python, without any power, asked through the one socket that it has.
 
-What it says is checked by whoever asks (`_handlers.py`): nothing here is relied on for that.
+`answers.py` checks what it answers, and relies on nothing here.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import resource
 import signal
@@ -17,6 +14,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import BinaryIO, NoReturn, TypeAlias
 
 import msgspec
@@ -29,7 +27,7 @@ from paddock.linux._syscall_names import numbers
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
 _MODULE = "paddock_mock"
-_FILE = "<string>"  # as the loader calls a text
+_FILE = "<string>"
 
 Handle: TypeAlias = Callable[[Request], object]
 
@@ -55,7 +53,7 @@ class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def be_a_handler(peer: socket.socket, parent: int) -> None:
-    """`parent` is the process that forked it: the end of one is that of the other."""
+    """Serve as the handler until its socket ends, or until `parent`, the process that forked it, does."""
     try:
         try:
             _confine(peer, parent)
@@ -92,7 +90,7 @@ def _confine(peer: socket.socket, parent: int) -> None:
 
 
 def _limit() -> None:
-    """Of memory, so much more than it has now."""
+    """Limit descriptors, files, and memory to a little more than the process has now."""
     with open("/proc/self/statm", "rb") as statm:
         most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
     for number, value in (
@@ -118,23 +116,11 @@ def _say(peer: socket.socket, said: MockAnswer) -> None:
     peer.sendall(LENGTH.pack(len(data)) + data)
 
 
-class _Text(importlib.abc.InspectLoader):
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def get_source(self, fullname: str) -> str:
-        return self._text
-
-    def is_package(self, fullname: str) -> bool:
-        return False
-
-
 def _load(text: str) -> tuple[Handle | None, str]:
-    """As a module, which it finds itself in where it looks (as dataclasses do)."""
-    spec = importlib.machinery.ModuleSpec(_MODULE, _Text(text))
-    module = sys.modules[_MODULE] = importlib.util.module_from_spec(spec)
+    """Load the handler as a module that can find itself in `sys.modules`, as dataclasses do."""
+    module = sys.modules[_MODULE] = ModuleType(_MODULE)
     try:
-        _Text(text).exec_module(module)
+        exec(compile(text, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 (this process has no power)
     except BaseException as error:
         return None, _words(error)
     handle = getattr(module, "handle", None)
@@ -156,7 +142,7 @@ def _ask(handle: Handle, request: Request) -> MockAnswer:
 
 
 def _words(error: BaseException) -> str:
-    """With the line of the handler where it was raised."""
+    """Describe an exception, with the line of the handler that raised it."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _FILE]
     where = f", line {lines[-1]}" if lines else f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
     try:
@@ -182,7 +168,7 @@ class HandlerHost(ForkServer):
 
 
 def start_host() -> HandlerHost | None:
-    """None: this kernel can't confine handlers."""
+    """Start the process that handlers are forked from. Return None if this kernel can't confine them."""
     return HandlerHost() if landlock.kernel_abi() >= 1 else None
 
 

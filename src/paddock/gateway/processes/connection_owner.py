@@ -85,7 +85,7 @@ class ConnectionOwners:
             del self._asked[number]
 
     async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
-        """Has processes of a sandbox told of from when this returns, or not any more: without `first`."""
+        """Report processes of a sandbox from when this returns, or stop reporting them: without `first`."""
         found = await self._ask({"sandbox": sandbox, "incarnation": incarnation, "watch": first})
         if "watched" not in found:
             if first is None:
@@ -106,7 +106,7 @@ class ConnectionOwners:
                 answered.set_result(unknown(self._why))
 
     def _died(self) -> None:
-        """From now on nobody looks: where somebody did, that is said."""
+        """Record for each watched sandbox that its processes aren't reported any more."""
         watched, self._watched = self._watched, {}
         for sandbox, incarnation in watched.items():
             if self._news is not None:

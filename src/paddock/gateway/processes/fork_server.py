@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from paddock.linux import descriptors, prctl
 
 Work: TypeAlias = Callable[[socket.socket, int], object]
-"""What a child does with its socket. It is told the pid of the process that forked it."""
+"""What a child does with its socket. It gets the pid of the process that forked it."""
 
 _ORDER = struct.Struct("!cQ")
 _START, _END = b"s", b"e"
@@ -123,7 +123,7 @@ def _be_a_child(peer: socket.socket, sock: socket.socket, work: Work, server: in
 
 
 def _reap(pids: dict[int, int]) -> None:
-    """Those that ended by themselves. Their numbers are nobody else's until here."""
+    """Reap children that ended by themselves. Until then no other process can get their pids."""
     for number, pid in list(pids.items()):
         if os.waitpid(pid, os.WNOHANG)[0]:
             del pids[number]

@@ -42,7 +42,8 @@ NOBODY = "nobody in the sandbox holds the connection any more"
 
 
 def start() -> socket.socket:
-    """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
+    """Start the resolver and return the gateway's end. The process ends when that closes or the gateway dies. Raise
+    OSError."""
     return fork_beside("the process resolver", _be)[0]
 
 
@@ -93,7 +94,7 @@ def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: News 
 
 
 def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Starts) -> bool:
-    """False: the gateway has gone."""
+    """Answer one question. Return False if the gateway has gone."""
     question = peer.recv(MOST_BYTES)
     if not question:
         return False
@@ -146,7 +147,7 @@ class ProcessResolver:
 
 
 def pid_of(first: First) -> int | None:
-    """Its pid, if that is still the same process."""
+    """Return the pid, if it is still the same process."""
     pid, start = first
     try:
         return pid if proc.start_time(pid) == start else None
@@ -173,7 +174,7 @@ def describe(pid: int, first: int) -> dict[str, Any]:
 
 
 def _above(pid: int, first: int) -> list[dict[str, Any]]:
-    """Its parent, that one's parent, and so on to pid 1."""
+    """Return the parent, that one's parent, and so on to pid 1."""
     found: list[dict[str, Any]] = []
     while pid != first and len(found) < _ANCESTORS:
         pid = proc.parent(pid)
@@ -186,7 +187,7 @@ def _inner(status: dict[str, str]) -> int:
 
 
 def _link(pid: int, name: str) -> str | None:
-    """None: the kernel does not show it."""
+    """Return where a link leads, or None if the kernel doesn't show it."""
     try:
         return _words(os.fsencode(os.readlink(f"/proc/{pid}/{name}")))
     except PermissionError:
@@ -194,7 +195,7 @@ def _link(pid: int, name: str) -> str | None:
 
 
 def _arguments(pid: int) -> dict[str, Any]:
-    """Its own memory, of any length and content: it may have written there what it likes."""
+    """Read the command line, which is the process's own memory: it may have written anything there, of any length."""
     fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
     data = bytearray()
     try:
@@ -224,7 +225,7 @@ class _Watched:
         self.gap_at = -_GAP_SECONDS
 
     def may(self) -> bool:
-        """So many a second: a program that starts others without end must not fill the log."""
+        """Allow so many records a second: a program that starts others without end must not fill the log."""
         may = self._records.take()
         self.lost += not may
         return may
@@ -245,7 +246,7 @@ class Starts:
         self._inner: dict[int, int] = {}
 
     def watch(self, sandbox: str, incarnation: int, first: int | None) -> str | None:
-        """From now on, until `leave`. Why not, if not."""
+        """Report processes of a sandbox until `leave`. Return why that can't be done, or None."""
         if self._events is None or first is None:
             return "this kernel does not tell this user of processes" if first else "the sandbox has ended"
         if not self._watched:
@@ -335,7 +336,7 @@ class Starts:
             watched.lost += lost + 1
 
     def _lost(self) -> None:
-        """Note that the kernel has dropped some: how many, nobody knows."""
+        """Note that the kernel has dropped some, an unknown number."""
         for watched in self._watched.values():
             self._look_for(watched)
             now = time.monotonic()

@@ -1,6 +1,6 @@
 """Answers to what a sandbox's resolver asks. Nothing is ever asked of anybody else.
 
-Addresses stand for names: the resolver is told them, and the sandbox's connections are taken back to the names.
+Addresses stand for names: the resolver returns them, and connections to them count as connections to the names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Synthetic:
         self._live: Counter[str] = Counter()
 
     def address(self, name: str) -> str | None:
-        """None: there is room for no further name."""
+        """Return the address of a name, or None if there is no room for another name."""
         known = self._by_name.get(name)
         if known is not None:
             self._by_name.move_to_end(name)
@@ -103,7 +103,8 @@ Lookup = Callable[[str], str | Denied]
 
 
 def answer(query: bytes, lookup: Lookup, *, udp: bool) -> bytes | None:
-    """None: it deserves no answer. A has the address, other types of an allowed name have no data."""
+    """Answer a query, or return None if it deserves no answer. A has the address; other types of an allowed name have
+    no data."""
     if len(query) < 12 or query[2] & 0x80:
         return None  # too short for a header, or an answer: two that answer each other would never end
     if query[2] >> 3 & 15 != dns.opcode.QUERY:

@@ -40,6 +40,6 @@ class Gzip:
         return b"".join(parts)
 
     def encode(self, data: bytes, *, last: bool = False) -> bytes:
-        """What is fed comes out at once: whoever streams waits for an answer to it."""
+        """Encode data and return all of it at once: a program that streams waits for an answer."""
         made = self._encoder.compress(data)
         return made + self._encoder.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)

@@ -82,7 +82,7 @@ class Response(Head, kw_only=True):
 
 
 def head_end(data: bytearray, start: int = 0) -> int:
-    """Where the head ends that `data` begins with, its empty line included; -1: more is needed."""
+    """Return where the head at the start of `data` ends, its empty line included, or -1 if more is needed."""
     end = data.find(b"\r\n\r\n", start)
     if end >= 0:
         if end > MAX_HEAD_BYTES:
@@ -96,7 +96,7 @@ def head_end(data: bytearray, start: int = 0) -> int:
 
 
 def read_request(head: bytes) -> Request:
-    """`head` ends with its empty line."""
+    """Read a request's head, which ends with its empty line."""
     first, _, rest = head.partition(b"\r\n")
     match = _REQUEST.fullmatch(first)
     if match is None:
@@ -161,7 +161,7 @@ def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b""
 
 
 def write_request(request: Request, target: str, host: str) -> bytearray:
-    """For an upstream: `target` in origin form, `host` as it was checked."""
+    """Write a request for an upstream: `target` in origin form, `host` as it was checked."""
     head = bytearray(f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\n", "ascii")
     _write_fields(head, request.fields)
     if request.chunked:
@@ -175,7 +175,7 @@ def write_request(request: Request, target: str, host: str) -> bytearray:
 
 
 def write_response(response: Response, *, keep_alive: bool, minor: int = 1) -> bytearray:
-    """For the client, which speaks HTTP/1.`minor`."""
+    """Write a response for a client that speaks HTTP/1.`minor`."""
     head = bytearray(b"HTTP/1.1 %d %b\r\n" % (response.status, response.phrase))
     _write_fields(head, response.fields)
     if response.upgrade is not None:
@@ -244,7 +244,7 @@ def _framing(known: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:
 
 
 def _tokens(value: bytes) -> frozenset[bytes]:
-    """Those of a Connection field."""
+    """Return the tokens of a Connection field."""
     if not value:
         return frozenset()
     tokens = frozenset(token.strip(b" \t").lower() for token in value.split(b","))
@@ -293,7 +293,7 @@ class Body:
     def __init__(
         self, head: Head, *, to_the_end: bool = False, extensions: bool = False, ending: Ending | None = None
     ) -> None:
-        """`to_the_end`: without a length it goes on to the end of the connection."""
+        """Begin a body. `to_the_end`: without a length it goes on to the end of the connection."""
         self._ending = ending
         none = isinstance(head, Response) and head.bodiless
         self._chunked = head.chunked and not none
@@ -373,7 +373,7 @@ class Body:
         return self._end(buffer, end + 1)
 
     def _end(self, buffer: bytearray, start: int) -> bool:
-        """The last chunk was read up to `start`; trailers follow, if any."""
+        """Read the trailers after the last chunk, which ends at `start`."""
         if buffer.startswith(b"\r\n", start):
             del buffer[: start + 2]
         else:
@@ -408,7 +408,7 @@ class BodyStream:
         begun: bytes = b"",
         watch: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`begun`: what was taken of the body before. `watch` sees all of it, and may raise."""
+        """Pass on `body`. `begun` was taken of it before. `watch` sees all of it, and may raise."""
         self._begun, self._watch = begun, watch
         self._body, self._filter, self._trailers = body, filter, trailers
 
@@ -418,7 +418,7 @@ class BodyStream:
 
     @property
     def last(self) -> Fields | None:
-        """The trailers, when all of it was taken; None: more follows."""
+        """Return the trailers once the whole body was taken, or None if more follows."""
         return self._trailers(self._body.trailers) if self._body.done else None
 
     def take(self, buffer: bytearray) -> bytes:

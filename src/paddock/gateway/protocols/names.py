@@ -24,7 +24,7 @@ class BadHost(ValueError):
 
 
 def canonical(host: str) -> str:
-    """In lower case, without a final dot; an address as `ipaddress` writes it, without brackets."""
+    """Return a host in lower case, without a final dot, or an address as `ipaddress` writes it, without brackets."""
     if len(host) < 254 and _CANONICAL.fullmatch(host):
         return host
     address = _address(host)
@@ -55,7 +55,7 @@ def authority(text: str, default: int) -> tuple[str, int]:
 
 
 def is_address(host: str) -> bool:
-    """Of a canonical host."""
+    """Tell whether a canonical host is an address."""
     return _address(host) is not None
 
 

@@ -1,26 +1,14 @@
-"""What a program inside is told when something does not go through: at once, in words, with what to do next."""
+"""What a program inside gets when a request is refused: at once, the reason and what to do next."""
 
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from .http1 import Response
-
-_PHRASES = {
-    400: "Bad Request",
-    403: "Forbidden",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    421: "Misdirected Request",
-    424: "Failed Dependency",
-    501: "Not Implemented",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
 
 _MOST_IN_HEAD = 300
 
@@ -56,7 +44,7 @@ def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = Fal
     as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
     body = _json(refused) if as_json else _text(refused)
     kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
-    status, phrase = refused.status, f"{_PHRASES.get(refused.status, 'Refused')} (paddock: {_ascii(refused.reason)})"
+    status, phrase = refused.status, f"{HTTPStatus(refused.status).phrase} (paddock: {_ascii(refused.reason)})"
     if refused.as_type:
         status, phrase, kind = 200, "OK", f'text/plain; refused="{_ascii(refused.reason)}"'
     fields = [(b"Content-Type", kind.encode("ascii")), (b"Cache-Control", b"no-store")]
@@ -96,7 +84,7 @@ def _printable(line: str) -> str:
 
 
 def _ascii(reason: str) -> str:
-    """For the head of a response; it is read aloud by many who never show its body."""
+    """Write a text in ASCII for the head of a response: many clients show only that."""
     shown = "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in reason)
     return shown if len(shown) <= _MOST_IN_HEAD else f"{shown[: _MOST_IN_HEAD - 3]}..."
 
@@ -107,8 +95,8 @@ _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if code != 0x25)
 
 
 def refusal_fields(fields: list[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
-    """An HTTP answer with these fields and this text, as a gRPC client reads it: in the fields that end a call
-    (Trailers-Only), for it looks at no body."""
+    """Write an HTTP answer as a gRPC client reads it: in the fields that end a call (Trailers-Only), because it reads
+    no body."""
     known = dict(fields)
     status = _STATUS.get(int(known[b":status"]), _UNKNOWN)
     words = "; ".join(body.decode(errors="replace").splitlines())

@@ -48,7 +48,7 @@ class Needles:
         return max(map(len, self._all), default=0)
 
     def found(self, data: bytes) -> list[bytes]:
-        """All that are in there, each once."""
+        """Return each needle that is in there, once."""
         return [needle for needle in self._all if needle in data]
 
     def replaced(self, data: bytes, replacement: Replacement) -> bytes:
@@ -57,7 +57,7 @@ class Needles:
         return self._pattern.sub(lambda match: replacement(match[0]), data)
 
     def begun(self, data: bytes) -> list[int]:
-        """Where one begins that may go on in the next piece, in order."""
+        """Return, in order, where a needle begins that may go on in the next piece."""
         places: set[int] = set()
         for needle in self._all:
             start = max(0, len(data) - len(needle) + 1)
@@ -185,7 +185,7 @@ class _Text:
     """A text, and for each byte of its `plain` reading where that begins and ends in it."""
 
     def __init__(self, parts: list[bytes]) -> None:
-        """`parts`: text and escapes in turn."""
+        """Join `parts`, text and escapes in turn."""
         self._starts, self._ends = array("L"), array("L")
         pieces: list[bytes] = []
         at = 0
@@ -218,7 +218,7 @@ class UnescapedReplacer:
     of the needle's, so a needle with more line breaks than that is not found."""
 
     def __init__(self, needles: Needles, replacement: Callable[[bytes, int], bytes]) -> None:
-        """`replacement` is given a needle, and how many bytes it takes up in the text."""
+        """Replace by `replacement`, which is given a needle and how many bytes it takes up in the text."""
         self._needles, self._replacement = needles, replacement
         self._most = LONGEST * (needles.longest + 1)
         self._held = b""
@@ -252,7 +252,8 @@ class UnescapedReplacer:
         return self._replaced(text, data, begun, stop)
 
     def _replaced(self, text: _Text, data: bytes, begun: list[int], stop: int) -> tuple[bytes, bytes]:
-        """As above. `begun`: where in the plain reading a needle begins that may go on."""
+        """Replace needles and split as `_passed` does. `begun`: where in the plain reading a needle begins that may go
+        on."""
         parts: list[bytes] = []
         written = 0
         matches, hold = self._needles.walk(text.plain, begun)

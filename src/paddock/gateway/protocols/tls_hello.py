@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_HELLO_BYTES = 16 << 10
-"""Post-quantum key shares make hellos of some 2 KiB; nobody's is larger than this."""
+"""Post-quantum key shares make hellos of some 2 KiB; no client's is larger than this."""
 
 ACCESS_DENIED = b"\x15\x03\x01\x00\x02\x02\x31"
 """The alert that a client reads as "access denied", as the first record of an answer."""
@@ -29,12 +29,12 @@ class MalformedHello(ValueError):
 
 
 def looks_like_tls(data: bytes | bytearray) -> bool:
-    """Whether one or more first bytes begin a TLS handshake."""
+    """Tell whether one or more first bytes begin a TLS handshake."""
     return data[0] == _HANDSHAKE and (len(data) < 2 or data[1] == 3)
 
 
 def read_hello(data: bytes | bytearray) -> Hello | None:
-    """None: more bytes are needed."""
+    """Read a hello, or return None if more bytes are needed."""
     message = _message(bytes(data[:MAX_HELLO_BYTES]))
     if message is None:
         if len(data) >= MAX_HELLO_BYTES:
@@ -88,7 +88,7 @@ class _Reader:
         return self.take(self.number(size))
 
     def inner(self, size: int) -> _Reader:
-        """All that is left, which has to be one block."""
+        """Return all that is left, which has to be one block."""
         inner = _Reader(self.block(size))
         self.done()
         return inner

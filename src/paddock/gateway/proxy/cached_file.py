@@ -32,8 +32,8 @@ _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 
 def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
-    """The URL of a file, and the digest that its bytes have to have. None: the cache has no part in it. Whose answer
-    could depend on who asks is nobody else's."""
+    """Return a file's URL and the digest of its bytes, or None if it isn't cached. An answer that may depend on the
+    client is never shared."""
     request, target = authorized.request, authorized.target
     if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
         return None
@@ -85,7 +85,7 @@ class CachedFile:
             connection.source = None
 
     async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
-        """None: it broke, and nothing was said yet."""
+        """Read a file from the disk. Return None if it broke before anything was sent."""
         client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
         response = whole(entry.fields, entry.size)
         stream = relay.returning(response)
@@ -110,7 +110,7 @@ class CachedFile:
     # -- from the upstream ---------------------------------------------------------------------------------------------
 
     def keep(self, response: Response, address: str) -> bool:
-        """Whether an answer from `address` is to be kept while it passes."""
+        """Tell whether an answer from `address` is kept while it passes."""
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
@@ -154,7 +154,7 @@ class CachedFile:
 
 
 def _unfit(response: Response) -> str | None:
-    """Why an answer is not kept."""
+    """Say why an answer isn't kept."""
     if response.status != 200:
         return f"the answer was {response.status}"
     if not response.length or response.chunked:
@@ -167,5 +167,5 @@ def _unfit(response: Response) -> str | None:
 
 
 def whole(fields: Fields, size: int) -> Response:
-    """Of an answer that is all there."""
+    """Return the head of an answer that is complete."""
     return Response(status=200, phrase=b"OK", fields=list(fields), length=size)

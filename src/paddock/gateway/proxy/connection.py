@@ -46,7 +46,7 @@ class Connection:
     def __init__(
         self, network: SandboxNetwork, client: ProxyStream, destination: tuple[str, int], *, flow: int | None = None
     ) -> None:
-        """`flow`: the number of the connection that it is a stream of."""
+        """Serve `client`. `flow`: the number of the connection that it is a stream of."""
         self.network, self.client, self.destination = network, client, destination
         self.http: Http = Http1(client)
         self.flow = network.next_flow() if flow is None else flow
@@ -71,7 +71,7 @@ class Connection:
     # -- what the network does to it -----------------------------------------------------------------------------------
 
     def limit(self, seconds: float | None, client: ProxyStream | None = None) -> None:
-        """From now on: then `client` (the client's) is broken off."""
+        """Break off `client` (the client's) after so many seconds from now."""
         self._deadline = None if seconds is None else self.network.loop.time() + seconds
         self._overdue = client or self.client
 
@@ -196,7 +196,7 @@ class Connection:
             await self._refuse(target, verdict, recorded=True)
 
     async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
-        """All that comes from now on is for `target`, which was allowed."""
+        """Serve `target`, which was allowed, with all that comes from now on."""
         self.settle(target, verdict, literal=literal)
         self.limit(self.network.limits.first_byte)
         try:
@@ -243,7 +243,7 @@ class Connection:
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
     async def _opening(self, silence: float | None) -> Opening:
-        """`silence`: after so many seconds it may be that the other side speaks first. MalformedHello."""
+        """Find out what the client speaks. After `silence` seconds the server may speak first. Raise MalformedHello."""
         client = self.client
         if not client.buffer and silence is not None:
             try:
@@ -268,8 +268,8 @@ class Connection:
                 return "raw" if buffer else "silent"
 
     def _identify(self, hello: Hello) -> None:
-        """The name in a hello is the name that was decided on; of an address that is allowed as such, it is one that is
-        allowed itself, and from then on that is who it is. Refused, BadHost."""
+        """Check the name in a hello against the name that was decided on. An allowed address takes the name, if that is
+        allowed itself. Raise Refused or BadHost."""
         target = self.target
         assert target is not None
         if self._tier is Tier.SPLICE and hello.hidden:
@@ -294,7 +294,7 @@ class Connection:
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
-        """In the words of whoever asks; at once."""
+        """Refuse at once, in the protocol that the client speaks."""
         if not recorded:
             self._decision = self.network.decide("connect", self.flow, target, verdict)
         self._why = verdict.reason
@@ -381,7 +381,7 @@ class H2Streams:
             raise Lost(str(broken))
 
     def leave(self, why: str) -> None:
-        """Nothing passes any more: the streams are reset, and the client is told to go."""
+        """Reset all streams and tell the client to go."""
         for branch in list(self.branches):
             branch.cut(why)
         self._session.leave()

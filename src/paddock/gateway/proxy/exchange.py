@@ -9,6 +9,7 @@ import msgspec
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.answers import response_of as mocked
+from paddock.gateway.mocks.answers import stand_in
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
 from paddock.gateway.protocols.http1 import BadMessage, Request
 from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
@@ -49,7 +50,8 @@ class Exchange:
         self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
-        """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
+        """Serve requests until either side ends, or until CONNECT asks for a tunnel, which is then allowed and
+        confirmed."""
         connection, limits = self._connection, self._network.limits
         goes_on = True
         while goes_on:
@@ -75,7 +77,7 @@ class Exchange:
     # -- what a request names ------------------------------------------------------------------------------------------
 
     def _name(self, request: Request) -> tuple[Target, str]:
-        """Its target and path. Refused: the two or three places where it says so do not agree."""
+        """Return a request's target and path. Raise Refused if the two or three places that name them don't agree."""
         scheme, host, port, target = split_target(request.target, self._scheme)
         if scheme is not None and scheme != self._scheme:
             raise BadTarget(f"{scheme} in the request, {self._scheme} on the connection")
@@ -107,7 +109,7 @@ class Exchange:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _pass(self, request: Request) -> bool:
-        """Whether the connection goes on. Refused: nothing was sent to anybody."""
+        """Pass one request. Return whether the connection goes on. Raise Refused if nothing was sent."""
         connection, client = self._connection, self._client
         target, path = self._name(request)
         if self._fixed is None:
@@ -166,7 +168,7 @@ class Exchange:
         return verdict
 
     def _watch(self, authorized: AuthorizedRequest) -> FormWatch | None:
-        """None: the body is no form, or its method makes no difference. Refused."""
+        """Return what watches a form, or None if no form is there or the method makes no difference. Raise Refused."""
         request, verdict = authorized.request, authorized.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
@@ -191,7 +193,7 @@ class Exchange:
             self._client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
-        """Of an explicit proxy's request: as a connection to `target` is."""
+        """Decide on a request to an explicit proxy as on a connection to `target`."""
         connection = self._connection
         if connection.target != target:
             verdict = connection.allow(target)
@@ -200,7 +202,8 @@ class Exchange:
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
-        """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
+        """Authorize a push by its commands, before its pack is read. Raise Refused if one of its refs is refused, and
+        so all of it."""
         request, verdict = of.request, of.verdict
         reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
         try:
@@ -254,8 +257,15 @@ class Exchange:
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
+        size = len(body)
+        if mock.secret is not None:
+            # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
+            swap = relay.substitution(stand_in)
+            authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
+            if (filter := swap.body(request.fields)) is not None:
+                body = filter.feed(body) + filter.end()
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
-        del client.buffer[: len(body)]
+        del client.buffer[:size]
         response = mocked(given, head_only=request.method == "HEAD")
         answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
         await client.drain()
@@ -295,8 +305,7 @@ class Exchange:
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def refuse(self, refused: Refused, request: Request | None = None) -> bool:
-        """Says why, with the number of the record; whether the connection can go on after that. `request` None: what
-        came was none."""
+        """Say why, with the record's number. Return whether the connection can go on. `request` None: none came."""
         connection = self._connection
         if refused.number is None and refused.rule != "audit":
             target, revision = connection.target or Target("", 0), self._network.policy.revision

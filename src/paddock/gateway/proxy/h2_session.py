@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -23,8 +23,13 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from paddock.gateway.protocols.h2_frames import MAX_BLOCK_BYTES, PREFACE, Flood, Frames, GoAway
-from paddock.gateway.protocols.h2_heads import (
+from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
+from paddock.gateway.protocols.http2 import (
+    MAX_BLOCK_BYTES,
+    PREFACE,
+    Flood,
+    Frames,
+    GoAway,
     is_grpc,
     read_request,
     read_response,
@@ -32,7 +37,6 @@ from paddock.gateway.protocols.h2_heads import (
     request_fields,
     response_fields,
 )
-from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
@@ -40,7 +44,7 @@ from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
 _MOST_UNREAD = 32
-"""Heads of answers that nobody has read yet."""
+"""Heads of answers that were not read yet."""
 
 
 class StreamFailed(ConnectionResetError):
@@ -60,11 +64,19 @@ class Outbound(IntEnum):
     CLOSED = 3  # the session has forgotten the stream
 
 
+class Leaving(Enum):
+    """What its user has done with a stream."""
+
+    NO = "it goes on"
+    ENDED = "its last word was said; the other side may go on"
+    CLOSED = "nothing is said or read any more"
+
+
 class H2Stream(ProxyStream):
     """One stream, as a connection of its own, and the `Http` that is spoken on it."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
-        """`number` None: this side begins it."""
+        """Begin a stream. `number` None: this side begins it."""
         super().__init__(session.loop, memoryview(b""))
         self._session, self.number = session, number
         self._serves = number is not None
@@ -72,13 +84,13 @@ class H2Stream(ProxyStream):
         self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
         self.ending = Ending()
         self._left: int | None = None
-        """Bytes of content that are still to come; None: nobody has said."""
+        """Bytes of content that are still to come; None: unknown."""
         self._head: Fields | None = None
         self._out = bytearray()
         self._last: Fields | None = None
         self.is_grpc = False
         self._outbound = Outbound.OPEN
-        self._closing = self._eof = False
+        self._leaving = Leaving.NO
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -127,7 +139,7 @@ class H2Stream(ProxyStream):
         self.stir()
 
     def data(self, data: bytes, size: int) -> None:
-        """`size` counts against the windows."""
+        """Take data. `size` counts against the windows."""
         if self._inbound is Inbound.DISCARDED:
             return self._session.acknowledge(size, self.number or 0)
         if self._left is not None:
@@ -230,7 +242,7 @@ class H2Stream(ProxyStream):
             self._proceed()
 
     def turn(self, budget: int) -> bool:
-        """Whether anything could be sent."""
+        """Send what may go. Return whether anything went."""
         engine, number, out = self._session.engine, self.number, self._out
         went_on = False
         assert number is not None
@@ -265,13 +277,16 @@ class H2Stream(ProxyStream):
             return
         if self.ending.ended:
             self._forget()
-        elif self._serves and (self._closing or (self._eof and self._inbound is not Inbound.DISCARDED)):
+        elif self._serves and (
+            self._leaving is Leaving.CLOSED
+            or (self._leaving is Leaving.ENDED and self._inbound is not Inbound.DISCARDED)
+        ):
             # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
             # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
             self._reset(ErrorCodes.NO_ERROR)
         else:
             return
-        if self._eof:
+        if self._leaving is Leaving.ENDED:
             self._session.loop.call_soon(self._end)
 
     @property
@@ -280,12 +295,12 @@ class H2Stream(ProxyStream):
 
     @property
     def is_closing(self) -> bool:
-        return self._closing or self.error is not None
+        return self._leaving is Leaving.CLOSED or self.error is not None
 
     def write_eof(self) -> None:
         if self.is_closing:
             return
-        self._eof = True
+        self._leaving = Leaving.ENDED
         if self._closed:
             self._session.loop.call_soon(self._end)
             return
@@ -296,9 +311,9 @@ class H2Stream(ProxyStream):
         self._proceed()
 
     def close(self) -> None:
-        if self._closed or self._closing:
+        if self._closed or self._leaving is Leaving.CLOSED:
             return
-        self._closing = True
+        self._leaving = Leaving.CLOSED
         if self._outbound is Outbound.OPEN:
             self._abort()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
@@ -356,7 +371,7 @@ Opened = Callable[[H2Stream, Fields, bool], None]
 
 
 class Broken(Exception):
-    """The other side does not keep to the protocol; it was told."""
+    """The other side breaks the protocol. It has got an error frame."""
 
 
 class Session:
@@ -371,7 +386,7 @@ class Session:
         window: int,
         streams_window: int,
     ) -> None:
-        """`window` bounds what the other side may send unread on one stream, `streams_window` on all."""
+        """Begin a session. `window` bounds what the other side sends unread on one stream, `streams_window` on all."""
         self.connection, self.loop, self._opened = connection, loop, opened
         client = opened is None
         self.engine = H2Connection(
@@ -379,7 +394,7 @@ class Session:
                 client_side=client,
                 validate_outbound_headers=False,
                 normalize_outbound_headers=False,
-                validate_inbound_headers=False,  # _h2_heads does, and refuses one stream instead of all
+                validate_inbound_headers=False,  # protocols.http2 does, and refuses one stream instead of all
                 normalize_inbound_headers=False,
             )
         )
@@ -458,20 +473,20 @@ class Session:
         elif isinstance(event, StreamReset):
             stream.lost(event.error_code)
 
-    def _go_away(self, told: GoAway) -> None:
-        self.refused_above = told.last
+    def _go_away(self, frame: GoAway) -> None:
+        self.refused_above = frame.last
         for number, stream in list(self._numbered.items()):
-            if self._opened is None and number > told.last:
+            if self._opened is None and number > frame.last:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
     def acknowledge(self, size: int, number: int) -> None:
-        """So many bytes of what came on a stream have been passed on."""
+        """Acknowledge so many bytes of a stream that have been passed on."""
         if size and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
     def any_length(self, number: int) -> None:
-        """What still comes on a stream needs not be as long as was said: clients that were refused end it early (curl
-        does). The engine would take that for an error of the whole connection, and has no other switch."""
+        """Let the rest of a stream be shorter than announced: clients that were refused end it early (curl does). The
+        engine would take that for an error of the whole connection, and has no other switch."""
         if (stream := self.engine.streams.get(number)) is not None:
             stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
 
@@ -497,7 +512,7 @@ class Session:
         self._waiting[stream] = None
 
     def flush_soon(self) -> None:
-        """With what others have to send in this turn of the loop."""
+        """Send with what other streams have to send in this turn of the loop."""
         if not self._soon:
             self._soon = True
             self.loop.call_soon(self._flush_now)
@@ -530,7 +545,7 @@ class Session:
             self._numbered.pop(stream.number, None)
 
     def leave(self) -> None:
-        """Tells the other side that there will be no more."""
+        """Tell the other side that there will be no more."""
         if not self.over:
             self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)
         self.over = True

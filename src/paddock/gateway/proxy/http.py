@@ -36,10 +36,10 @@ class Http1:
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
         """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
-        stream, told = self._stream, False
+        stream, has_begun = self._stream, False
         while (end := head_end(stream.buffer)) < 0:
-            if stream.buffer and not told:
-                told = True
+            if stream.buffer and not has_begun:
+                has_begun = True
                 begun()
             if not await stream.more():
                 return None

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import socket
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(eq=False, kw_only=True)
 class SandboxNetwork:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; `Gateway.open` takes
-    them over. `policy` is what holds now; without `diag` nobody is told who makes connections. `first` is its pid 1:
+    them over. `policy` is what holds now; without `diag` owners of connections are unknown. `first` is its pid 1:
     pid and start time."""
 
     gateway: Gateway
@@ -113,8 +112,8 @@ class SandboxNetwork:
         self._tell_at = self.loop.time()
         self._flows = self._held = 0
         self._watched = False
-        self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
-        rate = self.limits.names_per_second  # names that nobody asked for before are a way to fill the log
+        self._asked: dict[tuple[str, str], None] = {}
+        rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
     # -- what the gateway and the daemon do to it ----------------------------------------------------------------------
@@ -137,7 +136,7 @@ class SandboxNetwork:
         await self.watch()
 
     async def watch(self) -> None:
-        """Have processes of the sandbox told of, if its policy wants that, or else not any more."""
+        """Report processes of the sandbox if its policy wants that, or else stop."""
         audit = self.policy.document.audit
         await self._watch(audit is not None and audit.processes)
 
@@ -162,7 +161,7 @@ class SandboxNetwork:
         untold = self.refused - self._told
         if not untold:
             return
-        with suppress(UnrecordedError):  # nothing passes then; they are told of when it can be written again
+        with suppress(UnrecordedError):  # nothing passes then; they are recorded when that is possible again
             self.audit_log.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
@@ -282,7 +281,7 @@ class SandboxNetwork:
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
-        """Refused."""
+        """Connect to a server. Raise Refused."""
         before = self.policy.revision
         upstream = await self.gateway.dialer.dial(
             target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2
@@ -294,11 +293,11 @@ class SandboxNetwork:
         return upstream
 
     def may_dial(self, target: Target, address: str) -> bool:
-        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        """Tell whether a cached answer of this address may be used. Nothing is connected or recorded."""
         return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
-        """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
+        """Count so many bytes more (or less) of requests that are kept whole. Raise Refused if they are too many."""
         if size > 0 and self._held + size > MOST_HELD_BYTES:
             raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
         self._held += size
@@ -314,7 +313,7 @@ class SandboxNetwork:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
-        """Return what the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        """Return the answer for the resolver inside. A name is recorded when it is first asked for under a revision."""
         try:
             host = canonical(name)
         except BadHost:
@@ -330,9 +329,9 @@ class SandboxNetwork:
                 self.decide("name", 0, Target(host, 53), verdict)
             except UnrecordedError:
                 return Denied.NOW
-            self._asked[key] = True
+            self._asked[key] = None
             if len(self._asked) > 4096:
-                self._asked.popitem(last=False)
+                del self._asked[next(iter(self._asked))]
         if not verdict.allowed:
             return Denied.NAME
         return self.names.address(host) or Denied.NOW

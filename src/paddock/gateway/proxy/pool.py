@@ -33,7 +33,7 @@ class Link:
         return bool(self._session.streams)
 
     def stream(self) -> Upstream | None:
-        """None: it takes no more at present."""
+        """Open a stream, or return None if the connection takes no more at present."""
         if self.retired or self._session.refused_above is not None or self._session.full:
             return None
         opened = self._session.open()
@@ -69,7 +69,7 @@ class Link:
 
 
 class Pool:
-    """Those of one sandbox: nobody else's requests ever share a connection with its own."""
+    """The connections of one sandbox, which no other sandbox's requests ever use."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -81,8 +81,8 @@ class Pool:
         self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
 
     def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
-        """A connection of HTTP/1.1 that stands. The other side may be ending it this moment: what can't be sent twice
-        gets none that has been idle for long."""
+        """Take an open HTTP/1.1 connection. The server may be ending it this moment, so a request that can't be sent
+        twice gets none that has been idle for long."""
         idle = self._idle.get((target, tls))
         while idle:
             upstream = idle.pop()
@@ -113,8 +113,8 @@ class Pool:
         return None
 
     async def reach(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
-        """A stream where the server takes HTTP/2, which `dial` offers, or else what was dialled. Those who want the
-        same at one time wait for one dial. Refused."""
+        """Return a stream if the server takes HTTP/2, which `dial` offers, or else the connection. Requests for one
+        server share a dial. Raise Refused."""
         while target not in self._plain:
             stream = self.stream(target)
             if stream is not None:
@@ -128,7 +128,7 @@ class Pool:
         return await dial()
 
     async def _dial(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
-        told = self._dialling[target] = self._loop.create_future()
+        finished = self._dialling[target] = self._loop.create_future()
         outcome: Refused | None = None
         try:
             upstream = await dial()
@@ -147,7 +147,7 @@ class Pool:
             raise
         finally:
             del self._dialling[target]
-            told.set_result(outcome)
+            finished.set_result(outcome)
 
     def sweep(self, *, everything: bool = False) -> None:
         """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""

@@ -52,12 +52,12 @@ class RegistryFilter:
         self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
 
     def is_silent(self) -> bool:
-        """Whether who asks says nothing of a page that is refused, but of one that is no page."""
+        """Tell whether the client prints nothing about a refused page, but about one with a wrong content type."""
         page = self._rule.registry == "pypi" and pypi.package_of(self.authorized.path) is not None
         return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay) -> None:
-        """`relay` looks through the page, or fetches the file. Refused, recorded."""
+        """Set up `relay` to filter the page or to fetch the file. Raise Refused, which is recorded."""
         request = self.authorized.request
         if request.chunked or request.length:
             raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
@@ -78,8 +78,8 @@ class RegistryFilter:
             self._fetch(found, relay)
 
     async def _find(self) -> Page | PackageFile | UnreadPage | None:
-        """Read what should lead to it first, if nobody has: a file's page; for a page of crates, the index's own, which
-        says where files are."""
+        """Judge the request. What should lead to it is read first: a file's page, and for a page of crates the index's
+        own, which says where files are."""
         found = self.network.files.judge(self._rule, self.authorized)
         if isinstance(found, UnreadPage):
             await self._read_page(found)
@@ -107,7 +107,8 @@ class RegistryFilter:
         relay.admit = admit
 
     async def _read_page(self, wanted: UnreadPage) -> None:
-        """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""
+        """Read the page that should lead to a file: a lock file names only the file. If that fails, the page stays
+        unread."""
         here, network, policy = self.authorized.target, self.network, self.network.policy
         host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
         target = here if host == here.host else Target(host, _PORT)
@@ -202,7 +203,7 @@ class PageFilter:
         return self._written(response, answer, body)
 
     def _again(self, response: Response, found: CachedPage, etag: bytes | None) -> bytes:
-        """The index has said that the page is the one that was read before."""
+        """Use the page that was read before: the index has said that it hasn't changed."""
         self._check_revision()
         self.how = "page"
         self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
@@ -248,7 +249,7 @@ class PageFilter:
         return answer, body
 
     def _put(self, answer: Answer, status: int) -> None:
-        """What was read holds from now on. Refused: there is nothing to be seen."""
+        """Put in force what was read. Raise Refused if nothing of it may be seen."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
             self._network.files.add_downloads(page, answer.downloads)
@@ -259,7 +260,7 @@ class PageFilter:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
-        """All of it, as it came."""
+        """Read the whole page, as it came."""
         server, body, content, files = upstream.stream, upstream.http.body(response), bytearray(), self._network.files
         held = 0
         try:

@@ -48,7 +48,7 @@ class _Stale(Exception):
 
 class Relay:
     def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, silent: bool = False) -> None:
-        """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
+        """Prepare one request. `silent`: the gateway itself asks for a page, and nothing goes to the client."""
         self._connection, self._network, self._client, self._authorized = (
             connection,
             connection.network,
@@ -128,15 +128,10 @@ class Relay:
                 body.end()
 
     async def forward(self) -> bool:
-        """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
+        """Send the request and pass on the answer. Return whether the connection can go on. Raise Refused if nothing
+        came back, or not all was sent."""
         request, client = self._request, self._client
-        swap = Substitution(
-            self._network.secrets,
-            self._target,
-            scheme=self._scheme,
-            method=request.method,
-            allowed=self._authorized.verdict.secrets,
-        )
+        swap = self.substitution()
         self._swap = swap
         path, request.fields = swap.target(self._authorized.path), swap.fields(request.fields)
         if request.upgrade is not None and self._network.secrets:
@@ -158,6 +153,17 @@ class Relay:
 
         return await self._send_to_one(stream, begin)
 
+    def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
+        """Return what swaps placeholders in this request. `value` gives what is put there; left out, the value."""
+        return Substitution(
+            self._network.secrets,
+            self._target,
+            scheme=self._scheme,
+            method=self._request.method,
+            allowed=self._authorized.verdict.secrets,
+            value=value,
+        )
+
     def _written_anew(self, swap: Substitution) -> Request:
         """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
         coding = b"identity" if self.page_filter is None else b"gzip"
@@ -169,7 +175,7 @@ class Relay:
         return msgspec.structs.replace(self._request, fields=fields)
 
     async def _send_to_one(self, stream: BodyStream, begin: Callable[[Http], None]) -> bool:
-        """`begin` sends what there is of the request: once more if the server ended a connection that was kept."""
+        """Send by `begin` what there is of the request: a second time if the server ended a kept connection."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
@@ -200,7 +206,7 @@ class Relay:
         return self._network.pool.take(target, tls=tls, repeatable=repeatable)
 
     async def _dial(self, *, tls: bool) -> Upstream:
-        """What speaks HTTP/2 with us is spoken to so, if the server does too."""
+        """Connect. A client that speaks HTTP/2 gets HTTP/2 to the server, if the server speaks it."""
         connection, target, network = self._connection, self._target, self._network
         if not (tls and connection.is_stream):
             return await network.dial(connection.flow, target, literal=connection.literal, tls=tls)
@@ -272,12 +278,12 @@ class Relay:
                 raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
             book = self._network.secrets
             if book:
-                response.phrase = book.redaction(keep_length=True).whole(response.phrase)
+                response.phrase = book.redaction().whole(response.phrase)
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
                 return response
             if book:
-                response.fields = book.redaction(keep_length=True).fields(response.fields)
+                response.fields = book.redaction().fields(response.fields)
             if self._request.minor and not self._silent:
                 self._http.respond(response, keep_alive=True)
                 self._http.send(b"")
@@ -341,17 +347,17 @@ class Relay:
 
     @property
     def how(self) -> str | None:
-        """What the package cache did, for the records."""
+        """Return what the package cache did, for the records."""
         return self.file.how if self.file is not None else None if self.page_filter is None else self.page_filter.how
 
     async def _recall(self, page_filter: PageFilter) -> bool | None:
-        """None: the page has to be asked for."""
+        """Give out a kept page. Return None if the index has to be asked."""
         response = whole([], 0)
         body = page_filter.recall(response)
         return None if body is None else await self._give_page(response, body)
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
-        """Pass a page on when all of it is there, and has been written anew."""
+        """Read the whole page, and pass it on as it was written anew."""
         server, page_filter.address = upstream.stream, upstream.address
         self._connection.limit(self._network.limits.response, server)
         try:
@@ -370,7 +376,7 @@ class Relay:
         if self._silent:
             return request.keep_alive
         if book:
-            redaction = book.redaction(keep_length=True)
+            redaction = book.redaction()
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
         keep_alive = request.keep_alive
@@ -397,7 +403,7 @@ class Relay:
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:
             return BodyStream(body, filter=kept, trailers=lambda fields: fields)
-        redaction = book.redaction(keep_length=True)
+        redaction = book.redaction()
         try:
             returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:

@@ -1,7 +1,7 @@
 """One connection's bytes, both ways, in clear or through TLS, in bounded memory.
 
-TLS is done here and not by the event loop, so that what was read before it was known to be TLS can be fed to it, and
-because one call for all records that came is half the work.
+TLS is done here and not by the event loop. Bytes that were read before they were known to be TLS can be fed to it, the
+alert of a failed handshake goes out, and the bytes of the connection are counted. It costs what asyncio's own costs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Inbound(Enum):
 
 
 class ProxyStream(asyncio.BufferedProtocol):
-    """`buffer` holds what came and was not taken; whoever takes from it calls `more` for the next. `received` and
+    """`buffer` holds what came and was not taken; a reader takes from it and calls `more` for the next. `received` and
     `sent` count the bytes on the connection itself."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
-        """`scratch` is where the kernel puts what came, for a moment only: all streams of a loop share it."""
+        """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers."""
         self._loop, self._scratch = loop, scratch
         self.buffer = bytearray()
         self._inbound = Inbound.OPEN
@@ -54,7 +54,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
 
     async def attach(self, sock: socket.socket) -> None:
         """Take over a connected socket."""
@@ -62,7 +61,7 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     @property
     def protocol(self) -> str | None:
-        """What TLS has agreed on."""
+        """Return the protocol that TLS has agreed on."""
         return None if self._tls is None else self._tls.selected_alpn_protocol()
 
     @property
@@ -72,12 +71,12 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     @property
     def full(self) -> bool:
-        """The other side has not taken enough."""
+        """Tell whether the other side has not taken enough."""
         return self._full
 
     @property
     def idle(self) -> bool:
-        """Whether it stands, with nothing come that was not asked for."""
+        """Tell whether it is open and nothing has come unasked."""
         return self.error is None and not self.ended and not self.buffer
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._wake()
 
     def watch(self, on: bool) -> None:
-        """While it is watched an end from the other side counts as the connection's loss: nobody reads it."""
+        """Count an end from the other side as the connection's loss, while `on`: no one reads it."""
         self._watched = on
         if on and self.ended:
             self._lose(ConnectionResetError("the other side has left"))
@@ -210,7 +209,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             self.on_room()
 
     def write_eof(self) -> None:
-        """Nothing more will be written; reading goes on."""
+        """End writing. Reading goes on."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._tls is not None and not self._shaking:
@@ -223,7 +222,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- passing on ----------------------------------------------------------------------------------------------------
 
     def pipe(self, sink: ProxyStream) -> None:
-        """From now on what comes goes to `sink`, its end too."""
+        """Pass what comes from now on to `sink`, its end too."""
         if self._sink is None:
             self._sink, sink._source = sink, self
             if self.buffer:
@@ -235,7 +234,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:
-        """Pass what comes from either to the other until both have ended. Lost: one of them broke."""
+        """Pass what comes from either to the other until both have ended. Raise Lost if one of them broke."""
         self.pipe(other)
         other.pipe(self)
         for stream in (self, other):
@@ -245,17 +244,18 @@ class ProxyStream(asyncio.BufferedProtocol):
         await other.drain()
 
     def guard(self, other: ProxyStream | None) -> None:
-        """If this one breaks, `other` is broken off."""
+        """Break off `other` if this stream breaks."""
         self._guarded = other
 
     # -- TLS -----------------------------------------------------------------------------------------------------------
 
     async def shake(self, context: ssl.SSLContext, *, name: str | None = None) -> None:
-        """Begins TLS, with what is in `buffer` as its first bytes: as a client of `name`, or as a server.
+        """Begin TLS, with what is in `buffer` as its first bytes: as a client of `name`, or as a server.
 
-        ssl.SSLError: it did not come to be; the other side was told by an alert.
+        Raise ssl.SSLError if the handshake fails; an alert has told the other side.
         """
         server = name is None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=name)
         self._incoming.write(self.buffer)
         self.buffer.clear()
@@ -310,7 +310,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             if self._tls is not None:
                 self._tls.unwrap()
         except (ssl.SSLError, ValueError):
-            pass  # it waits for the other's, which nobody needs
+            pass  # it waits for the other side's, which isn't needed
         self._flush()
 
     # -- ends ----------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._transport.close()
 
     def reset(self, why: str = "cut off") -> None:
-        """Both sides are told at once, by a reset; what is under way is lost."""
+        """Reset the connection, so that both sides know at once. Bytes under way are lost."""
         transport = self._transport
         if transport is not None:
             sock = transport.get_extra_info("socket")

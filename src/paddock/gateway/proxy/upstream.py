@@ -35,13 +35,12 @@ _threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 
 
 async def resolve_here(name: str) -> list[str]:
-    """By the machine's own resolver."""
+    """Resolve a name by the machine's own resolver."""
     return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
 
 
 def _resolve(name: str) -> list[str]:
-    """A final dot keeps search domains out, which are not the sandbox's business; and the hosts file, which is asked
-    first as the resolver would."""
+    """Resolve a name. A final dot keeps search domains out; the hosts file is asked first, as the resolver would."""
     found = _in_hosts_file(name)
     if not found:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)]
@@ -97,7 +96,8 @@ class Dialer:
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
-        """`literal`: the address is given; `h2`: HTTP/2 is offered. Refused says why there is no connection."""
+        """Connect. `literal`: the address is given; `h2`: offer HTTP/2. Raise Refused, which says why there is no
+        connection."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 addresses = [literal] if literal else await self._resolve(target.host)

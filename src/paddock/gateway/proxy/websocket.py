@@ -121,7 +121,7 @@ def _shown(reason: bytes) -> str:
 async def converse(
     client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Until both sides have ended. Lost: one broke, or said what may not go on; both were told."""
+    """Pass messages until both sides have ended. Raise Lost if one broke or sent what may not pass; both are told."""
     ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
@@ -163,7 +163,8 @@ async def switch(
     network: SandboxNetwork,
     swap: Substitution | None,
 ) -> bool:
-    """Pass on what both say, until one ends. False: the connection can't go on. Refused: 101, and nobody asked."""
+    """Pass frames on until one side ends. Return False: the connection can't go on. Raise Refused at a 101 that the
+    client didn't ask for."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
@@ -172,7 +173,7 @@ async def switch(
         if response.get(EXTENSIONS) is not None:
             server.reset()
             raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
-        redaction = book.redaction(keep_length=True)
+        redaction = book.redaction()
         response.fields = redaction.fields(response.fields)
     client.write(write_response(response, keep_alive=True))
     client.watch(False)
@@ -181,8 +182,8 @@ async def switch(
         outwards = Messages(outwards=True, filter=swap.message, control=swap.control)
         inwards = Messages(
             outwards=False,
-            filter=lambda _: book.redaction(keep_length=True).stream(),
-            control=lambda data: book.redaction(keep_length=True).whole(data),
+            filter=lambda _: book.redaction().stream(),
+            control=lambda data: book.redaction().whole(data),
         )
         await converse(client, server, outwards, inwards, network.loop)
     else:

@@ -27,7 +27,7 @@ def semver(version: str) -> Key | None:
 
 
 def pep440(version: str) -> Key | None:
-    """Without what is local to somebody."""
+    """Return a version's key, without its local part."""
     try:
         found = Version(version)
         return (Version(found.public) if found.local else found,)

@@ -28,7 +28,7 @@ _API = "/api/v1/crates/{crate}/{version}/download"
 
 
 def package_of(path: str) -> str | None:
-    """Of a crate's page; "" is the index's own."""
+    """Return the crate of a page; "" is the index's own."""
     if path.endswith(f"/{CONFIG}") and "?" not in path:
         return ""
     match = _PAGE.fullmatch(path)
@@ -40,18 +40,18 @@ def package_of(path: str) -> str | None:
 
 
 def normalised(name: str) -> str:
-    """Names that differ in this only are one: no registry has both."""
+    """Return the one form of names that no registry has both of."""
     return name.lower().replace("_", "-")
 
 
 def base_of(path: str) -> str:
-    """Of the index that a page is one of."""
+    """Return the path of the index that a page belongs to."""
     match = _PAGE.fullmatch(path)
     return path.removesuffix(CONFIG) if match is None else match[1]
 
 
 def page_of(path: str) -> tuple[str, str] | None:
-    """Of the page that should lead to a file: the crate, and the path on the index."""
+    """Return the page that should lead to a file: the crate, and the path on the index."""
     match = _FILE.fullmatch(path)
     if match is None:
         return None
@@ -61,7 +61,7 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 
 def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
-    """Malformed."""
+    """Filter a page. Raise Malformed."""
     return _lines(page, body) if page.package else _config(page, body)
 
 
@@ -118,7 +118,7 @@ def _urls(page: Page, name: str, version: str, checksum: str) -> Iterator[str]:
 
 
 def _filled(template: str, name: str, version: str, checksum: str) -> str:
-    """As cargo does."""
+    """Fill a template as cargo does."""
     prefix = _prefix(name)
     marks = {"crate": name, "version": version, "prefix": prefix, "lowerprefix": prefix.lower()}
     marks["sha256-checksum"] = checksum

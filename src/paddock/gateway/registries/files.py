@@ -103,11 +103,11 @@ class KnownFiles:
             del self._files[next(iter(self._files))]
 
     def add_downloads(self, page: Page, template: str | None) -> None:
-        """None: the index does not say."""
+        """Keep where an index says that files are. None: it doesn't say."""
         self._downloads[page.item, page.host, page.port, crates.base_of(page.path)] = template
 
     def check_age(self, rule: Allow, kept: PackageFile, published: float | None) -> None:
-        """Of what has its date with its answer only. Refused."""
+        """Check the age of a file that has its date with its answer only. Raise Refused."""
         why = too_young(rule, published, self._clock())
         if why is not None:
             raise _refused(kept, why)

@@ -37,7 +37,7 @@ normalised = str
 
 
 def package_of(path: str) -> str | None:
-    """Of a package's document; None: the path is of something else."""
+    """Return the package of a document, or None if the path is of something else."""
     match = _PAGE.fullmatch(path)
     if match is None or "/-/" in path or match[1] in ("-", ".", ".."):
         return None
@@ -45,7 +45,7 @@ def package_of(path: str) -> str | None:
 
 
 def page_of(path: str) -> tuple[str, str] | None:
-    """Of the document that should lead to a file: the package, and its path."""
+    """Return the document that should lead to a file: the package, and its path."""
     match = _FILE.fullmatch(path)
     if match is None:
         return None
@@ -53,7 +53,7 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 
 def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
-    """Malformed."""
+    """Filter a page. Raise Malformed."""
     document = read_object(body)
     versions, times = _object(document.get("versions")), _object(document.get("time"))
     if document.get("name") != page.package or not isinstance(document.get("versions"), dict):
@@ -97,7 +97,7 @@ def _written(page: Page, document: Document, kept: dict[str, Document], held: di
 
 
 def _digest(integrity: object) -> str | None:
-    """Of the first SHA-512 of a `Subresource Integrity` list."""
+    """Return the first SHA-512 of a `Subresource Integrity` list."""
     if not isinstance(integrity, str):
         return None
     for one in integrity.split()[:8]:
@@ -111,7 +111,7 @@ def _digest(integrity: object) -> str | None:
 
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
-    """None: it is another's, or its file is somewhere else."""
+    """Return the file and the manifest, or None if it is another package's or its file is somewhere else."""
     if manifest.get("name") != page.package or manifest.get("version") != version:
         return None
     dist = _object(manifest.get("dist"))
@@ -132,7 +132,7 @@ def _short(manifest: Document) -> Document:
 
 
 def _tags(tags: Document, kept: dict[str, Document]) -> dict[str, str]:
-    """`latest` becomes the highest release that is kept and not above the one that it was."""
+    """Point `latest` at the highest kept release that is not above the one that it was."""
     found = {name: version for name, version in tags.items() if isinstance(version, str) and version in kept}
     if "latest" not in found and kept:
         releases = [version for version in kept if _order(version)[3]] or list(kept)

@@ -126,7 +126,7 @@ class PackageStore:
     def __init__(
         self, directory: Path, *, most_bytes: int, spare_bytes: int, clock: Callable[[], float] = time.time
     ) -> None:
-        """`clock` is the wall clock that the dates of pages are of."""
+        """Use `clock`, the wall clock that the dates of pages are of."""
         self._directory, self._most, self._spare, self.clock = directory, most_bytes, spare_bytes, clock
         self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -213,8 +213,8 @@ class PackageStore:
         return Draft(self, name, fd, entry, start)
 
     def _allocate(self, fd: int, size: int) -> None:
-        """A disk that is full is known now, when all can still pass without a cache. What is evicted for it may take
-        a while to become free: no more goes than is wanted."""
+        """Reserve room, so that a full disk is known while all can still pass without a cache. Evicted bytes may become
+        free late: no more goes than is wanted."""
         evicted = 0
         while _free(fd) - size < self._spare:
             if not self._sizes or evicted >= size:
@@ -247,7 +247,7 @@ def _free(fd: int) -> int:
 
 
 def _opened(fd: int) -> Copy | None:
-    """None: it is not what this wrote."""
+    """Open an entry, or return None if this class didn't write it."""
     try:
         (length,) = _LENGTH.unpack(os.pread(fd, _LENGTH.size, 0))
         if length > _MOST_META_BYTES:
@@ -309,7 +309,7 @@ class CachedPage(msgspec.Struct, frozen=True):
 
 
 def find_page(store: PackageStore, page: Page) -> CachedPage | None:
-    """Find what was read of a page, if it still holds: a cooldown goes on while nobody looks."""
+    """Find what was read of a page, if it still holds: a cooldown goes on meanwhile."""
     copy = store.find(*_place(page))
     if copy is None:
         return None
@@ -355,7 +355,7 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read, b
 
 
 def _place(page: Page) -> tuple[str, str]:
-    """All that decides what is seen of a page, but for what the index says and when."""
+    """Return the key of all that decides what is seen of a page, but for the index's content and the time."""
     asked = _encode(msgspec.structs.replace(page, now=0.0))
     return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
 

@@ -31,7 +31,7 @@ class Malformed(ValueError):
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Malformed: it is no object of JSON."""
+    """Read an object. Raise Malformed if it is no object of JSON."""
     try:
         found: object = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -54,12 +54,13 @@ class PackageFile(msgspec.Struct, frozen=True, array_like=True):
 class Filtered(msgspec.Struct, frozen=True, kw_only=True):
     """A page as it may be seen, and the files that it leads to, those that are held back among them.
 
-    `nothing`: none of them may be fetched; then there is no page, and this is why. `downloads` is how an index of
-    crates says where files are."""
+    `held` says in words what is held back, and why. `nothing`: none of them may be fetched; then there is no page, and
+    this is why. `downloads` is how an index of crates says where files are."""
 
     kind: str
     body: bytes
     files: tuple[tuple[File, PackageFile], ...] = ()
+    held: str = ""
     nothing: str | None = None
     downloads: str | None = None
 
@@ -83,12 +84,13 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     accept: str = ""
 
     def held(self, version: str, when: object) -> str | None:
-        """Why what was published at `when` (ISO 8601; anything else is no date) may not be fetched; None: it may."""
+        """Say why a version of `when` (ISO 8601; anything else is no date) may not be fetched, or return None if it
+        may."""
         return malicious(self.rule, self.known, version) or too_young(self.rule, seconds(when), self.now)
 
     def file(self, link: object) -> tuple[File, str] | None:
-        """Where a link of this page leads, and the same written anew without its fragment; None: nowhere that the rule
-        is for."""
+        """Return where a link of this page leads, and the link written anew without its fragment, or None if the rule
+        isn't for that place."""
         if not isinstance(link, str) or len(link) > 4096:
             return None
         plain = _PLAIN_LINK.fullmatch(link)
@@ -108,11 +110,10 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         return (host, port, path), f"{scheme}://{authority(scheme, host, port)}{path}"
 
     def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
-        held = {kept.version: kept.held for kept in files.values() if kept.held}
-        nothing = None
+        held, nothing = reasons({kept.version: kept.held for kept in files.values() if kept.held}), None
         if held and all(kept.held for kept in files.values()):
-            nothing = f"all there is of {self.package} is held back: {reasons(held)}"
-        return Filtered(kind=kind, body=b"" if nothing else body, files=tuple(files.items()), nothing=nothing)
+            nothing, body = f"all there is of {self.package} is held back: {held}", b""
+        return Filtered(kind=kind, body=body, files=tuple(files.items()), held=held, nothing=nothing)
 
 
 def malicious(rule: Allow, known: Iterable[MalwareRecord], version: str) -> str | None:
@@ -130,7 +131,7 @@ def too_young(rule: Allow, published: float | None, now: float) -> str | None:
 
 
 def reasons(held: dict[str, str], most: int = 8) -> str:
-    """Of versions, and why each of them is held back: in words, the last of them first."""
+    """Say in words why each version is held back, the last of them first."""
     by_reason: dict[str, list[str]] = {}
     for version, reason in reversed(held.items()):
         by_reason.setdefault(reason, []).append(version)
@@ -146,7 +147,7 @@ def authority(scheme: str, host: str, port: int) -> str:
 
 
 def is_listed(package: str, patterns: tuple[str, ...] | None) -> bool:
-    """`package` and `patterns` are normalised; `*` is any run of characters."""
+    """Tell whether a package is listed. `package` and `patterns` are normalised; `*` is any run of characters."""
     return patterns is None or any(fnmatchcase(package, pattern) for pattern in patterns)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from paddock.gateway.protocols.gzip import Gzip, Undecodable
 
 from . import crates, npm, pypi
-from .page import File, Filtered, Malformed, PackageFile, Page, reasons
+from .page import File, Filtered, Malformed, Page
 
 MOST_PAGE_BYTES = 64 << 20
 _pack = msgspec.msgpack.Encoder().encode
@@ -22,7 +22,7 @@ class Registry(Protocol):
 
     @property
     def ACCEPT(self) -> bytes:
-        """What a page is asked for."""
+        """Return the Accept field that asks for a page."""
         ...
 
     def normalised(self, name: str, /) -> str: ...
@@ -83,9 +83,7 @@ def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error)), b""
     files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
-    answer = Answer(
-        kind=found.kind, files=files, held=_held(found.files), nothing=found.nothing, downloads=found.downloads
-    )
+    answer = Answer(kind=found.kind, files=files, held=found.held, nothing=found.nothing, downloads=found.downloads)
     return answer, found.body
 
 
@@ -96,7 +94,3 @@ def _decoded(body: bytes) -> bytes:
         if len(content) > MOST_PAGE_BYTES:
             raise Malformed(f"more than {MOST_PAGE_BYTES >> 20} MiB")
     return bytes(content)
-
-
-def _held(files: tuple[tuple[File, PackageFile], ...]) -> str:
-    return reasons({kept.version: kept.held for _, kept in files if kept.held})

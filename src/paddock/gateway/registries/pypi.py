@@ -40,13 +40,13 @@ def normalised(name: str) -> str:
 
 
 def package_of(path: str) -> str | None:
-    """Of a project's page; None: the path is of something else."""
+    """Return the project of a page, or None if the path is of something else."""
     match = _PAGE.fullmatch(path)
     return None if match is None else normalised(match[1])
 
 
 def page_of(path: str) -> tuple[str, str] | None:
-    """Of the page that should lead to a file: the package, and the path on the index."""
+    """Return the page that should lead to a file: the package, and the path on the index."""
     filename = unquote(path.partition("?")[0].rpartition("/")[2])
     for end in (".metadata", ".asc"):
         filename = filename.removesuffix(end)
@@ -61,7 +61,7 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 
 def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
-    """Malformed."""
+    """Filter a page. Raise Malformed."""
     return (filter_html if kind in _HTML else filter_json)(page, body, page.accept)
 
 
@@ -77,7 +77,7 @@ def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
 
 
 def filter_html(page: Page, body: bytes, accept: str) -> Filtered:
-    """Of an index that has no JSON, and so no dates. Malformed."""
+    """Filter a page of an index that has no JSON, and so no dates. Raise Malformed."""
     return _filter(page, list(_anchors(body.decode("utf-8", "replace"))), [], accept)
 
 
@@ -121,7 +121,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
             files[place[0], place[1], f"{place[2]}.metadata"] = PackageFile(page.package, version, metadata, held)
         if held is None:
             _provenance(page, entry, written, files, version)
-        else:  # PEP 592: nobody chooses it unasked, and who asks for it is told why he does not get it
+        else:  # PEP 592: no installer chooses it unasked, and one that asks for it shows the reason
             written["yanked"] = f"held back: {held}"
         seen.append(written)
     if entries and not files:
@@ -142,7 +142,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
 
 
 def version_of(filename: str, package: str) -> str | None:
-    """None: it is another package's file, or no file of a package."""
+    """Return the version of a file, or None if it is another package's or no file of a package."""
     match = _ARCHIVES.search(filename)
     if match is None or not _FILENAME.fullmatch(filename):
         return None
@@ -187,7 +187,7 @@ def _digest(hashes: dict[str, str]) -> str | None:
 
 
 def _metadata_digest(written: dict[str, Any]) -> str | None:
-    """Of what PEP 658 has beside a wheel."""
+    """Return the digest of what PEP 658 has beside a wheel."""
     said: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
     return _digest(said[0]) if said else None
 

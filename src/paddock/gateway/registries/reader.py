@@ -47,8 +47,8 @@ class Reader(ForkServer):
         self._tasks: set[asyncio.Task[tuple[Answer, bytes]]] = set()
 
     async def read(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
-        """`turn` is of who asks. Refused: no answer. Who goes away while it is read keeps the turn until it was:
-        otherwise going away would be a way to have any number of pages read."""
+        """Have a page read in the caller's `turn`. Raise Refused without an answer. A caller that leaves keeps its turn
+        until the page was read: otherwise it could have any number read at once."""
         task = asyncio.get_running_loop().create_task(self._in_turn(job, body, turn))
         self._tasks.add(task)
         task.add_done_callback(self._ended)

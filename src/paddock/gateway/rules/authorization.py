@@ -59,7 +59,8 @@ class Approvals(Protocol):
 def of_request(
     authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
 ) -> ApprovalRequest:
-    """Of a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has `pushed`."""
+    """Describe a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has
+    `pushed`."""
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
     said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]

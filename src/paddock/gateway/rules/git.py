@@ -56,14 +56,14 @@ class PushReader:
         self.done = False
 
     def feed(self, data: bytes) -> bool:
-        """Whether it has all commands. BadPush."""
+        """Read on. Return whether all commands have come. Raise BadPush."""
         self._buffer += data
         while not self.done and (line := self._line()) is not None:
             self._read(line)
         return self.done
 
     def _line(self) -> bytes | None:
-        """The next, empty for the end of commands; None: more is needed."""
+        """Return the next line, empty for the end of commands, or None if more is needed."""
         start = self._at + 4
         if len(self._buffer) < start:
             return None
@@ -118,7 +118,7 @@ class PushReader:
 
 
 def _name(raw: bytes) -> str:
-    """By the rules of `git check-ref-format`, and readable as text."""
+    """Check a name by the rules of `git check-ref-format`, and that it is readable as text."""
     try:
         name = raw.decode()
     except UnicodeDecodeError:
@@ -138,7 +138,8 @@ def check_fields(fields: Fields) -> None:
 
 
 def _content_types(fields: Fields) -> list[bytes] | None:
-    """None: the body is encoded. What a server that speaks CGI does not tell from a hyphen is the same to us."""
+    """Return the content types, or None if the body is encoded. A CGI server doesn't tell an underscore from a hyphen,
+    so neither does this."""
     known = [(name.lower().replace(b"_", b"-"), value.lower()) for name, value in fields]
     if any(name == b"content-encoding" for name, _ in known):
         return None
@@ -146,7 +147,7 @@ def _content_types(fields: Fields) -> list[bytes] | None:
 
 
 def refusal(updates: Sequence[Update], may_push: Callable[[str], bool], rule: str) -> str | None:
-    """Why the whole push is refused, if one of its refs is; None: it is not."""
+    """Say why the whole push is refused, or return None if it isn't. One refused ref refuses all."""
     for update in updates:
         if update.deletes:
             return f"it deletes {update.ref}: refs are not deleted from inside"
@@ -156,7 +157,7 @@ def refusal(updates: Sequence[Update], may_push: Callable[[str], bool], rule: st
 
 
 def is_push(path: str) -> bool:
-    """Of a normal path with its query: in either reading of an escaped slash."""
+    """Tell whether a normal path with its query is a push, in either reading of an escaped slash."""
     return path.partition("?")[0].replace("%2F", "/").endswith("/git-receive-pack")
 
 
@@ -171,8 +172,8 @@ _KINDS = frozenset({b"application/vnd.git-lfs+json", b"application/vnd.git-lfs+j
 
 
 def is_download(fields: Fields, body: bytes) -> bool:
-    """Whether this `objects/batch` request asks for nothing but downloads, to any reader: a server may take the last of
-    two keys, or ignore the case of a key."""
+    """Tell whether this `objects/batch` request asks for nothing but downloads, to any reader: a server may take the
+    last of two keys, or ignore the case of a key."""
     kinds = _content_types(fields) or ()
     if len(kinds) != 1 or kinds[0].replace(b" ", b"") not in _KINDS or len(body) > MOST_BATCH_BYTES:
         return False

@@ -32,8 +32,8 @@ _SEEN = 48
 
 
 def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str, str]]:
-    """The other methods and paths, normal with their query, that a server may read; and what makes it. Refused: that is
-    malformed."""
+    """Yield the other methods and paths, normal with their query, that a server may read, and why. Raise Refused if
+    that is malformed."""
     methods, paths = {method: ""}, {path: ""}
     for name, raw in fields:
         field, value = name.decode("latin-1").lower().replace("_", "-"), raw.decode("latin-1").strip()
@@ -63,12 +63,12 @@ class FormWatch:
     """Look for `_method` in a form, in pieces of any size."""
 
     def __init__(self, *, parts: bool) -> None:
-        """`parts`: the form is multipart."""
+        """Watch a form. `parts`: it is multipart."""
         self._parts, self._seen, self._cut = parts, b"&", b""
 
     @classmethod
     def of(cls, fields: Fields) -> FormWatch | None:
-        """None: the body is no form. Refused: it is one that can't be looked into."""
+        """Return a watch, or None if the body is no form. Raise Refused if the form can't be looked into."""
         known = [(name.lower().replace(b"_", b"-"), value.lower()) for name, value in fields]
         kind = b",".join(value for name, value in known if name == b"content-type")
         parts = b"multipart" in kind
@@ -81,7 +81,7 @@ class FormWatch:
         return cls(parts=parts)
 
     def feed(self, data: bytes) -> None:
-        """Refused: `_method` is there."""
+        """Read on. Raise Refused if `_method` is there."""
         if self._parts:
             text, pattern = data.translate(None, b"\\\"' \t\r\n"), _IN_PART
         else:

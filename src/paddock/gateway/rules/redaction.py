@@ -24,7 +24,8 @@ _LEAST = 8
 
 
 def forms(value: bytes) -> set[bytes]:
-    """As it is; in base64 (wherever it begins in what is encoded), hexadecimal, percent encoding, JSON, HTML."""
+    """Return a value as it is, and in base64 (wherever it begins in what is encoded), hexadecimal, percent encoding,
+    JSON, HTML."""
     found = {value, value.hex().encode(), value.hex().upper().encode(), *_base64(value)}
     for quoted in (quote(value, safe=""), quote(value), quote_plus(value)):
         found |= {quoted.encode(), _lower_escapes(quoted).encode()}
@@ -39,7 +40,7 @@ def forms(value: bytes) -> set[bytes]:
 
 
 def _base64(value: bytes) -> set[bytes]:
-    """Each byte of what is encoded stands in one or two characters: those that others share are left out."""
+    """Return a value in base64 at each of three offsets, without the characters that it shares with its neighbours."""
     found: set[bytes] = {base64.b64encode(value), base64.urlsafe_b64encode(value)}
     for before in range(3):
         first, end = math.ceil(before * 8 / 6), (before + len(value)) * 8 // 6
@@ -114,7 +115,7 @@ class ResponseRedaction:
     """
 
     def __init__(self, redaction: Redaction, fields: Fields) -> None:
-        """`redaction` keeps lengths."""
+        """Prepare one answer. `redaction` keeps lengths."""
         self._gzip: Gzip | None = None
         self._stream = redaction.stream()
         self.fields: Fields = []
@@ -139,7 +140,7 @@ class ResponseRedaction:
 
 
 async def redacted(redaction: Redaction, page: bytes) -> bytes:
-    """In pieces, between which others have their turn."""
+    """Redact a page in pieces, between which other tasks run."""
     stream, parts = redaction.stream(), list[bytes]()
     for start in range(0, len(page), _PIECE_BYTES):
         parts.append(stream.feed(page[start : start + _PIECE_BYTES]))

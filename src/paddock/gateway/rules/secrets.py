@@ -27,7 +27,7 @@ _SHAPE = re.compile(r"[A-Za-z0-9._~*-]{24,256}")
 
 
 def mint(shape: str | None = None) -> str:
-    """What stands for a secret in a sandbox, and is dead elsewhere: each `*` of the shape is a random letter or
+    """Make a placeholder, which is worth nothing outside the sandbox: each `*` of the shape is a random letter or
     digit."""
     shape = DEFAULT_SHAPE if shape is None else shape
     check_shape(shape)
@@ -68,7 +68,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_bytes(secrets: Sequence[Bound] | Bound) -> bytes:
-    """As they go to the gateway, through its socket and nowhere else."""
+    """Encode secrets for the gateway's socket, the only way that they take."""
     return msgspec.msgpack.encode(secrets)
 
 
@@ -90,7 +90,7 @@ class SecretBook:
         self._names = {one.placeholder.encode(): one.name for one in self._bound.values()}
         self.needles = Needles(tuple(self._names))
         self._past: list[tuple[bytes, bytes]] = []
-        self._redactions: dict[bool, Redaction] = {}
+        self._redaction: Redaction | None = None
 
     def __bool__(self) -> bool:
         return bool(self._bound)
@@ -99,7 +99,7 @@ class SecretBook:
         return self._names[placeholder]
 
     def placeholders(self) -> tuple[tuple[bytes, str], ...]:
-        """Each with the name of its secret."""
+        """Return each placeholder with the name of its secret."""
         return tuple(self._names.items())
 
     def find(self, data: bytes) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class SecretBook:
         return bound.value.data
 
     def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:
-        """Those that say something about such a request. (Its path, the policy has authorized.)"""
+        """Return the bindings that fit such a request. The policy has authorized its path."""
         bound = self._bound.get(name)
         return tuple(
             one
@@ -132,8 +132,8 @@ class SecretBook:
         return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
 
     def put(self, bound: Bound) -> None:
-        """A secret that is new; or, from the next request on, other bindings or another value of one, or that it is
-        revoked. The value before is still taken out of what comes back."""
+        """Put a secret: a new one, or from the next request on another value, other bindings or a revocation. The value
+        before is still taken out of what comes back."""
         before = self._bound.get(bound.name)
         if before is None:
             self._names[bound.placeholder.encode()] = bound.name
@@ -143,17 +143,16 @@ class SecretBook:
             if before.value is not None and before.value != bound.value:
                 self._past = [*self._past[1 - _MOST_PAST :], (before.value.data, before.placeholder.encode())]
         self._bound[bound.name] = bound
-        self._redactions = {}
+        self._redaction = None
 
-    def redaction(self, *, keep_length: bool) -> Redaction:
-        """Of all values that there are and lately were."""
-        from .redaction import Redaction
+    def redaction(self) -> Redaction:
+        """Return what takes out all values that there are and lately were; it keeps lengths."""
+        if self._redaction is None:
+            from .redaction import Redaction
 
-        found = self._redactions.get(keep_length)
-        if found is None:
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
-            found = self._redactions[keep_length] = Redaction({**dict(self._past), **now}, keep_length=keep_length)
-        return found
+            self._redaction = Redaction({**dict(self._past), **now}, keep_length=True)
+        return self._redaction
 
 
 def _is_host(pattern: str, host: str) -> bool:

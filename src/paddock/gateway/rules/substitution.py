@@ -46,8 +46,19 @@ class Substitution:
     request may be sent.
     """
 
-    def __init__(self, book: SecretBook, target: Target, *, scheme: str, method: str, allowed: tuple[str, ...]) -> None:
-        self._book, self._method = book, method
+    def __init__(
+        self,
+        book: SecretBook,
+        target: Target,
+        *,
+        scheme: str,
+        method: str,
+        allowed: tuple[str, ...],
+        value: Callable[[str], bytes] | None = None,
+    ) -> None:
+        """Prepare one request. `value` gives what is put in the place of a secret's placeholder; left out, the secret's
+        value."""
+        self._book, self._method, self._value = book, method, value or book.value
         self._is_whole = book.is_bound_to(target)
         self._why = f"it may not be sent to {target.host}:{target.port} in this request"
         self._bindings: dict[str, tuple[Binding, ...]] = {}
@@ -85,7 +96,7 @@ class Substitution:
         return path + mark + "&".join(pairs)
 
     def fields(self, fields: Fields) -> Fields:
-        """Of the head. What a value may not come back in unseen, is not asked for."""
+        """Swap the fields of the head. Requests for encodings that hide a value are left out."""
         if not self._book:
             return fields
         swapped = [self._field(name, value) for name, value in fields]
@@ -94,14 +105,14 @@ class Substitution:
         return [(n, _readable(v) if n.lower() == b"accept-encoding" else v) for n, v in swapped]
 
     def trailers(self, fields: Fields) -> Fields:
-        """Nothing is put in there."""
+        """Check trailers: no value is put there."""
         for field in fields:
             for name in self._book.find(b": ".join(field)):
                 raise Misdirected(name, "a trailer", "values are not put there")
         return fields
 
     def body(self, fields: Fields) -> Body | None:
-        """For the body of a request with these fields; None: it passes as it is."""
+        """Return a filter for the body of a request with these fields, or None if it passes as it is."""
         if not self._book:
             return None
         kinds = {n.lower(): v.decode("latin-1").strip().lower() for n, v in fields}
@@ -118,13 +129,13 @@ class Substitution:
         return None
 
     def message(self, begin: bytes) -> Replacer:
-        """For a message of a WebSocket that begins so; secrets that are bound to bodies."""
+        """Return a filter for a WebSocket's message with this beginning. It takes secrets that are bound to bodies."""
         kind = "application/json" if begin.lstrip()[:1] in (b"{", b"[", b'"') else "text/plain"
         put = self._put("a message", lambda b: b.body, _encoder(kind, message=True))
         return Replacer(self._book.needles, put)
 
     def control(self, data: bytes) -> bytes:
-        """What a frame of a WebSocket carries that is of no message: nothing is put in there."""
+        """Check a control frame of a WebSocket: no value is put there."""
         for name in self._book.find(data):
             raise Misdirected(name, "a control frame", "values are not put there")
         return data
@@ -166,7 +177,7 @@ class Substitution:
                 raise Misdirected(name, place, self._why)
             if not any(fits(binding) for binding in self._bindings[name]):
                 raise Misdirected(name, place, "no binding of it names this place")
-            encoded = encode(self._book.value(name))
+            encoded = encode(self._value(name))
             if encoded is None:
                 raise Unavailable(f"secret {name} cannot be written into {place}")
             return encoded
@@ -200,24 +211,25 @@ class Body:
     def _broken(self, error: Undecodable, data: bytes) -> bytes:
         if self.rewrites:
             raise Misdirected("(any)", "the body", f"its gzip cannot be read: {error}") from None
-        self._gzip = None  # nobody else can read it either, and nothing would be put in
+        self._gzip = None  # no server can read it either, and nothing would be put in
         return data
 
 
 def _readable(value: bytes) -> bytes:
-    """Of the codings that a client would take, those that can be looked into."""
+    """Keep those codings of a client that can be looked into."""
     offered = [one.strip() for one in value.lower().split(b",")]
     kept = [one for one in offered if one.split(b";")[0].strip() in (b"gzip", b"x-gzip", b"identity")]
     return b", ".join(kept) or b"identity"
 
 
 def _line(value: bytes) -> bytes | None:
-    """A value that would end its header's line would write the next one."""
+    """Return a value for a header, or None if it would end the header's line and begin the next one."""
     return None if any(byte < 0x20 or byte == 0x7F for byte in value) else value
 
 
 def _encoder(kind: str, *, message: bool = False) -> Callable[[bytes], bytes | None]:
-    """How a value is written into a body of this type; into one that is neither JSON nor a form, it is not."""
+    """Return what writes a value into a body of this type. Into one that is neither JSON nor a form, no value is
+    written."""
     main = kind.partition(";")[0].strip()
     if main.endswith(("/json", "+json", "/x-ndjson", "/jsonl")):
         return _json

@@ -8,7 +8,7 @@ from ._commands import Commands as Commands
 from ._commands import DoorVerdict as DoorVerdict
 from ._commands import command_faults as command_faults
 from ._commands import strictest as strictest
-from ._explain import explain_command as explain_command
-from ._explain import explain_file as explain_file
 from ._files import Files as Files
+from ._files import explain_command as explain_command
+from ._files import explain_file as explain_file
 from ._files import file_faults as file_faults

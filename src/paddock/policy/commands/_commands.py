@@ -42,13 +42,13 @@ class Commands:
         self._rules = rules
 
     def judge(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> DoorVerdict:
-        """Of what is to be executed, with variables that are set for it."""
+        """Judge a command that is to be executed, with variables that are set for it."""
         found = self._line(read_argv(argv))
         turning = sorted(name for name in env or () if name in _TURNING or name.startswith("LD_"))
         return strictest(found, self._unclear(f"{turning[0]} is set for it")) if turning else found
 
     def judge_line(self, text: str) -> DoorVerdict:
-        """Of a shell line."""
+        """Judge a shell line."""
         return self._line(read_line(text))
 
     def _line(self, line: Line) -> DoorVerdict:
@@ -81,7 +81,8 @@ class Commands:
 
 
 def matches(rule: CommandRule, command: Command, *, exact: bool) -> _Match:
-    """`exact`: a program by its path is not meant by its name alone, which may be that of another one."""
+    """Tell whether a rule is about a command. `exact`: the name alone doesn't mean a program given by its path, which
+    may be another."""
     for place, wanted in enumerate(rule.prefix):
         if place >= len(command.words):
             return "perhaps" if command.open else "no"

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from posixpath import join, normpath
 
-from paddock.model.policy import FileRules
+from paddock.model import PolicyDocument
+from paddock.model.policy import CommandRules, FileRules
 
-from ._commands import DoorVerdict
+from ._commands import Commands, DoorVerdict
 
 MOST_PATHS = 256
 _OWN = DoorVerdict(verdict="allow", rule="files", reason="no rule is about it")
@@ -23,11 +24,11 @@ class Files:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The absolute paths of those that are no patterns: what can be mounted."""
+        """Return the absolute paths that have no pattern: those can be mounted."""
         return tuple(self.absolute(path) for path in self._rules.protect if "*" not in path)
 
     def can_mount(self, verdict: DoorVerdict) -> bool:
-        """Whether what a verdict is about has a name of its own."""
+        """Tell whether what a verdict is about has a name of its own."""
         return verdict.rule in (
             f"files.protect[{index}]" for index, path in enumerate(self._rules.protect) if "*" not in path
         )
@@ -73,7 +74,7 @@ _Pattern = tuple[re.Pattern[str], ...]
 
 
 def _pattern(path: str) -> _Pattern:
-    """One for each part; `**` is no more than `*`."""
+    """Compile one pattern for each part; `**` is no more than `*`."""
     return tuple(re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL) for part in _parts(path))
 
 
@@ -98,3 +99,28 @@ def file_faults(rules: FileRules) -> Iterator[tuple[int, str]]:
             yield index, "a path with `..` in it: write where it leads"
         elif not _parts(path) or path in ("~", "~/", ".", "./"):
             yield index, "everything: a sandbox in which nothing can be changed is of no use"
+
+
+_WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come with paddock
+
+
+def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, dict[str, str]]:
+    """Explain the verdict on a shell line, and by whom it is kept up."""
+    return Commands(document.commands or CommandRules()).judge_line(line), {
+        "enforced": "on what is asked for from outside (exec, run, sh, the SDK)",
+        "advisory": "on what a command starts in turn: that is not judged",
+    }
+
+
+def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[DoorVerdict, dict[str, str]]:
+    """Explain the verdict on a path."""
+    files = Files(document.files or FileRules(), workdir=_WORKDIR, home=_HOME)
+    verdict = files.remove(path) if delete else files.write(path)
+    said = {"enforced": "on what is asked for from outside (write, cp, rm, the SDK)"}
+    if verdict.verdict == "approve":
+        said["advisory"] = "on what programs inside delete: nobody asks them"
+    elif verdict.verdict == "deny" and not files.can_mount(verdict):
+        said["advisory"] = "on programs inside: a pattern can't be mounted read-only"
+    elif verdict.verdict == "deny":
+        said["inside"] = "enforced, by a read-only mount, if it is there when the sandbox is made"
+    return verdict, said

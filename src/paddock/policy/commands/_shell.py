@@ -1,4 +1,4 @@
-"""A shell line as the commands that it starts, as far as that can be told from its text alone.
+"""A shell line as the commands that it starts, as far as its text alone says.
 
 Conservative: what is not understood for certain is said to be unclear. A parser that understood more would decide no
 more, for whatever it understands can be written in a way that starts something else.
@@ -59,7 +59,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_argv(argv: Sequence[str]) -> Line:
-    """What an execution of these words starts: of `sh -c LINE` what the line does, all else itself."""
+    """Read what an execution of these words starts: of `sh -c LINE` what the line does, else the command itself."""
     if not argv:
         return Line(commands=())
     itself = Command(words=tuple(argv))
@@ -72,7 +72,7 @@ def read_argv(argv: Sequence[str]) -> Line:
 
 
 def _line_of(argv: Sequence[str]) -> tuple[str | None, str | None]:
-    """Of a shell's words the line that it runs; None: none, and why that can't be told, if so."""
+    """Return the line that a shell's words run, or None, and why that can't be told."""
     rest, has_line = list(argv[1:]), False
     while rest and re.fullmatch(r"-[a-zA-Z]+", rest[0]):
         option = rest.pop(0)
@@ -109,7 +109,7 @@ def read_line(text: str) -> Line:
 
 
 def _inner(command: Command) -> Line:
-    """A command of a line; of a shell in it, what that starts."""
+    """Read a command of a line, and of a shell in it what that starts."""
     if command.words and basename(command.words[0]) in SHELLS:
         if command.open:
             return Line(commands=(command,), unclear=f"a {command.words[0]} with words that only the shell knows")
@@ -193,7 +193,7 @@ class _Reader:
         self._word()
 
     def _word(self) -> str | None:
-        """None: what it is, only the shell knows. _Unclear: it starts something."""
+        """Read a word. Return None if only the shell knows it. Raise _Unclear if it starts something."""
         text, made, known = self._text, "", True
         while self._at < len(text):
             character = text[self._at]
@@ -219,7 +219,7 @@ class _Reader:
         return made if known else None
 
     def _closed(self, character: str) -> bool:
-        """Whether a character that may mean something means nothing here: `[` as a word, a `~` in the middle."""
+        """Tell whether a character that may mean something means nothing here: `[` as a word, a `~` in the middle."""
         before = self._text[self._at - 2] if self._at > 1 else " "
         after = self._text[self._at] if self._at < len(self._text) else " "
         alone = before in " \t\n;&|" and after in " \t\n;&|"

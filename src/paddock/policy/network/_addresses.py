@@ -68,7 +68,7 @@ SPECIAL = (
 
 
 def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
-    """Where one block ends and the next begins, and which it is there."""
+    """Return where each block begins or ends, and which block is there."""
     blocks = [block for block in SPECIAL if block.version == version]
     breaks = sorted({edge for block in blocks for edge in (block.first, block.last + 1)})
     there = (next((block for block in blocks if block.first <= edge <= block.last), None) for edge in breaks)
@@ -81,7 +81,7 @@ _LOW32 = (1 << 32) - 1
 
 
 def number(text: str) -> Number | None:
-    """Of an address as `ipaddress` writes it; of nothing that only resolvers take for one."""
+    """Parse an address as `ipaddress` writes it, and no other spelling that resolvers take."""
     try:
         if ":" in text:
             return 6, int.from_bytes(socket.inet_pton(socket.AF_INET6, text))
@@ -131,5 +131,5 @@ def network(text: str) -> Network:
 
 
 def written(address: Number) -> str:
-    """As `ipaddress` writes it."""
+    """Write an address as `ipaddress` does."""
     return str(ipaddress.IPv4Address(address[1]) if address[0] == 4 else ipaddress.IPv6Address(address[1]))

@@ -36,7 +36,7 @@ def _joined(groups: Iterable[Group]) -> Group:
 
 
 def buckets_of(rules: Rules, revision: str) -> dict[str, Bucket]:
-    """By host, and by `*.suffix`. Problem: two rules for the same want different things."""
+    """Group rules by host and by `*.suffix`. Raise Problem if two rules for the same want different things."""
     lists: dict[str, tuple[list[Rule], ...]] = {}
     for kind, group in enumerate((rules.allow, rules.deny, rules.mock, rules.approve)):
         for rule in group:
@@ -73,7 +73,7 @@ def _bucket(own: Group, wider: list[Group], revision: str) -> Bucket:
 
 
 def _check_agreement(own: Group, wider: Group) -> None:
-    """Of each pair, one is for exactly this pattern; the others met before."""
+    """Check pairs of rules of which one is for exactly this pattern. Other pairs were checked before."""
     if len({rule.manner for rule in (*own.allow, *wider.allow)}) > 1:
         for one, other in _pairs(own.allow, wider.allow):
             if one.manner != other.manner and ports_meet(one, other) and _requests_meet(one, other):
@@ -90,7 +90,7 @@ def _check_agreement(own: Group, wider: Group) -> None:
 
 
 def _check_splice(rules: list[Rule], asked: set[Rule]) -> None:
-    """What is passed on unseen cannot be judged by what is in it."""
+    """Check that no rule looks into connections that are passed on unseen."""
     spliced = [rule for rule in rules if rule.tier is Tier.SPLICE]
     for one, other in product(spliced, [*rules, *asked] if spliced else ()):
         if (other.looks or other.tier is Tier.INSPECT or other in asked) and ports_meet(one, other):

@@ -166,14 +166,15 @@ def _mock(rule: Mock, path: Path) -> Mock:
     check_answer(rule, path)
     if len(rule.body) > _MOST_BODY:
         raise Problem((*path, "body"), f"more than {_MOST_BODY >> 20} MiB")
-    return _part(msgspec.structs.replace(rule, source=canonical_source(rule, (*path, "with"))), path)
+    source = canonical_source(rule, (*path, "with"))
+    return _part(msgspec.structs.replace(rule, source=source, secret=_secret_names(rule, path)), path)
 
 
 P = TypeVar("P", Allow, Deny, Mock, Approve, Binding)
 
 
 def _part(rule: P, path: Path, *, wide: bool = False) -> P:
-    """What rules about hosts have in common. `wide`: the wildcard may be a whole public suffix."""
+    """Normalise what rules about hosts have in common. `wide`: the wildcard may be a whole public suffix."""
     changes: dict[str, object] = {"host": host(rule.host or "", (*path, "host"), wide=wide)}
     if not isinstance(rule, Binding):
         changes["ports"] = _ports(rule.ports, path)
@@ -292,7 +293,7 @@ def _refs(rule: Allow, path: Path) -> tuple[str, ...] | None:
     return rule.push or None
 
 
-def _secret_names(rule: Allow, path: Path) -> tuple[str, ...] | None:
+def _secret_names(rule: Allow | Mock, path: Path) -> tuple[str, ...] | None:
     if rule.secret is None:
         return None
     names = (rule.secret,) if isinstance(rule.secret, str) else rule.secret
@@ -337,17 +338,21 @@ def _binding(binding: Binding, path: Path) -> Binding:
 def check_secret_names(document: PolicyDocument) -> None:
     """Every name that a rule has is there, and every secret is named by a rule."""
     known, used = list(document.secrets), set[str]()
-    for index, rule in enumerate(document.egress.allow):
-        for name in rule.secret or ():
-            path: Path = ("egress", "allow", index, "secret")
-            if name not in document.secrets:
-                near = nearest(name, known)
-                hint = f"{near} is" if near else f"describe it below `secrets`: {name}"
-                raise Problem(path, f"there is no secret {name!r}", hint)
-            used.add(name)
+    for kind in ("allow", "mock"):
+        rules: tuple[Allow | Mock, ...] = getattr(document.egress, kind)
+        for index, rule in enumerate(rules):
+            for name in rule.secret or ():
+                path: Path = ("egress", kind, index, "secret")
+                if name not in document.secrets:
+                    near = nearest(name, known)
+                    hint = f"{near} is" if near else f"describe it below `secrets`: {name}"
+                    raise Problem(path, f"there is no secret {name!r}", hint)
+                used.add(name)
     for name in known:
         if name not in used:
-            raise Problem(("secrets", name, "#"), "no rule lets it out", f"add `secret: {name}` to an `allow` rule")
+            raise Problem(
+                ("secrets", name, "#"), "no rule lets it out", f"add `secret: {name}` to an `allow` or `mock` rule"
+            )
 
 
 def _nothing(path: Path) -> tuple[()]:

@@ -7,8 +7,9 @@ within which neither policy makes a difference; so a comparison cell by cell lea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import groupby, pairwise
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import msgspec
 
@@ -26,29 +27,27 @@ _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'
 _MOST_STATES = 50_000
 
 
-class Unit(msgspec.Struct, frozen=True):
-    """One step of a path: as it is written, and as it is decoded."""
-
-    written: str
-    decoded: str
+_Unit = tuple[str, str]
+"""One step of a path: as it is written, and as it is decoded."""
 
 
-class _State(msgspec.Struct, frozen=True):
-    """Where every pattern stands in both readings; `part` is what the part of the path is that was begun, so that only
-    normal paths are walked: nothing yet, `.`, `..`, or more."""
+class _State(NamedTuple):
+    """Where every glob stands. `part` and `slash` keep the walk to normal paths: `part` is what was begun of a part of
+    the path (nothing yet, `.`, `..`, or more), `slash` whether the last character is one."""
 
-    written: tuple[int, ...]
-    decoded: tuple[int, ...]
-    part: str
-    slash: bool
+    globs: tuple[int, ...]
+    part: str = ""
+    slash: bool = False
 
 
 def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
-    """Shortest first. InvalidArgumentError: the patterns are too many to compare."""
-    globs = [one.written for one in patterns], [one.decoded for one in patterns]
-    units = tuple(_units(patterns))
-    first = _State(*(tuple(one.start for one in group) for group in globs), part="", slash=False)
-    first = _step(first, Unit("/", "/"), globs)
+    """Return a shortest path for each set of patterns that some path matches, in either reading.
+
+    Raise InvalidArgumentError if the patterns are too many to compare.
+    """
+    written, decoded = [one.written for one in patterns], [one.decoded for one in patterns]
+    units = tuple(_units([*written, *decoded]))
+    first = _step(_State(tuple(one.start for one in (*written, *decoded))), ("/", "/"), written, decoded)
     assert first is not None
     found: dict[tuple[bool, ...], str] = {}
     seen, row = {first}, [(first, "/")]
@@ -56,12 +55,13 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
         following: list[tuple[_State, str]] = []
         for state, text in row:
             if state.part not in (".", ".."):
-                found.setdefault(_answer(state, globs), text)
+                accepted = (one.accepts(at) for one, at in zip((*written, *decoded), state.globs, strict=True))
+                found.setdefault(tuple(accepted), text)
             for unit in units:
-                next = None if is_overlong(text[-3:] + unit.written) else _step(state, unit, globs)
+                next = None if is_overlong(text[-3:] + unit[0]) else _step(state, unit, written, decoded)
                 if next is not None and next not in seen:
                     seen.add(next)
-                    following.append((next, text + unit.written))
+                    following.append((next, text + unit[0]))
         if len(seen) > _MOST_STATES:
             raise InvalidArgumentError(
                 "the paths of these policies are too many to compare", hint="compare a part of them"
@@ -70,38 +70,33 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return tuple(text for text in found.values() if normal_path(text) == text)
 
 
-def _units(patterns: Sequence[Pattern]) -> Iterator[Unit]:
+def _units(globs: Sequence[Glob]) -> Iterator[_Unit]:
     """Yield the characters that patterns name, escaped where they would not be plain, and two that none does."""
-    tokens = [*(one.written.tokens for one in patterns), *(one.decoded.tokens for one in patterns)]
-    named = {token for group in tokens for token in group if isinstance(token, str)}
+    named = {token for one in globs for token in one.tokens if isinstance(token, str)}
     for character in sorted(named | {"/"}):
         if character in _PLAIN:
-            yield Unit(character, character)
+            yield character, character
         if not (character.isascii() and (character.isalnum() or character in "-._~")):
-            yield Unit(f"%{ord(character):02X}", character)
-    yield next(Unit(other, other) for other in _PLAIN if other not in named)
-    yield next(Unit(f"%{code:02X}", chr(code)) for code in range(0x80, 0x100) if chr(code) not in named)
+            yield f"%{ord(character):02X}", character
+    yield next((other, other) for other in _PLAIN if other not in named)
+    yield next((f"%{code:02X}", chr(code)) for code in range(0x80, 0x100) if chr(code) not in named)
 
 
-def _step(state: _State, unit: Unit, globs: tuple[list[Glob], list[Glob]]) -> _State | None:
-    """None: such a path has no normal form."""
-    separates = unit.decoded == "/"
-    if separates and (state.part in (".", "..") or (unit.written == "/" and state.slash)):
+def _step(state: _State, unit: _Unit, written: Sequence[Glob], decoded: Sequence[Glob]) -> _State | None:
+    """Take one step, or return None if such a path has no normal form."""
+    text, meant = unit
+    if meant == "/" and (state.part in (".", "..") or (text == "/" and state.slash)):
         return None
-    if unit.written in ("%25", "%5C"):  # of an escape, or a backslash
+    if text in ("%25", "%5C"):  # of an escape, or a backslash
         return None
-    written = state.written
-    for character in unit.written:
-        written = tuple(one.step(states, character) for one, states in zip(globs[0], written, strict=True))
-    decoded = tuple(one.step(states, unit.decoded) for one, states in zip(globs[1], state.decoded, strict=True))
-    part = "" if separates else state.part + unit.decoded
-    return _State(written, decoded, part if part in ("", ".", "..") else "more", unit.written == "/")
-
-
-def _answer(state: _State, globs: tuple[list[Glob], list[Glob]]) -> tuple[bool, ...]:
-    written = (one.accepts(states) for one, states in zip(globs[0], state.written, strict=True))
-    decoded = (one.accepts(states) for one, states in zip(globs[1], state.decoded, strict=True))
-    return (*written, *decoded)
+    globs = [
+        reduce(one.step, characters, at)
+        for one, at, characters in zip(
+            (*written, *decoded), state.globs, (*[text] * len(written), *[meant] * len(decoded)), strict=True
+        )
+    ]
+    part = "" if meant == "/" else state.part + meant
+    return _State(tuple(globs), part if part in ("", ".", "..") else "more", text == "/")
 
 
 _PORTS_END = 65_536
@@ -179,7 +174,7 @@ def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _written(rules: msgspec.Struct | None) -> list[str]:
-    """Each rule and each other value as one text, by its key."""
+    """Write each rule and each other value as one text, by its key."""
     lines: list[str] = []
     given = {} if rules is None else cast("dict[str, object]", msgspec.to_builtins(rules))
     for key, value in given.items():
@@ -315,7 +310,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _addresses(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """Those that are dialled as such, and those that allowed names may lead to."""
+    """Compare addresses: those that are connected to as such, and those that allowed names may lead to."""
     rules = [
         rule for one in (before, after) for rule in (*one.rules.allow, *one.rules.deny) if rule.network is not None
     ]
@@ -345,7 +340,7 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
 
 
 def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
-    """Spans of addresses that no rule and no kind of address tells apart."""
+    """Yield spans of addresses that no rule and no kind of address tells apart."""
     for version in (4, 6):
         networks = [rule.network for rule in rules if rule.network is not None and rule.network.version == version]
         if not networks:

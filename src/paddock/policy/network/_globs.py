@@ -37,7 +37,7 @@ class Glob(msgspec.Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """A set of states: bit `n` says that what was read matches the first `n` tokens."""
+        """Return a set of states: bit `n` says that what was read matches the first `n` tokens."""
         return self._beyond_stars(1)
 
     def step(self, states: int, character: str) -> int:
@@ -77,7 +77,7 @@ def tokens_of(text: str) -> tuple[Token, ...]:
 
 
 def overlap(one: Glob, other: Glob) -> bool:
-    """Whether there is a text that both match."""
+    """Tell whether there is a text that both match."""
     reached = {(0, 0)}
     waiting = [(0, 0)]
     while waiting:

@@ -93,7 +93,7 @@ def _document(value: object) -> PolicyDocument:
 
 
 def _spelled_out(value: object) -> object:
-    """`from: env` and `from: stored` mean what has the secret's own name there."""
+    """Expand `from: env` and `from: stored`, which mean what has the secret's own name there."""
     given = _mapping(value)
     secrets = _mapping(given.get("secrets"))
     if not secrets:
@@ -129,7 +129,7 @@ def _problem(text: str, value: object) -> Problem:
 
 
 def _path(text: str, value: object) -> Path:
-    """msgspec does not say which key of `secrets` it was: the first that is not right."""
+    """Find the path of an error. msgspec doesn't say which key of `secrets` it was: the first that is wrong."""
     path: list[str | int] = []
     for match in _STEP.finditer(text):
         if match[1] is not None:

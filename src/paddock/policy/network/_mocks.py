@@ -39,7 +39,7 @@ class _Cassette(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def with_files(document: PolicyDocument, directory: File) -> PolicyDocument:
-    """With what is in the files that its mocks name, below `directory` or wherever they say. Problem."""
+    """Add what is in the files that mocks name, below `directory` or at an absolute path. Raise Problem."""
     rules = document.egress
     if not any(isinstance(rule.source, str) for rule in rules.mock):
         return document
@@ -59,7 +59,7 @@ def check_together(mocks: tuple[Mock, ...], path: Path) -> None:
 
 
 def canonical_source(rule: Mock, path: Path) -> MockSource | None:
-    """Problem. What is a path still is refused: whoever compiles opens no file for others."""
+    """Normalise what answers. Raise Problem, also for a path: compiling opens no file for a caller."""
     source = rule.source
     if source is None:
         return None
@@ -80,7 +80,7 @@ def canonical_source(rule: Mock, path: Path) -> MockSource | None:
 
 
 def write_cassette(exchanges: tuple[Recorded, ...], *, as_json: bool) -> str:
-    """As `load` reads it."""
+    """Write a cassette as `load` reads it."""
     if as_json:
         return msgspec.json.format(msgspec.json.encode(_Cassette(exchanges)), indent=2).decode() + "\n"
     import yaml
@@ -104,7 +104,7 @@ def _read(name: str, directory: File, path: Path) -> MockSource:
 
 def _text(file: File, most: int, path: Path) -> str:
     try:
-        # What is a pipe or a terminal would keep whoever opens it waiting.
+        # Opening a pipe or a terminal would wait.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise Problem(path, f"{os.fspath(file)!r} is no file")

@@ -24,10 +24,10 @@ class NotAName(ValueError):
 
 
 def canonical_name(text: str) -> str:
-    """Of whatever a person or a program writes. NotAName.
+    """Return the one form of a name that a person or a program wrote. Raise NotAName.
 
-    IDNA 2008 with the mapping of UTS 46. What resolvers take for an address (`127.1`, `0x7f.1`, `2130706433`,
-    `①②⑦.0.0.1`) is not a name, whatever it is to `ipaddress`.
+    The form is IDNA 2008 with the mapping of UTS 46. What resolvers take for an address (`127.1`, `0x7f.1`,
+    `2130706433`, `①②⑦.0.0.1`) is no name, whatever it is to `ipaddress`.
     """
     name = text[:-1] if text.endswith((".", "。")) else text
     if not name.isascii():
@@ -51,7 +51,7 @@ def canonical_name(text: str) -> str:
 
 
 def check_wildcard(suffix: str) -> None:
-    """Of `*.suffix`, which is canonical. NotAName where everybody can have a name below it."""
+    """Check a canonical `*.suffix`. Raise NotAName if anyone can have a name below it."""
     if _suffixes().is_public(suffix):
         raise NotAName(f"lets everybody in: anyone can have a name below {suffix!r}")
 
@@ -85,7 +85,7 @@ def _check_a_label(label: str) -> None:
 
 
 def _check_scripts(label: str) -> None:
-    """Letters of two alphabets in one label are there to be mistaken for one."""
+    """Refuse letters of two alphabets in one label: they are there to be mistaken for each other."""
     scripts = {unicodedata.name(letter, "?").split(" ")[0] for letter in label if letter.isalpha()}
     foreign = scripts - {"LATIN", "FULLWIDTH"}
     if len(scripts - {"FULLWIDTH"}) > 1 and not any(foreign <= group for group in _TOGETHER):

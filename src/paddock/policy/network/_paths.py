@@ -53,7 +53,8 @@ def _decoded_if_plain(match: re.Match[str]) -> str:
 
 
 def _is_ambiguous(path: str) -> bool:
-    """Escaped controls and backslashes, escapes of escapes, overlong UTF-8, dot segments that only some servers see."""
+    """Find escaped controls and backslashes, escapes of escapes, overlong UTF-8, and dot segments that only some
+    servers see."""
     if "%" in path:
         if _STRANGE.search(path) or is_overlong(path):
             return True
@@ -80,7 +81,7 @@ def _without_dots(path: str) -> str:
 
 
 def decoded(path: str) -> str:
-    """The other reading: every escape is the byte that it stands for, as a character of the same number."""
+    """Return the other reading: every escape is the byte that it stands for, as a character of the same number."""
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), path) if "%" in path else path
 
 
@@ -92,7 +93,7 @@ class Pattern(msgspec.Struct, frozen=True):
     decoded: Glob
 
     def allows(self, path: str, other: str) -> bool:
-        """`path` as it is written, without its query, and `other`, its decoded reading."""
+        """Allow `path`, as it is written and without its query, if `other`, its decoded reading, is allowed too."""
         return self.written.matches(path) and (path is other or self.decoded.matches(other))
 
     def denies(self, path: str, other: str) -> bool:

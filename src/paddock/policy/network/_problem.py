@@ -17,7 +17,7 @@ class Problem(Exception):
         self.path, self.message, self.hint, self.other = path, message, hint, other
 
     def error(self, places: Places | None) -> PolicyInvalidError:
-        """With the places of a text, or with the paths of a document that has none."""
+        """Make an error with the places of a text, or with the paths of a document that has none."""
         message = self.message
         if self.other is not None:
             message = message.replace("{other}", _where(self.other, places))
@@ -35,14 +35,14 @@ class Problem(Exception):
 
 
 def place_of(path: Path, places: Places) -> Place:
-    """Its own, or that of what it is missing from."""
+    """Return the place of a path, or of the part that it is missing from."""
     while path not in places and path:
         path = path[:-1]
     return places.get(path, Place(1, 1))
 
 
 def dotted(path: Path) -> str:
-    """`egress.allow[3].host`."""
+    """Write a path, such as `egress.allow[3].host`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

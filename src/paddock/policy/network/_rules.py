@@ -53,12 +53,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def looks(self) -> bool:
-        """Whether requests have to be looked at for it."""
+        """Tell whether requests have to be looked at for it."""
         return bool(self.methods is not None or self.paths is not None or self.secrets or self.registry or self.git)
 
     @property
     def manner(self) -> tuple[object, ...]:
-        """What two rules for one request have to agree on."""
+        """Return what two rules for one request have to agree on."""
         protocol = (self.registry, self.git, self.item) if self.registry or self.git else ()
         return (self.secrets, protocol)
 
@@ -82,7 +82,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -> bool:
-    """Whether it is a request of git's smart protocol or of LFS that the rule is for."""
+    """Tell whether it is a request of git's smart protocol or of LFS that the rule is for."""
     if _LFS in path:
         push = is_git_push(method, path, query, push)
         return rule.fetch or rule.push if push is None else rule.push if push else rule.fetch
@@ -97,7 +97,7 @@ def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -
 
 def is_git_push(method: str, path: str, query: str, push: bool | None) -> bool | None:
     """Tell whether a request to a git repository changes it. None: only the body of an LFS batch tells, which is not
-    read yet. `push` is what the body has told."""
+    read yet. `push` is what the body says."""
     if _LFS not in path:
         return path.endswith("/git-receive-pack")
     if method in READING:
@@ -136,7 +136,7 @@ def rules_of(document: PolicyDocument) -> Rules:
     return Rules(
         allow=tuple(_allow(one, index, publish="publish" in deeds) for index, one in enumerate(egress.allow)),
         deny=tuple(_deny(one, index) for index, one in enumerate(egress.deny)),
-        mock=tuple(_of_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
+        mock=tuple(_secret_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
         approve=tuple(asked),
         deeds=deeds,
         bindings=tuple(_bindings(document)),
@@ -149,7 +149,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
     if rule.cidr is not None:
         return new(network=parse_network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
     if rule.registry is not None:
-        # What is written to one is published: nobody's business but a person's.
+        # What is written to one is published, which only a person may allow.
         methods = None if publish else READING
         ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
         hosts = rule.hosts or REGISTRIES[rule.registry]
@@ -163,7 +163,11 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         )
     if rule.git is not None:
         return _git(rule.git, new, fetch=rule.fetch is not False, refs=rule.push or ())
-    return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
+    return msgspec.structs.replace(_secret_host(rule, path, index), tier=rule.tier)
+
+
+def _secret_host(rule: Allow | Mock, path: Path, index: int) -> Rule:
+    return msgspec.structs.replace(_of_host(rule, path, index), secrets=tuple(rule.secret or ()))
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:
@@ -266,7 +270,7 @@ class Networks:
         return None
 
     def find_within(self, address: Number, port: int, block: Block) -> Rule | None:
-        """A rule that is about a part of the block, or all of it, and nothing beside."""
+        """Find a rule whose network lies within the block."""
         for rule in self.around(address):
             first, last = self._within[rule.name]
             if first >= block.first and last <= block.last and rule.has_port(port):

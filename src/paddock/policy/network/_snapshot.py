@@ -35,7 +35,7 @@ class Snapshot:
     )
 
     def __init__(self, document: PolicyDocument) -> None:
-        """`document` is canonical. Problem: rules that disagree."""
+        """Compile `document`, which is canonical. Raise Problem if rules disagree."""
         self._document, self._bytes = document, _encode(document)
         self._revision = hashlib.sha256(self._bytes).hexdigest()
         self._rules = rules_of(document)
@@ -61,7 +61,7 @@ class Snapshot:
         return self._document.egress.mock[item]
 
     def push(self, item: int, ref: str) -> bool:
-        """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
+        """Tell whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
         return any(one.matches(ref) for one in self._rules.allow[item].refs)
 
     def registry(self, item: int) -> Allow:
@@ -75,7 +75,7 @@ class Snapshot:
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:
-        """Of what `to_bytes` gave, here or in another process. PolicyInvalidError."""
+        """Make a snapshot of what `to_bytes` gave, here or in another process. Raise PolicyInvalidError."""
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -86,7 +86,7 @@ class Snapshot:
     # --- what the gateway asks ---
 
     def name(self, name: str) -> Verdict:
-        """Whether a canonical name may be resolved: whether any connection to it could be allowed."""
+        """Decide whether a canonical name may be resolved: whether any connection to it could be allowed."""
         bucket = self.bucket(name)
         if bucket is None or bucket.named is None:
             return self._refused(f"nothing allows {name!r}")
@@ -105,8 +105,8 @@ class Snapshot:
         return self._refused(f"nothing allows {target.host}:{target.port}")
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
-        """Whether `target`, which may be connected to, may be at this address: loopback, link-local, private,
-        metadata and translated addresses are refused but where a rule names them by CIDR; so are the host's `own`, as
+        """Decide whether `target`, which may be connected to, may be at this address. Loopback, link-local, private,
+        metadata and translated addresses, and the host's `own`, need a rule that names them by CIDR. Addresses are as
         `ipaddress` writes them."""
         found = number(address)
         if found is None:
@@ -122,8 +122,8 @@ class Snapshot:
         return self._judged(found, target.port, own) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
-        """`path` is in its normal form, with its query. `push`: whether the body of a git LFS batch asks for more than
-        downloads; None: it is not read yet."""
+        """Decide on a request. `path` is in its normal form, with its query. `push`: whether the body of a git LFS
+        batch asks for more than downloads; None: it isn't read yet."""
         bucket = self.bucket(target.host)
         if bucket is None:
             said = self.connect(target)
@@ -140,7 +140,8 @@ class Snapshot:
                 return self._no(rule.name, f"{rule.name} denies it")
         for rule in bucket.mock:
             if rule.has_port(port) and rule.allows(method, path, other, query):
-                return self._yes(rule, mock=rule.name)
+                secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
+                return self._yes(rule, secrets=secrets, mock=rule.name)
         for rule in bucket.allow:
             if rule.has_port(port) and rule.allows(method, path, other, query, push):
                 secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
@@ -154,11 +155,11 @@ class Snapshot:
 
     @property
     def patterns(self) -> frozenset[str]:
-        """The names and `*.suffix`es that rules are about."""
+        """Return the names and `*.suffix`es that rules are about."""
         return frozenset(self._buckets)
 
     def may_lead_to(self, address: Number, port: int) -> bool:
-        """Whether a name that may be connected to on that port may be at this address."""
+        """Tell whether a name that may be connected to on that port may be at this address."""
         verdict = self._judged(address, port, ())
         return verdict is None or verdict.allowed
 
@@ -202,7 +203,7 @@ class Snapshot:
         return self._by_network[rule.order]
 
     def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
-        """Those that the rule names and whose binding is about this very request."""
+        """Return the secrets that the rule names and whose binding is about this very request."""
         if scheme not in ("https", "wss"):
             return ()
         found = {
@@ -256,7 +257,7 @@ class Snapshot:
 
 
 def _rule(address: Number, port: int) -> str:
-    """One that would allow it, as it is written."""
+    """Write a rule that would allow it."""
     text = written(address)
     quoted = f'"{text}"' if ":" in text else text
     return f"`{{cidr: {quoted}, ports: [{port}]}}`"

@@ -1,17 +1,21 @@
-"""A stream's header lists as messages, and back. Pure.
+"""HTTP/2: a stream's header lists as messages and back, and where frames begin and end. Pure.
 
 The fields of a list are checked as those of HTTP/1.1 are, and what a stream carries is authorized in the same form.
+Frames are read before the engine reads them. That refuses too much of anything, and takes GOAWAY out, which the engine
+would take for the end of all streams.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import msgspec
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
 from .http1 import MAX_FIELDS, BadMessage, Fields, Request, Response, request_of, response_of, trailers_of
 from .refusal import Refused
+from .token_bucket import TokenBucket
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
@@ -26,14 +30,14 @@ _OURS = b"paddock-refusal"
 
 
 def is_grpc(fields: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether trailers are part of what is meant."""
+    """Tell whether trailers are part of the message."""
     return any(
         name.lower() == b"content-type" and value.lower().startswith(b"application/grpc") for name, value in fields
     )
 
 
 def read_request(fields: Iterable[tuple[bytes, bytes]], scheme: bytes, *, ended: bool) -> Request:
-    """`ended`: nothing follows. BadMessage; Refused: HTTP/2 does not carry it here."""
+    """Read a request. `ended`: nothing follows. Raise BadMessage, or Refused if HTTP/2 doesn't carry it here."""
     pseudo, rest = _read(fields)
     method = pseudo.pop(b":method", b"")
     if method == b"CONNECT" or b":protocol" in pseudo:
@@ -86,7 +90,7 @@ def _frame(message: Request | Response, fields: Fields, *, ended: bool) -> None:
 
 
 def _read(fields: Iterable[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], Fields]:
-    """Pseudo-fields, and the others with the crumbs of cookies joined."""
+    """Return the pseudo-fields, and the other fields with the parts of cookies joined."""
     pseudo: dict[bytes, bytes] = {}
     rest: Fields = []
     cookies: list[bytes] = []
@@ -133,8 +137,8 @@ def response_fields(response: Response) -> Fields:
 
 
 def request_fields(request: Request, target: str, host: str) -> Fields:
-    """Nothing but the pseudo-fields stays in the table of the other side: a secret in there could be guessed at, by the
-    length of what is sent next."""
+    """Return the fields of a request. Only pseudo-fields stay in the other side's table: an attacker could guess a
+    secret in there by the length of the next message."""
     fields: list[tuple[bytes, bytes]] = [
         HeaderTuple(b":method", request.method.encode()),
         HeaderTuple(b":scheme", b"https"),
@@ -146,3 +150,95 @@ def request_fields(request: Request, target: str, host: str) -> Fields:
         fields.append((b"content-length", b"%d" % request.length))
     fields.append(HeaderTuple(b"te", b"trailers"))
     return fields
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+MAX_FRAME_BYTES = 16 << 10
+MAX_BLOCK_BYTES = 64 << 10
+BURST, PER_SECOND = 2000.0, 200.0
+_EARNS_BYTES = 1 << 10
+_FRAME_HEAD_BYTES = 9
+_DATA, _HEADERS, _PUSH, _GOAWAY, _WINDOW, _CONTINUATION = 0, 1, 5, 7, 8, 9
+_FREE = frozenset({_HEADERS, _WINDOW, _GOAWAY})
+_END_STREAM, _END_HEADERS = 1, 4
+_OPENING = frozenset({_HEADERS, _PUSH, _CONTINUATION})
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+class Flood(Exception):
+    """More than any honest peer sends; `code` is that of HTTP/2."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+class GoAway(msgspec.Struct, frozen=True):
+    """Streams above `last` were not begun."""
+
+    last: int
+    code: int
+
+
+class Frames:
+    """Of one direction. `server`: a client's preface comes first."""
+
+    def __init__(self, clock: Callable[[], float], *, server: bool) -> None:
+        self._free = TokenBucket(PER_SECOND, BURST, clock)
+        self._held = bytearray()
+        self._preface = PREFACE if server else b""
+        self._block = 0
+
+    def feed(self, data: bytes | bytearray) -> list[bytes | GoAway]:
+        """Whole frames, as they came. Flood: nothing that follows is read."""
+        held = self._held
+        held += data
+        if self._preface and not self._skip_preface():
+            return []
+        at = start = 0
+        found: list[bytes | GoAway] = []
+        while len(held) - at >= _FRAME_HEAD_BYTES:
+            length, kind = int.from_bytes(held[at : at + 3], "big"), held[at + 3]
+            if length > MAX_FRAME_BYTES:
+                raise Flood(f"a frame of {length} bytes", 0x6)
+            end = at + _FRAME_HEAD_BYTES + length
+            if end > len(held):
+                break
+            self._weigh(kind, held[at + 4], length)
+            if kind == _GOAWAY:
+                if at > start:
+                    found.append(bytes(held[start:at]))
+                found.append(_goaway(held[at + _FRAME_HEAD_BYTES : end]))
+                start = end
+            at = end
+        if at > start:
+            found.append(bytes(held[start:at]))
+        del held[:at]
+        return found
+
+    def _skip_preface(self) -> bool:
+        """Skip the preface. Return whether all of it has come."""
+        if not self._held.startswith(self._preface):
+            if self._preface.startswith(self._held):
+                return False
+            raise Flood("no preface of HTTP/2", 0x1)
+        del self._held[: len(self._preface)]
+        self._preface = b""
+        return True
+
+    def _weigh(self, kind: int, flags: int, length: int) -> None:
+        if kind in _OPENING:
+            self._block = length + (self._block if kind == _CONTINUATION else 0)
+            if self._block > MAX_BLOCK_BYTES:
+                raise Flood(f"a header block of more than {MAX_BLOCK_BYTES} bytes", 0xB)
+        if kind == _DATA and (length >= _EARNS_BYTES or flags & _END_STREAM):
+            self._free.give()
+        elif kind not in _FREE and not self._free.take():
+            raise Flood("too many frames that carry nothing", 0xB)
+
+
+def _goaway(payload: bytearray) -> GoAway:
+    if len(payload) < 8:
+        raise Flood("a GOAWAY that is cut short", 0x6)
+    return GoAway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF, int.from_bytes(payload[4:8], "big"))
