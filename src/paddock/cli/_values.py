@@ -145,6 +145,7 @@ COMMAND = together(
         HOW,
         argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`"),
         argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal"),
+        argument("--wait", action="store_true", help="wait for the approval that the policy asks for, at most 15m"),
     ),
     argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ..."),
 )

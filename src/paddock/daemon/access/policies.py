@@ -212,6 +212,8 @@ class Policies(Component):
                 incarnation=row.incarnation,
             )
         except (PolicyDeniedError, ApprovalNeededError) as error:
+            if isinstance(error, ApprovalNeededError):
+                detail["approval"] = error.approval_id
             record(False, f"{verdict.reason}; {error.message}")
             raise
         record(True, f"{verdict.reason}; a person said yes")
