@@ -114,7 +114,8 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True) -> Part:
             "--network",
             type=_names,
             metavar="NAME,...",
-            help="what it may reach: hosts, or registries such as pypi (default: no network)",
+            help="what it may reach: hosts, registries such as pypi, or an index: pypi=https://pypi.example.com/simple"
+            " (default: no network)",
         ),
         argument("--policy", metavar="FILE", help="what it may reach and do: a paddock.yaml, in place of --network"),
     ]

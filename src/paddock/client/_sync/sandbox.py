@@ -139,8 +139,8 @@ class Sandbox:
             snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
             workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
                 write it.
-            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`. A policy
-                says more, as `policy` does.
+            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
+                index of your own: `["pypi=https://pypi.example.com/simple"]`. A policy says more, as `policy` does.
             policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
             max_children: How many sandboxes programs inside may have at a time.
             idempotency_key: The same key returns the sandbox of the first call.

@@ -18,7 +18,7 @@ from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WORKSPACE
 from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError, NotFoundError, PolicyDeniedError
-from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
+from paddock.model import Action, ExecSpec, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
 from paddock.storage.diff.listing import is_new
@@ -159,6 +159,13 @@ class Policies(Component):
         verdict = Commands(rules).judge(spec.argv, spec.env)
         what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
         self._settle("command", verdict, replace(action, id=None), row, op, what)
+
+    async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
+        """Return the command with what tells installers of the policy's own indexes, unless its caller said else."""
+        from paddock.policy.network import index_variables
+
+        found = index_variables(await self._own_document(row))
+        return replace(spec, env={**found, **row.sandbox.spec.env, **spec.env}) if found else spec
 
     async def file(self, action: Action[Any], row: Row, template: Template, op: Operation) -> None:
         """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is left as it is."""

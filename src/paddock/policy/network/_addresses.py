@@ -67,6 +67,10 @@ SPECIAL = (
 )
 
 
+WITHIN = frozenset({"private", "shared by a carrier (CGNAT)", "documentation"})
+"""Blocks that networks have for servers of their own."""
+
+
 def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
     """Where one block ends and the next begins, and which it is there."""
     blocks = [block for block in SPECIAL if block.version == version]
