@@ -123,7 +123,12 @@ class LevelUnavailableError(RequestError, code="level_unavailable", status=422):
 class NotConfiguredError(RequestError, code="not_configured", status=424): ...
 
 
-class ApprovalNeededError(RequestError, code="approval_needed", status=403): ...
+class ApprovalNeededError(RequestError, code="approval_needed", status=403):
+    """`approval_id` is what `paddock.approvals.approve` and `paddock.approvals.wait` take."""
+
+    @property
+    def approval_id(self) -> str:
+        return str(self.details.get("approval", ""))
 
 
 class SecretUnavailableError(RequestError, code="secret_unavailable", status=424): ...

@@ -68,6 +68,26 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     assert "killed" in gone.stderr
 
 
+def test_a_command_waits_for_its_approval_and_why_says_how_to_give_it(
+    paddock: Paddock, sandbox: SandboxFactory, shared_state: Path
+) -> None:
+    box = sandbox(policy={"commands": {"approve": [{"prefix": ["touch"]}]}})
+    refused = paddock("exec", box.id, "--", "touch", "kept")
+    assert refused.returncode == 125
+    id = re.findall(r"paddock approvals approve (ap_\w+)", refused.stderr)[0]
+    why = paddock("why", box.id).stdout
+    assert f"{box.id} waits for your answer: the command touch kept\n  to do: paddock approvals approve {id}" in why
+    assert "nothing was refused" in why
+    argv = [sys.executable, "-m", "paddock", "exec", "--wait", box.id, "--", "touch", "kept"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert f"Waiting for: paddock approvals approve {id}" in waiting.stderr.readline()
+        assert f"approved {id}: the command touch kept" in paddock("approvals", "approve", id).stdout
+        assert waiting.wait(60) == 0
+    assert box.files.exists("kept")
+    assert "approvals approve" not in paddock("why", box.id).stdout
+
+
 def test_a_fork_stays_whatever_its_parent_is(paddock: Paddock, sandbox: SandboxFactory) -> None:
     """That of a parent that ends with the program that made it would end with `paddock fork`, which is at once."""
     parent = sandbox()

@@ -6,11 +6,13 @@ import contextlib
 import sys
 import tempfile
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import paddock
 from paddock import Limits, Mount, MountMode, PtySize, Sandbox, State, Workspace
+from paddock.errors import ApprovalNeededError
 from paddock.model import ExecResult
 
 SERVER = "cd /tmp && echo hello >index.html && exec python3 -u -m http.server 8000"
@@ -145,6 +147,25 @@ def network() -> None:
         assert sandbox.policy is not None
 
 
+def approvals() -> None:
+    with Sandbox.create(policy={"commands": {"approve": [{"prefix": ["touch"]}]}}) as sandbox:
+        try:
+            sandbox.exec(["touch", "a"])
+            raise AssertionError
+        except ApprovalNeededError as error:
+            id = error.approval_id
+        assert [one.id for one in paddock.approvals.list()] == [id]
+        assert paddock.approvals.wait(id, timeout=0.1).state == "pending"
+        with contextlib.suppress(ApprovalNeededError):
+            sandbox.exec(["touch", "a"], wait_for_approval=0.1)
+            raise AssertionError
+        with ThreadPoolExecutor() as pool:  # the agent's loop waits while somebody answers
+            waiting = pool.submit(sandbox.exec, ["touch", "a"], wait_for_approval="1m")
+            assert paddock.approvals.approve(id).state == "granted"
+            assert waiting.result().exit_code == 0
+        assert sandbox.files.exists("a")
+
+
 def around() -> None:
     workspace = Workspace.open("verbs")
     with Sandbox.create(workspace=workspace, env={"A": "1"}, labels={"b": "2"}, name="verbs") as sandbox:
@@ -172,6 +193,7 @@ def main() -> None:
         state(sandbox)
         mounts(here / "project")
     network()
+    approvals()
     around()
     print("every verb", file=sys.stderr)
 

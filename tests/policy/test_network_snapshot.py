@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paddock.errors import PolicyInvalidError
 from paddock.model import PolicyDocument, Target, Tier
-from paddock.policy.network import Snapshot, compile, load
+from paddock.policy.network import Snapshot, compile, index_variables, load
 from tests.policy import policy_reading as reading
 from tests.policy.policy_drawing import ADDRESSES, GIT_PATHS, METHODS, NAMES, PATHS, PORTS, documents
 
@@ -246,6 +246,40 @@ def test_metadata_is_not_reached_by_a_network_that_is_wider_than_it() -> None:
     assert not snapshot.address(Target("a.test", 80), "169.254.169.254").allowed
     assert not snapshot.connect(Target("169.254.169.254", 80)).allowed
     assert snapshot.connect(Target("169.254.1.1", 80)).allowed
+
+
+def test_an_index_of_one_s_own_is_one_line_and_may_be_at_a_private_address_but_no_other() -> None:
+    text = (
+        "egress: {allow: [{registry: pypi, index: 'https://Pypi.corp.test:8443/simple/', hosts: [files.corp.test]}]}\n"
+    )
+    snapshot = load(text).snapshot
+    (rule,) = snapshot.document.egress.allow
+    assert (rule.index, rule.hosts) == ("https://pypi.corp.test:8443/simple/", ("pypi.corp.test", "files.corp.test"))
+    assert index_variables(snapshot.document) == dict.fromkeys(("PIP_INDEX_URL", "UV_DEFAULT_INDEX"), rule.index)
+    target = Target("pypi.corp.test", 8443)
+    for address, allowed in {"10.1.2.3": True, "169.254.169.254": False, "127.0.0.1": False, "::1": False}.items():
+        assert snapshot.address(target, address).allowed is allowed, address
+    assert not snapshot.address(target, "10.1.2.3", own=("10.1.2.3",)).allowed, "the host itself"
+    assert not snapshot.connect(Target("10.1.2.3", 8443)).allowed, "by its name alone"
+    denied = load(text.replace("}]}", "}], deny: [{cidr: 10.0.0.0/8}]}")).snapshot
+    assert not denied.address(target, "10.1.2.3").allowed
+    assert compile(snapshot.document).revision == snapshot.revision
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("registry: crates, index: 'https://a.test/'", "`hosts` names a mirror"),
+        ("registry: pypi, index: 'http://a.test/simple'", "https://host/simple"),
+        ("registry: pypi, index: 'https://me@a.test/simple'", "without a user in it"),
+        ("registry: pypi, index: 'https://a.test/*/simple'", "is no URL of an index"),
+        ("host: a.test, index: 'https://a.test/simple'", "has no `index`"),
+    ],
+)
+def test_an_index_that_no_installer_could_be_told_of_is_refused(rule: str, said: str) -> None:
+    with pytest.raises(PolicyInvalidError) as refused:
+        load(f"egress: {{allow: [{{{rule}}}]}}\n")
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "::1", "203.0.113.9", "::ffff:10.0.0.1"])

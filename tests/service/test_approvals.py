@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import http.server
@@ -68,6 +69,21 @@ class Time:
 
     def clock(self) -> Clock:
         return Clock(wall=lambda: self.now, boottime=lambda: self.now)
+
+
+async def test_a_caller_waits_for_the_answer_and_no_longer_than_it_says(rig: Rig) -> None:
+    async with rig.service(policy=EVERYBODY) as service:
+        asked = claim(service)
+        (unanswered,) = await service.perform(ListApprovals(approval=asked.id, wait_seconds=0.01), ME)
+        assert unanswered.state is ApprovalState.PENDING
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(service.perform(ListApprovals(approval=asked.id, wait_seconds=600), ME))
+            await until(lambda: len(service.approvals._answered._waiters) == 1)  # pyright: ignore
+            await service.perform(DenyApproval(approval=asked.id, reason="no"), ME)
+        (answered,) = waiting.result()
+        assert (answered.state, answered.reason) == (ApprovalState.DENIED, "no")
+        (again,) = await service.perform(ListApprovals(approval=asked.id, wait_seconds=600), ME)
+        assert again == answered
 
 
 async def test_acceptance_11_approvals_exactly_that_action_once(rig: Rig) -> None:

@@ -52,22 +52,6 @@ def _watch(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     """Show all of one."""
     (one,) = perform(model.ListApprovals(approval=options.approval))
-    return _tell(options, one)
-
-
-@usage(_APPROVAL)
-def _approve(options: argparse.Namespace) -> int:
-    """Say yes: once, to exactly what was asked."""
-    return _tell(options, perform(model.GrantApproval(approval=options.approval)))
-
-
-@usage(_APPROVAL, argument("--reason", metavar="WORDS", help="for whoever asked"))
-def _deny(options: argparse.Namespace) -> int:
-    """Say no."""
-    return _tell(options, perform(model.DenyApproval(approval=options.approval, reason=options.reason)))
-
-
-def _tell(options: argparse.Namespace, one: model.Approval) -> int:
     facts = [("id", one.id), ("state", one.state.value), ("kind", one.kind), ("sandbox", one.sandbox)]
     facts += [("what", one.summary), ("digest", one.digest), ("revision", one.revision or "-")]
     facts += [("asked", _render.when(one.created_at)), ("until", _render.when(one.expires_at))]
@@ -76,6 +60,21 @@ def _tell(options: argparse.Namespace, one: model.Approval) -> int:
     if one.reason:
         facts.append(("reason", one.reason))
     return answer(options, one, lambda: _render.facts(facts))
+
+
+@usage(_APPROVAL)
+def _approve(options: argparse.Namespace) -> int:
+    """Say yes: once, to exactly what was asked."""
+    one = perform(model.GrantApproval(approval=options.approval))
+    until = _render.when(one.expires_at)
+    return answer(options, one, lambda: _render.line(f"approved {one.id}: {one.summary}, once, until {until}"))
+
+
+@usage(_APPROVAL, argument("--reason", metavar="WORDS", help="for whoever asked"))
+def _deny(options: argparse.Namespace) -> int:
+    """Say no."""
+    one = perform(model.DenyApproval(approval=options.approval, reason=options.reason))
+    return answer(options, one, lambda: _render.line(f"denied {one.id}: {one.summary}"))
 
 
 verb_approvals = Verbs(ls=_list, show=_show, approve=_approve, deny=_deny, otherwise="ls")

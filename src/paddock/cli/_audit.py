@@ -422,15 +422,22 @@ def verb_why(options: argparse.Namespace) -> int:
     do. Without ID: what was refused or went wrong lately."""
     known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
-    trouble = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
+    records = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
+    trouble = tuple(record for record in records if not _is_question(record))
+    questions = tuple(
+        one for one in perform(model.ListApprovals()) if id in (None, one.sandbox) or not one.sandbox.startswith("sb_")
+    )
     asked = () if id is None else perform(model.ListAudit(sandbox=id, tag="exec"))
     last = tuple(record for record in asked if record.action in ("exec.run", "exec.start"))[-_LAST:]
     kills = () if id is None else perform(model.ListAudit(sandbox=id, tag="sandbox.kill"))
     if options.json:
-        _render.document(_document(known, trouble, last))
+        _render.document({**_document(known, records, last), "approvals": questions})
         return 0
     if known is not None:
         _tell_end(known, kills[0].principal if kills else None)
+    for one in questions:
+        _render.line(f"{one.sandbox} waits for your answer: {one.summary}")
+        _render.line(f"  to do: paddock approvals approve {one.id}, until {_render.when(one.expires_at)}")
     _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
     if last and known is not None and known.sandbox.ended_at is not None:
         _render.line()
@@ -438,6 +445,11 @@ def verb_why(options: argparse.Namespace) -> int:
         for record in last:
             _render.line(f"  {_render.when(record.at)}  {_words(record)}")
     return 0
+
+
+def _is_question(record: model.AuditRecord) -> bool:
+    """Return whether it was refused until somebody approves it: the approval is what there is to say of it."""
+    return record.error == "approval_needed" or "approval" in record.detail
 
 
 def advice(box: model.Sandbox) -> str:

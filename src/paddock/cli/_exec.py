@@ -14,7 +14,7 @@ import threading
 import time
 
 from paddock import client
-from paddock.errors import InvalidArgumentError, PaddockError, RequestError
+from paddock.errors import ApprovalNeededError, InvalidArgumentError, PaddockError, RequestError
 
 from . import _render
 from ._answer import answer, perform
@@ -25,10 +25,12 @@ from ._verbs import WrongUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable
+    from typing import Any, TypeVar
 
     from paddock.model import ExecResult, Limit
+
+    R = TypeVar("R")
 
 _IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
@@ -57,7 +59,7 @@ def verb_exec(options: argparse.Namespace) -> int:
     if options.tty or options.interactive:
         raise InvalidArgumentError("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
     sandbox = client.Sandbox.connect(options.sandbox)
-    with sandbox.start(argv, background=True, **_place(options)) as process:
+    with _approved(options, lambda: sandbox.start(argv, background=True, **_place(options))) as process:
         return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
 
 
@@ -143,6 +145,7 @@ def _complete(options: argparse.Namespace) -> None:
     sandbox_spec(ttl_seconds=3600.0),
     tty=False,
     interactive=True,
+    wait=False,
 )
 def verb_sh(options: argparse.Namespace) -> int:
     """Open a login shell in the sandbox ID; without ID, in a new sandbox, which is gone afterwards (its TTL is an
@@ -237,7 +240,7 @@ def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: lis
     from ._terminal import Keyboard, size
 
     here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
-    with sandbox.start(argv, stdin=True, pty=size(), **_place(options, here)) as process:
+    with _approved(options, lambda: sandbox.start(argv, stdin=True, pty=size(), **_place(options, here))) as process:
         keyboard = Keyboard(
             process.stdin.write, lambda new: process.resize(rows=new.rows, columns=new.columns), process.kill
         )
@@ -256,9 +259,23 @@ def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: lis
 
 
 def _as_json(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
-    result = sandbox.exec(argv, input=sys.stdin.buffer.read() if _passes_stdin(options) else None, **_place(options))
+    given = sys.stdin.buffer.read() if _passes_stdin(options) else None
+    result = _approved(options, lambda: sandbox.exec(argv, input=given, **_place(options)))
     _render.document(_described(sandbox, result))
     return result.exit_code
+
+
+def _approved(options: argparse.Namespace, ask: Callable[[], R]) -> R:
+    """Return what `ask` returns. With --wait, ask again after somebody has answered."""
+    try:
+        return ask()
+    except ApprovalNeededError as error:
+        if not options.wait:
+            raise
+        _render.note(f"{error.message}. Waiting for: paddock approvals approve {error.approval_id}")
+        approval = error.approval_id
+    client.approvals.wait(approval)
+    return ask()
 
 
 def _described(sandbox: client.Sandbox, result: ExecResult) -> dict[str, object]:
@@ -278,7 +295,7 @@ def _described(sandbox: client.Sandbox, result: ExecResult) -> dict[str, object]
 
 def _live(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool) -> int:
     given = _beginning() if _passes_stdin(options) else None
-    with sandbox.start(argv, stdin=given is not None, **_place(options)) as process:
+    with _approved(options, lambda: sandbox.start(argv, stdin=given is not None, **_place(options))) as process:
         pumps = [Pump(process.stdout, 1, process), Pump(process.stderr, 2, process)]
         if given is not None:
             threading.Thread(target=_feed, args=(process.stdin, given), daemon=True).start()

@@ -114,7 +114,8 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True) -> Part:
             "--network",
             type=_names,
             metavar="NAME,...",
-            help="what it may reach: hosts, or registries such as pypi (default: no network)",
+            help="what it may reach: hosts, registries such as pypi, or an index: pypi=https://pypi.example.com/simple"
+            " (default: no network)",
         ),
         argument("--policy", metavar="FILE", help="what it may reach and do: a paddock.yaml, in place of --network"),
     ]
@@ -145,6 +146,7 @@ COMMAND = together(
         HOW,
         argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`"),
         argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal"),
+        argument("--wait", action="store_true", help="wait for the approval that the policy asks for, at most 15m"),
     ),
     argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ..."),
 )

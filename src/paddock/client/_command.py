@@ -188,8 +188,9 @@ _REGISTRIES = ("pypi", "npm", "crates", "debian")
 def _rule(name: object) -> dict[str, object]:
     if not isinstance(name, str):
         raise TypeError(f'network holds {_kind(name)}: write names, as in ["pypi", "api.github.com"]')
-    if name in _REGISTRIES:
-        return {"registry": name}
+    registry, equals, index = name.partition("=")
+    if registry in _REGISTRIES:
+        return {"registry": registry, "index": index} if equals else {"registry": registry}
     host, colon, port = name.rpartition(":")
     if colon and port.isdecimal():
         return {"host": host, "ports": [int(port)]}

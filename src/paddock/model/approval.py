@@ -73,10 +73,11 @@ class Approval(Value):
 
 class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatable=True):
     """Oldest first: those that wait for an answer, or `all` that are known; with `approval` that one, by its id or a
-    unique prefix."""
+    unique prefix, when it is answered, or after `wait_seconds` as it is."""
 
     all: bool = False
     approval: str | None = None
+    wait_seconds: float = 0.0
 
 
 class GrantApproval(Action[Approval], tag="approval.grant"):

@@ -37,8 +37,9 @@ class Allow(_Part, frozen=True, kw_only=True):
 
     `registry`: the index and the files of one, read only, without what is younger than `cooldown_days`, of the
     packages whose name matches one of `packages`. `unknown_age` says what happens where the index gives no date.
-    `hosts` are those of a mirror. `malware` is a list of what is known to be malicious, on the host of the service: a
-    directory or a zip of OSV records.
+    `hosts` are those of a mirror. `index` is the URL of your own index of pypi or npm: programs inside are told to use
+    it, and it may be at a private address. Its files are on its host, or on one of `hosts`. `malware` is a list of
+    what is known to be malicious, on the host of the service: a directory or a zip of OSV records.
 
     `git`: one repository by its URL (`*` in its path is any one part). `push` are the full names of refs that may be
     pushed (`refs/heads/agent/*`); without them none.
@@ -57,6 +58,7 @@ class Allow(_Part, frozen=True, kw_only=True):
     packages: tuple[str, ...] | None = None
     unknown_age: Literal["allow", "deny"] | None = None
     hosts: tuple[str, ...] | None = None
+    index: str | None = None
     malware: str | None = None
     fetch: bool | None = None
     push: tuple[str, ...] | None = None

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from paddock import model
+from paddock.client._command import required_seconds
+from paddock.errors import ApprovalNeededError
 
 from .daemon import default_async_transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from paddock.client._command import Duration
     from paddock.model import Approval
 
     from .transport import AsyncTransport
@@ -26,3 +31,33 @@ async def approve(approval: str, *, transport: AsyncTransport | None = None) -> 
 async def deny(approval: str, reason: str | None = None, *, transport: AsyncTransport | None = None) -> Approval:
     """Say no, also to one that was approved and not used yet."""
     return await (transport or default_async_transport()).perform(model.DenyApproval(approval=approval, reason=reason))
+
+
+async def wait(approval: str, timeout: Duration = 900.0, *, transport: AsyncTransport | None = None) -> Approval:
+    """Return it when somebody has answered it or its time is over, after `timeout` as it is.
+
+    An approval waits at most 15 minutes for its answer. `approval` is an id or a unique prefix.
+    """
+    action = model.ListApprovals(approval=approval, wait_seconds=required_seconds(timeout, "timeout"))
+    (one,) = await (transport or default_async_transport()).perform(action)
+    return one
+
+
+def waiting(transport: AsyncTransport, timeout: Duration | None) -> AsyncTransport:
+    """Return a transport that waits so long for the approval that an action needs. None waits for none."""
+    return transport if timeout is None else _Waiting(transport, required_seconds(timeout, "wait_for_approval"))
+
+
+class _Waiting:
+    def __init__(self, transport: AsyncTransport, seconds: float) -> None:
+        self._transport, self._seconds = transport, seconds
+        self.aclose = transport.aclose
+
+    async def perform(self, action: Any) -> Any:
+        perform: Any = self._transport.perform
+        try:
+            return await perform(action)
+        except ApprovalNeededError as error:
+            approval = error.approval_id
+        await wait(approval, self._seconds, transport=self._transport)
+        return await perform(action)

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from paddock import model
+from paddock.client._command import required_seconds
+from paddock.errors import ApprovalNeededError
 
 from .daemon import default_transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from paddock.client._command import Duration
     from paddock.model import Approval
 
     from .transport import Transport
@@ -27,3 +32,33 @@ def approve(approval: str, *, transport: Transport | None = None) -> Approval:
 def deny(approval: str, reason: str | None = None, *, transport: Transport | None = None) -> Approval:
     """Say no, also to one that was approved and not used yet."""
     return (transport or default_transport()).perform(model.DenyApproval(approval=approval, reason=reason))
+
+
+def wait(approval: str, timeout: Duration = 900.0, *, transport: Transport | None = None) -> Approval:
+    """Return it when somebody has answered it or its time is over, after `timeout` as it is.
+
+    An approval waits at most 15 minutes for its answer. `approval` is an id or a unique prefix.
+    """
+    action = model.ListApprovals(approval=approval, wait_seconds=required_seconds(timeout, "timeout"))
+    (one,) = (transport or default_transport()).perform(action)
+    return one
+
+
+def waiting(transport: Transport, timeout: Duration | None) -> Transport:
+    """Return a transport that waits so long for the approval that an action needs. None waits for none."""
+    return transport if timeout is None else _Waiting(transport, required_seconds(timeout, "wait_for_approval"))
+
+
+class _Waiting:
+    def __init__(self, transport: Transport, seconds: float) -> None:
+        self._transport, self._seconds = transport, seconds
+        self.close = transport.close
+
+    def perform(self, action: Any) -> Any:
+        perform: Any = self._transport.perform
+        try:
+            return perform(action)
+        except ApprovalNeededError as error:
+            approval = error.approval_id
+        wait(approval, self._seconds, transport=self._transport)
+        return perform(action)

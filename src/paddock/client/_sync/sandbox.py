@@ -23,6 +23,7 @@ from paddock.client._command import (
 from paddock.errors import InvalidArgumentError, SandboxDiedError
 from paddock.model import State
 
+from .approvals import waiting
 from .daemon import default_transport
 
 TYPE_CHECKING = False
@@ -136,8 +137,8 @@ class Sandbox:
             snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
             workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
                 write it.
-            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`. A policy
-                says more, as `policy` does.
+            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
+                index of your own: `["pypi=https://pypi.example.com/simple"]`. A policy says more, as `policy` does.
             policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
             max_children: How many sandboxes programs inside may have at a time.
             idempotency_key: The same key returns the sandbox of the first call.
@@ -246,6 +247,7 @@ class Sandbox:
         on_stderr: Callable[[str], object] | None = None,
         capture_bytes: int = 1 << 20,
         expect_revision: str | None = None,
+        wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> ExecResult:
         """Run a command to its end and return how it ended.
@@ -266,6 +268,8 @@ class Sandbox:
             capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
                 has the rest.
             expect_revision: Run it only under this policy, else raise InvalidStateError.
+            wait_for_approval: How long to wait for a person, where the policy asks one about this command. Without it,
+                and when the time is over, ApprovalNeededError has the `approval_id`.
         """
         if old:
             from paddock import _renamed
@@ -275,14 +279,15 @@ class Sandbox:
         if not isinstance(input, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"input is a {type(input).__name__}: write a text or bytes")
         data = input.encode() if isinstance(input, str) else input
+        transport = waiting(self._transport, wait_for_approval)
         if on_stdout is not None or on_stderr is not None:
             from .watched import watched
 
             id = model.mint(model.Noun.EXEC)
             action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision, id=id)
-            result = watched(self._transport, action, data, on_stdout, on_stderr, capture_bytes=capture_bytes)
+            result = watched(transport, action, data, on_stdout, on_stderr, capture_bytes=capture_bytes)
         else:
-            result = self._transport.perform(
+            result = transport.perform(
                 model.RunExec(
                     sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
                 )
@@ -298,6 +303,7 @@ class Sandbox:
         check: bool = False,
         on_stdout: Callable[[str], object] | None = None,
         on_stderr: Callable[[str], object] | None = None,
+        wait_for_approval: Duration | None = None,
     ) -> ExecResult:
         """Run a program from its text, and return how it ended: see `exec`.
 
@@ -309,7 +315,15 @@ class Sandbox:
             raise InvalidArgumentError(
                 f"no language {language!r}: there are {', '.join(_INTERPRETERS)}", hint="exec() runs any program"
             )
-        return self.exec(argv, input=code, timeout=timeout, check=check, on_stdout=on_stdout, on_stderr=on_stderr)
+        return self.exec(
+            argv,
+            input=code,
+            timeout=timeout,
+            check=check,
+            on_stdout=on_stdout,
+            on_stderr=on_stderr,
+            wait_for_approval=wait_for_approval,
+        )
 
     def start(
         self,
@@ -323,6 +337,7 @@ class Sandbox:
         user: str | None = None,
         timeout: Duration | None = None,
         expect_revision: str | None = None,
+        wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> Process:
         """Start a command and return while it runs.
@@ -345,7 +360,7 @@ class Sandbox:
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         from .process import Process
 
-        return Process(self._transport.perform(action))
+        return Process(waiting(self._transport, wait_for_approval).perform(action))
 
     def attach(self, exec_id: str) -> Process:
         """To a background command: its output from the start, and what follows. NotFoundError."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from itertools import starmap
 
@@ -53,14 +55,25 @@ class Approvals(Component):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._boot = boot_id()
+        self._answered = asyncio.Condition()
 
     @handles(model.ListApprovals)
     async def list(self, action: model.ListApprovals, op: Operation) -> tuple[Approval, ...]:
         owner = self._owner(op)
         if action.approval is not None:
-            return (self._find(action, owner),)
+            return (await self._wait(self._find(action, owner), owner, action.wait_seconds),)
         where = "owner = ?" if action.all else "owner = ? AND state = 'pending'"
         return self._store.every(_approval, f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner,))
+
+    async def _wait(self, one: Approval, owner: str, seconds: float) -> Approval:
+        """Return it when it is no longer pending, or after so many seconds as it is."""
+        if one.state is not ApprovalState.PENDING or not seconds > 0:
+            return one
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, one.expires_at - self._clock.wall())), self._answered:
+                await self._answered.wait_for(lambda: self._get(owner, one.id) != one)
+        self._expire()
+        return self._get(owner, one.id) or one
 
     def consume(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
         """Use up the approval of exactly this request. Without one, ask a person, once."""
@@ -160,14 +173,19 @@ class Approvals(Component):
         self._store.execute(_DECIDE, values)
         op.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
         op.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
+        async with self._answered:
+            self._answered.notify_all()
         return self._find(action, owner)
 
     def _owner(self, op: Operation) -> str:
         """Return whose approvals are meant, and mark those as expired whose time is over."""
         if op.principal.sandbox is not None:  # whatever a policy says
             raise PolicyDeniedError("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
-        self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
+        self._expire()
         return op.principal.id
+
+    def _expire(self) -> None:
+        self._store.execute(_EXPIRE, (self._boot, self._clock.boottime()))
 
     def _find(self, action: model.ListApprovals | model.GrantApproval | model.DenyApproval, owner: str) -> Approval:
         reference = action.approval or ""

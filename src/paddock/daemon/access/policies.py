@@ -18,7 +18,7 @@ from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WORKSPACE
 from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError, NotFoundError, PolicyDeniedError
-from paddock.model import Action, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
+from paddock.model import Action, ExecSpec, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
 from paddock.model.policy import Deed
 from paddock.storage import Pool
 from paddock.storage.diff.listing import is_new
@@ -160,6 +160,13 @@ class Policies(Component):
         what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
         self._settle("command", verdict, replace(action, id=None), row, op, what)
 
+    async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
+        """Return the command with what tells installers of the policy's own indexes, unless its caller said else."""
+        from paddock.policy.network import index_variables
+
+        found = index_variables(await self._own_document(row))
+        return replace(spec, env={**found, **row.sandbox.spec.env, **spec.env}) if found else spec
+
     async def file(self, action: Action[Any], row: Row, template: Template, op: Operation) -> None:
         """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is left as it is."""
         rules = (await self._own_document(row)).files
@@ -212,6 +219,8 @@ class Policies(Component):
                 incarnation=row.incarnation,
             )
         except (PolicyDeniedError, ApprovalNeededError) as error:
+            if isinstance(error, ApprovalNeededError):
+                detail["approval"] = error.approval_id
             record(False, f"{verdict.reason}; {error.message}")
             raise
         record(True, f"{verdict.reason}; a person said yes")

@@ -209,6 +209,7 @@ class Execs(Component):
             if row.sandbox.policy is not None:
                 await self._policies.command(action, row, op)
                 spec = await self._bindings.in_environment(row, spec)
+                spec = await self._policies.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
                 spec = replace(spec, stdin=action.input is not None)

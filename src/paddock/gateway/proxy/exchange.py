@@ -310,7 +310,9 @@ class Exchange:
         if refused.number is None and refused.rule != "audit":
             target, revision = connection.target or Target("", 0), self._network.policy.revision
             verdict = Verdict(allowed=False, rule=refused.rule, reason=refused.reason, revision=revision)
-            refused.number = self._network.decide("request", connection.flow, target, verdict)
+            refused.number = self._network.decide(
+                "request", connection.flow, target, verdict, approval=refused.approval
+            )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"

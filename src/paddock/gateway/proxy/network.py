@@ -246,7 +246,7 @@ class SandboxNetwork:
         git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `flow` is the number of the
         connection, from 1. `about`: what applies of `address`, `tier`, `method`, `path` (16 hex digits of its SHA-256),
         `refs` (what a push changes, each with its old and its new object), `package` with its version, `digest` (what
-        its page said), `malware` (the list that was asked).
+        its page said), `malware` (the list that was asked), `approval` (the one that it waits for).
         """
         detail = {name: value for name, value in about.items() if value is not None}
         detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}

@@ -1,6 +1,7 @@
 """What `paddock.yaml` means: text to document, document to snapshot, snapshot to verdicts."""
 
 from ._addresses import is_public as is_public
+from ._canonical import index_variables as index_variables
 from ._diff import Change as Change
 from ._diff import Outcome as Outcome
 from ._diff import diff as diff

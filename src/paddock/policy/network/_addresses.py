@@ -67,6 +67,10 @@ SPECIAL = (
 )
 
 
+WITHIN = frozenset({"private", "shared by a carrier (CGNAT)", "documentation"})
+"""Blocks that networks have for servers of their own."""
+
+
 def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
     """Return where each block begins or ends, and which block is there."""
     blocks = [block for block in SPECIAL if block.version == version]

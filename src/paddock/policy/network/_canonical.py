@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Network
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -31,6 +31,10 @@ REGISTRIES: dict[Registry, tuple[str, ...]] = {
     "debian": ("deb.debian.org", "security.debian.org"),
 }
 """Where registries are, if a rule does not say: the index first, then where the files are."""
+_INDEX_VARIABLES = {
+    "pypi": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
+    "npm": ("NPM_CONFIG_REGISTRY",),
+}
 MOST_RULES = 20_000
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REF = re.compile(r"refs/(?:heads|tags)/[^\x00-\x20~^:?\[\\\x7f]+")
@@ -101,6 +105,7 @@ _ONLY = {  # keys that only some kinds of rules have
     "packages": ("registry",),
     "unknown_age": ("registry",),
     "hosts": ("registry",),
+    "index": ("registry",),
     "malware": ("registry",),
     "fetch": ("git",),
     "push": ("git",),
@@ -124,7 +129,46 @@ def _allow(rule: Allow, path: Path) -> Allow:
     hosts = None
     if rule.hosts is not None:
         hosts = _each(rule.hosts, (*path, "hosts"), lambda text, at: host(text, at, wildcard=False))
+    if rule.index is not None:
+        index, name, port = _index(rule, (*path, "index"))
+        others = [one for one in hosts or () if one != name]
+        rule = msgspec.structs.replace(rule, index=index, ports=rule.ports or (port,))
+        hosts = (name, *others)
     return msgspec.structs.replace(rule, hosts=hosts, ports=_ports(rule.ports, path), **common)
+
+
+def index_variables(document: PolicyDocument) -> dict[str, str]:
+    """Return what tells installers inside which index the rules are about."""
+    return {
+        name: rule.index
+        for rule in document.egress.allow
+        if rule.index
+        for name in _INDEX_VARIABLES[rule.registry or ""]
+    }
+
+
+def _index(rule: Allow, at: Path) -> tuple[str, str, int]:
+    """Return the URL as it is compared, its host and its port. Problem."""
+    text = rule.index or ""
+    if rule.registry not in _INDEX_VARIABLES:
+        raise Problem(at, f"no variable tells programs of an index of {rule.registry}", "`hosts` names a mirror")
+    parts, port = _url(text, at, "an index", "https://host/simple")
+    if parts.path and (not _REPOSITORY.fullmatch(parts.path) or "*" in parts.path):
+        raise Problem(at, f"{text!r} is no URL of an index")
+    name = host(parts.netloc.partition(":")[0], at, wildcard=False)
+    return f"https://{name}{'' if port == 443 else f':{port}'}{parts.path}", name, port
+
+
+def _url(text: str, at: Path, what: str, example: str) -> tuple[SplitResult, int]:
+    """Return the parts of an HTTPS URL without a query, and its port. Problem."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise Problem(at, f"{text!r} is no URL") from None
+    if parts.scheme != "https" or "@" in parts.netloc or parts.query or parts.fragment or "\\" in text:
+        raise Problem(at, f"{text!r} is no URL of {what}", f"{example}, without a user in it")
+    return parts, port or 443
 
 
 def _cidr_allow(rule: Allow, path: Path) -> Allow:
@@ -268,18 +312,12 @@ def _check_registry(rule: Allow, path: Path) -> None:
 def _git(rule: Allow, path: Path) -> str:
     text = rule.git or ""
     at = (*path, "git")
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise Problem(at, f"{text!r} is no URL") from None
-    if parts.scheme != "https" or "@" in parts.netloc or parts.query or parts.fragment or "\\" in text:
-        raise Problem(at, f"{text!r} is no URL of a repository", "https://host/owner/name, without a user in it")
+    parts, port = _url(text, at, "a repository", "https://host/owner/name")
     name = host(parts.netloc.partition(":")[0], at, wildcard=False)
     where = parts.path.rstrip("/").removesuffix(".git")
     if not _REPOSITORY.fullmatch(where) or "**" in where or normal_path(where) != where:
         raise Problem(at, f"{text!r} names no repository", "https://host/owner/name; `*` may be one part of it")
-    return f"https://{name}{'' if port in (None, 443) else f':{port}'}{where}"
+    return f"https://{name}{'' if port == 443 else f':{port}'}{where}"
 
 
 def _refs(rule: Allow, path: Path) -> tuple[str, ...] | None:

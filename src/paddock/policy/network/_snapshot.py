@@ -10,7 +10,7 @@ import msgspec
 from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
-from ._addresses import Number, number, special, unwrapped, written
+from ._addresses import WITHIN, Number, number, special, unwrapped, written
 from ._buckets import Bucket, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
@@ -31,7 +31,7 @@ class Snapshot:
 
     __slots__ = (
         *("_bytes", "_document", "_revision", "_rules", "_plain", "_by_network"),
-        *("_allowed_networks", "_buckets", "_denied_networks"),
+        *("_allowed_networks", "_buckets", "_denied_networks", "_indexes"),
     )
 
     def __init__(self, document: PolicyDocument) -> None:
@@ -41,6 +41,7 @@ class Snapshot:
         self._rules = rules_of(document)
         self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
         self._plain = tuple(map(self._yes, self._rules.allow))
+        self._indexes = frozenset(name for rule in document.egress.allow if rule.index for name in rule.hosts or ())
         self._buckets = buckets_of(self._rules, self._revision)
         self._allowed_networks, self._denied_networks = Networks(self._rules.allow), Networks(self._rules.deny)
 
@@ -106,8 +107,8 @@ class Snapshot:
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
         """Decide whether `target`, which may be connected to, may be at this address. Loopback, link-local, private,
-        metadata and translated addresses, and the host's `own`, need a rule that names them by CIDR. Addresses are as
-        `ipaddress` writes them."""
+        metadata and translated addresses, and the host's `own`, need a rule that names them by CIDR. The host of an
+        `index` may be at a private one. Addresses are as `ipaddress` writes them."""
         found = number(address)
         if found is None:
             return self._refused(f"{address!r} is no address")
@@ -119,7 +120,7 @@ class Snapshot:
         verdict = self.connect(target)
         if not verdict.allowed:
             return verdict
-        return self._judged(found, target.port, own) or verdict
+        return self._judged(found, target.port, own, within=target.host in self._indexes) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
         """Decide on a request. `path` is in its normal form, with its query. `push`: whether the body of a git LFS
@@ -160,7 +161,7 @@ class Snapshot:
 
     def may_lead_to(self, address: Number, port: int) -> bool:
         """Tell whether a name that may be connected to on that port may be at this address."""
-        verdict = self._judged(address, port, ())
+        verdict = self._judged(address, port, (), within=bool(self._indexes))
         return verdict is None or verdict.allowed
 
     # --- how ---
@@ -185,8 +186,11 @@ class Snapshot:
             return self._refused(f"no rule names {_rule(unwrapped(address), port)}")
         return self._by_network[rule.order]
 
-    def _judged(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict | None:
-        """Return what rules about addresses, and the kind of this one, say; None: nothing."""
+    def _judged(
+        self, address: Number, port: int, own: Collection[str], *, within: bool = False
+    ) -> ConnectVerdict | None:
+        """Return what rules about addresses, and the kind of this one, say; None: nothing. `within`: a private one is
+        like any other."""
         inner = unwrapped(address)
         denied = self._denied_networks.find(inner, port)
         if denied is None and inner is not address:
@@ -194,7 +198,7 @@ class Snapshot:
         if denied is not None:
             return self._refused(f"{denied.name} denies it", denied.name)
         block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
-        if block is None:
+        if block is None or (within and block.name in WITHIN):
             return None
         rule = self._allowed_networks.find_within(inner, port, block)
         if rule is None:

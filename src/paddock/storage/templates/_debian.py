@@ -15,7 +15,7 @@ from paddock.storage.pool.probe import find_tool
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.images.layer import LayerWriter, Left
 from paddock.storage.templates.images.limits import ImageLimits
-from paddock.storage.templates.recipe import ENV, PATH, PIP, Progress, Recipe
+from paddock.storage.templates.recipe import PATH, Progress, Recipe
 
 _VERSION = "1"
 _PACKAGES = (
@@ -60,7 +60,6 @@ def recipe(machine: Path) -> Recipe:
         facts=(_VERSION, suite, os.uname().machine, _PACKAGES, *_HOOKS, *sources),
         fill=fill,
         host_usr=False,
-        env={**ENV, **PIP},
     )
 
 

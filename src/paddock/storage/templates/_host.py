@@ -24,15 +24,19 @@ from paddock.storage.templates.recipe import (
     write_manifest,
 )
 
-_VERSION = "1"
+_VERSION = "2"
 _LARGEST = 8 << 20
 
 # What programs in /usr need beside it. A path that is not there, or not for everybody to read, is left out.
 _TAKEN = (
+    "etc/adduser.conf",
     "etc/debian_version",
+    "etc/default/useradd",
+    "etc/deluser.conf",
     "etc/inputrc",
     "etc/ld.so.cache",
     "etc/ld.so.conf",
+    "etc/login.defs",
     "etc/mime.types",
     "etc/os-release",
     "etc/pki/tls/certs/ca-bundle.crt",
@@ -44,6 +48,7 @@ _TAKEN = (
 )
 _TAKEN_DIRECTORIES = {
     "etc/ld.so.conf.d": re.compile(r"[\w.+-]+\.conf", re.ASCII),
+    "etc/skel": re.compile(r"\.\w+", re.ASCII),
     "etc/chromium.d": re.compile(r"[\w+-]+", re.ASCII),  # Debian's chromium does not start without one
 }
 # What Debian's Java reads before anything else: /usr/lib/jvm leads there.
@@ -55,7 +60,16 @@ _DIRECTORIES = (
     *("boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "var"),
     *("etc/chromium", "etc/chromium/policies", "etc/chromium/policies/managed"),
     *("etc/opt", "etc/opt/chrome", "etc/opt/chrome/policies", "etc/opt/chrome/policies/managed"),
-    *("etc/alternatives", "etc/profile.d", "etc/ssl", "etc/ssl/certs", "run/lock", "usr/local"),
+    *(
+        "etc/alternatives",
+        "etc/pam.d",
+        "etc/profile.d",
+        "etc/skel",
+        "etc/ssl",
+        "etc/ssl/certs",
+        "run/lock",
+        "usr/local",
+    ),
     *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share", "share/man", "src")),
     *(f"var/{name}" for name in ("cache", "lib", "log", "opt", "spool")),
 )
@@ -67,6 +81,12 @@ _WRITTEN = {
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
     "etc/group": "root:x:0:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nusers:x:100:\nuser:x:1000:\nnogroup:x:65534:\n",
+    # `su` of root asks for no password, and of others nobody has one.
+    **dict.fromkeys(
+        ("etc/pam.d/other", "etc/pam.d/su", "etc/pam.d/su-l"),
+        "auth sufficient pam_rootok.so\nauth required pam_deny.so\naccount required pam_permit.so\n"
+        "password required pam_permit.so\nsession required pam_permit.so\n",
+    ),
     "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/hostname": "sandbox\n",
     "etc/host.conf": "multi on\n",
@@ -111,6 +131,8 @@ def manifest(machine: Path) -> Manifest:
     packages = python_packages(machine)
     if packages is not None:
         put(files, packages.removeprefix("/"), FOLDER)
+        if not os.path.lexists(machine / "usr/bin/python"):
+            files["usr/local/bin/python"] = Entry("link", 0o777, b"/usr/bin/python3")
     for path, text in _WRITTEN.items():
         files[path] = Entry("file", 0o644, text.encode())
     for path, target in _LINKS.items():

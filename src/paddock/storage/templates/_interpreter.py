@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from paddock.errors import NotConfiguredError, UnsupportedError
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates import _host
-from paddock.storage.templates.recipe import ENV, FOLDER, PIP, Entry, Progress, Recipe, put, write_manifest
+from paddock.storage.templates.recipe import ENV, FOLDER, Entry, Progress, Recipe, put, write_manifest
 
 _VERSION = "1"
 _OLDEST = 11  # for an older Python pytest needs more than these
@@ -49,7 +49,7 @@ def recipe(machine: Path) -> Recipe:
     def fill(root: int, worker: Worker, progress: Progress) -> None:
         write_manifest(root, worker, _manifest(packages, distributions))
 
-    env = {**ENV, **PIP}
+    env = dict(ENV)
     if packages.endswith("site-packages"):
         env["PYTHONPATH"] = packages
     return Recipe(name="code-interpreter", facts=tuple(facts), fill=fill, below=_host.recipe(machine), env=env)

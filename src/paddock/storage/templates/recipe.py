@@ -21,10 +21,15 @@ from paddock.storage.pool.worker import Worker
 
 Progress = Callable[[str], None]
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ENV = {"PATH": PATH, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
-# A disposable computer is the environment that PEP 668 asks for.
-PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/home/user/.local/bin"
+"""The last is where pip puts programs of the default user: behind the others, since root inside has this PATH too."""
+ENV = {
+    "PATH": PATH,
+    "LANG": "C.UTF-8",
+    "TERM": "xterm-256color",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_BREAK_SYSTEM_PACKAGES": "1",  # a disposable computer is the environment that PEP 668 asks for
+}
 
 
 class Entry(NamedTuple):
