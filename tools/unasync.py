@@ -47,6 +47,7 @@ NAMES = {
     "AsyncSandbox": "Sandbox",
     "AsyncScope": "Scope",
     "AsyncScriptModel": "ScriptModel",
+    "AsyncSnapshot": "Snapshot",
     "AsyncToolbox": "Toolbox",
     "AsyncTransport": "Transport",
     "AsyncWorkspace": "Workspace",

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from paddock.client import AsyncConnection as AsyncConnection
     from paddock.client import AsyncProcess as AsyncProcess
     from paddock.client import AsyncSandbox as AsyncSandbox
+    from paddock.client import AsyncSnapshot as AsyncSnapshot
     from paddock.client import AsyncWorkspace as AsyncWorkspace
     from paddock.client import Connection as Connection
     from paddock.client import Forward as Forward
     from paddock.client import Process as Process
     from paddock.client import Sandbox as Sandbox
+    from paddock.client import Snapshot as Snapshot
     from paddock.client import Workspace as Workspace
     from paddock.client import approvals as approvals
     from paddock.client import async_approvals as async_approvals
@@ -43,8 +45,8 @@ _HOMES = {
     name: module
     for module, names in {
         "paddock.client": (
-            "AsyncConnection AsyncProcess AsyncSandbox AsyncWorkspace Connection Forward Process Sandbox Workspace"
-            " approvals async_approvals async_secrets local local_async secrets"
+            "AsyncConnection AsyncProcess AsyncSandbox AsyncSnapshot AsyncWorkspace Connection Forward Process Sandbox"
+            " Snapshot Workspace approvals async_approvals async_secrets local local_async secrets"
         ),
         "paddock.errors": "CommandFailedError PaddockError",
         "paddock.model": "ExecResult ExitStatus FileInfo Level Limit Limits Mount MountMode PtySize State Usage",
@@ -55,6 +57,7 @@ __all__ = [
     "AsyncConnection",
     "AsyncProcess",
     "AsyncSandbox",
+    "AsyncSnapshot",
     "AsyncWorkspace",
     "CommandFailedError",
     "Connection",
@@ -71,6 +74,7 @@ __all__ = [
     "Process",
     "PtySize",
     "Sandbox",
+    "Snapshot",
     "State",
     "Usage",
     "Workspace",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import paddock
-from paddock import Limits, Mount, MountMode, PtySize, Sandbox, State, Workspace
+from paddock import Limits, Mount, MountMode, PtySize, Sandbox, Snapshot, State, Workspace
 from paddock.errors import ApprovalNeededError
 from paddock.model import ExecResult
 
@@ -112,7 +112,10 @@ def state(sandbox: Sandbox) -> None:
         assert child.files.exists("a.txt")
     for one in sandbox.fork(2):
         one.kill()
-    sandbox.delete_snapshot(snapshot)
+    assert Snapshot.get("kept").info == snapshot.info
+    snapshot.delete()
+    sandbox.delete_snapshot(sandbox.snapshot())
+    assert not Snapshot.list()
     sandbox.pause()
     assert sandbox.state is State.PAUSED
     sandbox.resume()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._async.process import AsyncReader as AsyncReader
     from ._async.process import AsyncWriter as AsyncWriter
     from ._async.sandbox import AsyncSandbox as AsyncSandbox
+    from ._async.snapshot import AsyncSnapshot as AsyncSnapshot
     from ._async.transport import AsyncTransport as AsyncTransport
     from ._async.workspace import AsyncWorkspace as AsyncWorkspace
     from ._command import absolute_template as absolute_template
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ._sync.process import Reader as Reader
     from ._sync.process import Writer as Writer
     from ._sync.sandbox import Sandbox as Sandbox
+    from ._sync.snapshot import Snapshot as Snapshot
     from ._sync.transport import Transport as Transport
     from ._sync.workspace import Workspace as Workspace
     from ._transfer import TransferReport as TransferReport
@@ -57,6 +59,7 @@ HOMES = {
         "._async.filesystem": "AsyncFilesystem",
         "._async.process": "AsyncProcess AsyncReader AsyncWriter",
         "._async.sandbox": "AsyncSandbox",
+        "._async.snapshot": "AsyncSnapshot",
         "._async.transport": "AsyncTransport",
         "._async.workspace": "AsyncWorkspace",
         "._command": "absolute_template",
@@ -71,6 +74,7 @@ HOMES = {
         "._sync.filesystem": "Filesystem",
         "._sync.process": "Process Reader Writer",
         "._sync.sandbox": "Sandbox",
+        "._sync.snapshot": "Snapshot",
         "._sync.transport": "Transport",
         "._sync.workspace": "Workspace",
         "._transfer": "TransferReport",

@@ -58,6 +58,7 @@ else:
     from .connection import AsyncConnection
     from .filesystem import AsyncFilesystem
     from .process import AsyncProcess, AsyncReader
+    from .snapshot import AsyncSnapshot
     from .transport import AsyncTransport
     from .workspace import AsyncWorkspace
 
@@ -108,7 +109,7 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount | str] | Mapping[str, str] = (),
-        snapshot: str | SnapshotInfo | None = None,
+        snapshot: str | AsyncSnapshot | SnapshotInfo | None = None,
         workspace: str | AsyncWorkspace | WorkspaceInfo | None = None,
         network: Network = False,
         policy: PolicySource | None = None,
@@ -427,23 +428,29 @@ class AsyncSandbox:
         self._forwards.append(made)
         return made
 
-    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        """Its files at this instant, kept until `delete_snapshot`. It goes on.
+    async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
+        """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
 
         What is in memory is not kept: processes, /tmp.
         """
-        return await self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        from .snapshot import AsyncSnapshot as Made
 
-    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """Those made of this sandbox, oldest first."""
-        return await self._transport.perform(model.ListSnapshots(sandbox=self.id))
+        info = await self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        return Made(info, self._transport)
 
-    async def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
+    async def snapshots(self) -> tuple[AsyncSnapshot, ...]:
+        """Return those made of this sandbox, oldest first."""
+        from .snapshot import AsyncSnapshot as Made
+
+        infos = await self._transport.perform(model.ListSnapshots(sandbox=self.id))
+        return tuple(Made(info, self._transport) for info in infos)
+
+    async def delete_snapshot(self, snapshot: str | AsyncSnapshot | SnapshotInfo) -> None:
         """Delete a snapshot of any sandbox, by id, name or object."""
         id = reference(snapshot, "snapshot")
         await self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
-    async def rollback(self, snapshot: str | SnapshotInfo) -> None:
+    async def rollback(self, snapshot: str | AsyncSnapshot | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = await self._transport.perform(action)

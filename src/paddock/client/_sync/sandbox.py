@@ -35,7 +35,7 @@ if not TYPE_CHECKING:
 else:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Literal, NoReturn, overload, Self, Unpack
+    from typing import Literal, NoReturn, Self, Unpack, overload
 
     from paddock._renamed import OldCreate, OldTimeout, OldTtl
     from paddock.client._command import Duration, Network, PolicySource
@@ -59,6 +59,7 @@ else:
     from .connection import Connection
     from .filesystem import Filesystem
     from .process import Process, Reader
+    from .snapshot import Snapshot
     from .transport import Transport
     from .workspace import Workspace
 
@@ -109,7 +110,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount | str] | Mapping[str, str] = (),
-        snapshot: str | SnapshotInfo | None = None,
+        snapshot: str | Snapshot | SnapshotInfo | None = None,
         workspace: str | Workspace | WorkspaceInfo | None = None,
         network: Network = False,
         policy: PolicySource | None = None,
@@ -428,23 +429,29 @@ class Sandbox:
         self._forwards.append(made)
         return made
 
-    def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        """Its files at this instant, kept until `delete_snapshot`. It goes on.
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
 
         What is in memory is not kept: processes, /tmp.
         """
-        return self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        from .snapshot import Snapshot as Made
 
-    def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """Those made of this sandbox, oldest first."""
-        return self._transport.perform(model.ListSnapshots(sandbox=self.id))
+        info = self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        return Made(info, self._transport)
 
-    def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
+    def snapshots(self) -> tuple[Snapshot, ...]:
+        """Return those made of this sandbox, oldest first."""
+        from .snapshot import Snapshot as Made
+
+        infos = self._transport.perform(model.ListSnapshots(sandbox=self.id))
+        return tuple(Made(info, self._transport) for info in infos)
+
+    def delete_snapshot(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
         """Delete a snapshot of any sandbox, by id, name or object."""
         id = reference(snapshot, "snapshot")
         self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
-    def rollback(self, snapshot: str | SnapshotInfo) -> None:
+    def rollback(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = self._transport.perform(action)
