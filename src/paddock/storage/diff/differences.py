@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from paddock.errors import InvalidStateError
 from paddock.model import FileKind
 from paddock.storage.diff._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage.pool.hostile import HostileTree, Node
-from paddock.storage.pool.trees import BASIS, NEW, NOTE, READ, names_in
+from paddock.storage.pool.trees import BASIS, PROMOTED, READ
 from paddock.storage.pool.whole import write_whole
 
 MOST = 100_000
@@ -276,9 +275,6 @@ class Obstacles:
         return path not in self._planned and self._host.node(path) is not None
 
 
-_PROMOTED = "promoted"
-
-
 def since_ns(tree: int) -> int | None:
     """When its mounts were laid over the host's directories, by the clock of files; None: it does not say."""
     try:
@@ -290,7 +286,7 @@ def since_ns(tree: int) -> int | None:
 def load_promoted(tree: int, number: int) -> Seen:
     """What earlier promotions from mount `number` have left on the host."""
     try:
-        fd = os.open(f"{_PROMOTED}{number}", READ, dir_fd=tree)
+        fd = os.open(f"{PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
         return {}
     with os.fdopen(fd, "rb") as file:
@@ -301,23 +297,4 @@ def load_promoted(tree: int, number: int) -> Seen:
 def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
     """OSError: the sandbox has filled its disk."""
     known = {os.fsdecode(path): identity for path, identity in promoted.items()}
-    write_whole(tree, f"{_PROMOTED}{number}", json.dumps(known).encode())
-
-
-def copy_basis(source: int, target: int) -> None:
-    """What lies beside the layers, between trees, where the driver copies these alone."""
-    with suppress(FileNotFoundError):
-        os.unlink(BASIS, dir_fd=target)  # it would say that they were laid there now
-    for name in names_in(source):
-        if name in (BASIS, NOTE) or name.startswith(_PROMOTED):
-            _copy(name, source, target)
-
-
-def _copy(name: str, source: int, target: int) -> None:
-    with os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old:
-        info = os.fstat(old.fileno())
-        with os.fdopen(os.open(name, NEW, 0o600, dir_fd=target), "wb") as new:
-            os.fchmod(new.fileno(), info.st_mode & 0o777)
-            new.write(old.read())
-            new.flush()
-            os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+    write_whole(tree, f"{PROMOTED}{number}", json.dumps(known).encode())

@@ -32,7 +32,7 @@ from paddock.storage.pool.trees import (
     tree_error,
     within,
 )
-from paddock.storage.pool.worker import by_worker, worker_for
+from paddock.storage.pool.worker import worker_for
 
 _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
@@ -135,12 +135,11 @@ class Pool(ABC):
         except OSError as error:
             raise tree_error(error, f"{one} or {other}", "exchange") from None
 
-    @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
         """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
         ResourceExhausted."""
-        with within(self, name, "lay mounts over") as tree:
-            make_mount_parts(tree, self._base, mounts)
+        with within(self, name, "add mounts to") as tree:
+            self.worker.do(make_mount_parts, (tree,), self._base, mounts)
 
     def delete(self, name: str) -> None:
         """Delete a tree, if it is there, following nothing inside. PlatformError names what would not go."""
@@ -163,11 +162,10 @@ class Pool(ABC):
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
-    @by_worker
     def measure(self, name: str) -> int:
         """Count what is in a tree, in bytes of disk, which takes long. NotFound."""
         with closing(self.open(name)) as tree:
-            return measure(tree)
+            return self.worker.do(measure, (tree,))
 
     def space(self) -> PoolSpace:
         return self._disk.space()
@@ -213,9 +211,6 @@ class Pool(ABC):
     def fileno(self) -> int:
         return self._fd
 
-    def opened(self) -> tuple[PoolConfig, str]:
-        return self._config, self._path
-
     def close(self) -> None:
         self.worker.close()
         fd, self._fd = self._fd, -1
@@ -255,10 +250,9 @@ class Pool(ABC):
         os.mkdir(making, 0o755, dir_fd=self._fd)
         open_to_all(making, self._fd)
 
-    @by_worker
     def _discard(self, name: str) -> None:
         """Delete a directory that is no tree any more."""
-        remove(self._fd, name)
+        self.worker.do(remove, (self._fd,), name)
 
     def _discard_quietly(self, name: str) -> str | None:
         """Return why it stays. The next sweep tries again."""

@@ -37,7 +37,9 @@ BASIS = "basis"
 """An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
 directories; a copy of the tree keeps it."""
 NOTE = "memory"
-"""A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
+"""A file beside the layers: which memory the machine of this tree leans on (`memories`)."""
+PROMOTED = "promoted"
+"""Begins the names of files beside the layers: what promotions from a mount have left on the host."""
 WAITING = "wv_"
 """Begins the names of trees of what waits to become a sandbox (docs/design/levels.md, Waiting). No row says so: whoever
 needs one has it in `Pool.in_use`."""
@@ -108,6 +110,23 @@ def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
         os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
     os.chmod(ROOT, stat.S_IMODE(info.st_mode), dir_fd=tree)
     os.utime(ROOT, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=tree, follow_symlinks=False)
+
+
+def copy_notes(source: int, tree: int) -> None:
+    """Copy what lies beside the layers of one tree to another, with its times."""
+    for name in names_in(source):
+        if name in (BASIS, NOTE) or name.startswith(PROMOTED):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=tree)  # a new one would say that the mounts were made now
+            with (
+                os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old,
+                os.fdopen(os.open(name, NEW, 0o600, dir_fd=tree), "wb") as new,
+            ):
+                info = os.fstat(old.fileno())
+                os.fchmod(new.fileno(), info.st_mode & 0o777)
+                new.write(old.read())
+                new.flush()
+                os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
 def open_to_all(name: str, directory: int) -> None:

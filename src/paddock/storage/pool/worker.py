@@ -14,21 +14,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage.pool.config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
 
-if TYPE_CHECKING:
-    from paddock.storage.pool.base import Pool
-
 T = TypeVar("T")
-P = ParamSpec("P")
 
 SECONDS = 3600
 _BOOTSTRAP = (
@@ -51,11 +44,6 @@ class Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether `do` has another process do it."""
-        return self._ids is not None
 
     def do(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object) -> T:
         """What `work(*fds, *arguments)` returns or raises, done by a process that may. See `confined`."""
@@ -143,38 +131,6 @@ def worker_for(config: PoolConfig) -> Worker:
     if os.geteuid() == 0:
         return Worker(TREE_ID_BASE)
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
-
-
-C = TypeVar("C", bound="Pool")
-
-
-def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """Have the method done by the worker of its pool, with another object of the same class over the same directory."""
-
-    @wraps(method)
-    def do(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.worker.elsewhere:
-            return method(self, *args, **kwargs)
-        config, path = self.opened()
-        kind = f"{type(self).__module__}:{type(self).__qualname__}"
-        name = f"{method.__module__}:{method.__qualname__}"
-        with self.working():
-            answer: Any = self.worker.do(
-                _on_pool, (self.fileno(),), kind, msgspec.to_builtins(config), path, name, args, kwargs
-            )
-        return answer
-
-    return do
-
-
-def _on_pool(
-    fd: int, kind: str, config: dict[str, Any], path: str, method: str, args: list[Any], kwargs: dict[str, Any]
-) -> object:
-    from paddock.storage.pool._jobs import named  # the worker's: the daemon has no use for the rest of it
-
-    pool: Pool = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
-    pool.worker = Worker(0)
-    return named(method)(pool, *args, **kwargs)
 
 
 def _understood(said: bytes) -> Any:
