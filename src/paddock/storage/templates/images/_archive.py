@@ -24,8 +24,7 @@ from paddock.wire import tar
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._reference import Reference
 from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
-from ._tar import Reader
-from .limits import MOST_LAYERS
+from .limits import HEADER_BYTES, MOST_LAYERS
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _INDEX = "index.json"
@@ -135,18 +134,6 @@ class _Member(NamedTuple):
     link: str = ""
 
 
-class _Window:
-    """A file as a stream, by an own position; what is skipped is not read."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self.at = fd, 0
-
-    def read(self, size: int, /) -> bytes:
-        data = os.pread(self._fd, size, self.at)
-        self.at += len(data)
-        return data
-
-
 class Archive:
     """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests. A stranger
     wrote it, so a confined process reads its heads."""
@@ -196,19 +183,28 @@ def _find(fd: int, path: str) -> tuple[int, int] | None:
 
 
 def _list(fd: int) -> dict[str, _Member]:
-    window = _Window(fd)
-    reader = Reader(window)
+    """List the files of the archive. Their content is passed over, not read."""
+    headers = tar.Headers(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
     members: dict[str, _Member] = {}
-    spent = 0
-    for entry in reader:
+    at = spent = 0
+    while not headers.complete:
+        data = os.pread(fd, headers.wanted, at)
+        if data and len(data) < headers.wanted:
+            raise ImageInvalidError("the archive ends in the middle of a header")
+        at += len(data)
+        try:
+            entry = headers.take(data) if data else headers.end()
+        except tar.TarError as error:
+            raise ImageInvalidError(str(error)) from None
+        if entry is None:
+            continue
         name = posixpath.normpath(entry.name.decode("utf-8", "surrogateescape")).lstrip("/")
         spent += len(name) + len(entry.target)
         if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
             raise ImageInvalidError("the archive holds more files than an image has")
         if entry.kind == tar.FILE:
-            members[name] = _Member(window.at, entry.size)
-            reader.pass_over()
-            window.at += entry.size
+            members[name] = _Member(at, entry.size)
+            at += entry.size + tar.padding(entry.size)
         elif entry.kind in (tar.SYMLINK, tar.LINK):
             target = entry.target.decode("utf-8", "surrogateescape")
             members[name] = _Member(0, 0, f"/{target}" if entry.kind == tar.LINK else target)

@@ -32,13 +32,18 @@ from ._documents import (
     decode_manifest,
     platforms,
 )
-from ._tar import Stream
 from .limits import INDEX_DEPTH, MANIFEST_BYTES, Budget
 
 _CHUNK = 1 << 18
 _GZIP = b"\x1f\x8b"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # RFC 8878: a frame, or one to be skipped
 _ZSTD_WINDOW = 128 << 20  # what `zstd -d` takes at most if nobody tells it otherwise
+
+
+class Stream(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none only at the end."""
+        ...
 
 
 class Piece(NamedTuple):

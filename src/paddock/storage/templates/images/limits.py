@@ -7,6 +7,7 @@ import msgspec
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
 
 MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take
+HEADER_BYTES = 1 << 20  # of pax headers and long names of one entry; an attribute may have 64 KiB
 INDEX_DEPTH = 3
 MOST_LAYERS = 500
 _HINT = "the image may be damaged or made to fill disks; with `paddock gc` there is more room"
