@@ -52,7 +52,7 @@ class Comparison:
         part of them, if they are many. Filled by `differences`."""
 
     def differences(self) -> list[Difference]:
-        """A directory before what is in it. InvalidStateError: more than can be looked at."""
+        """List all differences, a directory before its content. InvalidStateError: more than can be looked at."""
         found: list[Difference] = []
         for difference in self._walk(b"", opaque=False, depth=0):
             found.append(difference)
@@ -61,7 +61,7 @@ class Comparison:
         return found
 
     def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
-        """New path to old path, of files that have the same content under another name."""
+        """Return new path to old path, of files that have the same content under another name."""
         gone = _sizes((d.path, d.old) for d in differences if d.new is None)
         come = _sizes((d.path, d.new) for d in differences if d.old is None)
         sizes = {*gone.values()} & {*come.values()}
@@ -148,7 +148,7 @@ class Comparison:
             return False
 
     def _leads(self, path: bytes) -> bool:
-        """It is to be looked at: it is, or contains, or lies in one that was asked for."""
+        """Tell whether `path` was asked for, contains a path that was, or lies in one."""
         return not self._only or any(_is_below(path, one) or _is_below(one, path) for one in self._only)
 
     def _within(self, path: bytes) -> bool:
@@ -160,7 +160,7 @@ def _is_below(path: bytes, directory: bytes) -> bool:
 
 
 def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
-    """Of those that are files with content, by path."""
+    """Return the sizes of the files with content, by path."""
     return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
 
 
@@ -191,7 +191,7 @@ class Obstacles:
         self._repositories: dict[bytes, bool] = {}
 
     def of(self, difference: Difference, *, force: bool = False) -> str | None:
-        """`force` passes over what the host has changed meanwhile, and over nothing else."""
+        """Say why a difference must not be taken over, or return None. `force` passes over changes on the host only."""
         old, new = difference.old, difference.new
         if old is not None and old.foreign:
             return "another file system is mounted there on the host"
@@ -250,8 +250,11 @@ class Obstacles:
         return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
 
     def _makes_repository(self, path: bytes, new: Node) -> bool:
-        """Git takes a directory for a repository by what is in it, under any name (gitglossary, bare). In one, only
-        data is taken over. `.git` itself is not judged here."""
+        """Tell whether taking over `path` makes or configures a repository.
+
+        Git takes a directory for one by its content, under any name (gitglossary, bare). In a repository, only data is
+        taken over. `.git` itself isn't judged here.
+        """
         parts = path.split(b"/")
         for depth in range(len(parts)):
             folder = b"/".join(parts[:depth])
@@ -276,7 +279,7 @@ class Obstacles:
 
 
 def since_ns(tree: int) -> int | None:
-    """When its mounts were laid over the host's directories, by the clock of files; None: it does not say."""
+    """Return when the tree's mounts were made over the host's directories, by the clock of files. None: unknown."""
     try:
         return os.stat(BASIS, dir_fd=tree, follow_symlinks=False).st_mtime_ns
     except FileNotFoundError:
@@ -284,7 +287,7 @@ def since_ns(tree: int) -> int | None:
 
 
 def load_promoted(tree: int, number: int) -> Seen:
-    """What earlier promotions from mount `number` have left on the host."""
+    """Return what earlier promotions from mount `number` have left on the host."""
     try:
         fd = os.open(f"{PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
@@ -295,6 +298,6 @@ def load_promoted(tree: int, number: int) -> Seen:
 
 
 def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
-    """OSError: the sandbox has filled its disk."""
+    """Write what promotions have left on the host beside the layers. OSError: the sandbox has filled its disk."""
     known = {os.fsdecode(path): identity for path, identity in promoted.items()}
     write_whole(tree, f"{PROMOTED}{number}", json.dumps(known).encode())

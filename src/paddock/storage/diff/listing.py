@@ -31,10 +31,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_changes(tree: int, *, first: int, own: bool = False) -> Listing:
-    """`kind mode size digest path` of every file that was written; `gone` of one that hides what is below.
+    """List what was written: `kind mode size digest path` of each file, `gone` of one that hides something below.
 
-    For trees of a driver that begins with nothing. The tree is an attacker's; `own`: it is about to be deleted, and
-    what its modes keep us out of is opened to us.
+    For trees of a driver that begins with nothing. The tree is an attacker's. `own`: it is about to be deleted, so its
+    modes may be changed to read it.
     """
     walk = _Walk(own)
     digest, kept, number = hashlib.sha256(), list[str](), 0
@@ -106,10 +106,11 @@ _MOST_BELOW = 1000
 
 
 def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool:
-    """`path` is relative to the root of the tree `tree`, which lies over `layers`; all are trees' directories.
+    """Tell whether all at `path` was made after `since_ns`.
 
-    False when in doubt: something was there before, is of unknown age, or there is too much to look at. What is renamed
-    keeps its age. The tree is an attacker's, who can set every time of a file but the one that is looked at.
+    `path` is relative to the root of `tree`, which lies over `layers`; all are trees' directories. False when in doubt:
+    something was there before, is of unknown age, or there is too much to look at. A renamed file keeps its age. The
+    tree is an attacker's, who can set every time of a file but the one of its birth.
     """
     if any(_node_in(layer, path) for layer in layers):
         return False

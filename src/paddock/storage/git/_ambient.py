@@ -25,7 +25,8 @@ _SECONDS = 30.0
 
 
 async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
-    """What it prints; nothing, if it fails or takes long. It starts in /: no workspace is there to be believed."""
+    """Return what a program prints, or nothing if it fails or takes long. It starts in /, where no workspace can
+    mislead it."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -94,7 +95,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
         return "Login(…)"
 
     def files(self, id: int) -> Mapping[str, str]:
-        """All that ssh reads, and whom it takes itself for."""
+        """Return all files that ssh reads, and the account that it runs as."""
         names = [f"{DIRECTORY}/key{number}" for number in range(len(self.keys))]
         lines = [f"User {self.user}", *self.settings, *(f"IdentityFile {name}" for name in names or ["none"])]
         lines.append(f"IdentityAgent {AGENT if self.agent else 'none'}")
@@ -107,9 +108,9 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
-    """Asks the ssh of the user who runs this program what his configuration says of that host (`ssh -G`).
+    """Ask the user's ssh what its configuration says of that host (`ssh -G`).
 
-    His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
+    GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
     """
     command = caller.environment().get("GIT_SSH_COMMAND") or await say(
         ("git", "config", "core.sshCommand"), environment
@@ -140,7 +141,7 @@ def _login(said: Mapping[str, Sequence[str]]) -> Login:
 
 
 def target(remote: Remote) -> tuple[str, str, int | None]:
-    """User, host and port that the URL names."""
+    """Return user, host and port that the URL names."""
     if "://" in remote.url:
         parts = urlsplit(remote.url)
         return parts.username or "", parts.hostname or "", parts.port
@@ -171,7 +172,7 @@ def _settings(text: str) -> dict[str, list[str]]:
 
 
 def _path(name: str) -> str:
-    """ssh means the home of the account, whatever HOME says."""
+    """Expand `~` as ssh does: to the home of the account, whatever HOME says."""
     return pwd.getpwuid(os.getuid()).pw_dir + name[1:] if name.startswith("~/") else name
 
 
@@ -193,8 +194,9 @@ _NOT_HERE = ("GIT_", "SSH_ASKPASS")
 
 
 async def ambient(remote: Remote) -> Credential | Login | None:
-    """Asks ssh, or the credential helpers (git-credential(1)), of the user who runs this program: his own
-    configuration, and no repository's. Nobody is asked on a terminal. NotConfigured.
+    """Ask the user's ssh or credential helpers (git-credential(1)) for a credential.
+
+    Only the user's own configuration counts, no repository's. No question appears on a terminal. NotConfigured.
     """
     if remote.path is not None or remote.sends_in_the_clear:
         return None
@@ -210,7 +212,7 @@ async def ambient(remote: Remote) -> Credential | Login | None:
 
 
 def told(text: str) -> Credential | None:
-    """What `git credential fill` has answered; with an authtype since git 2.46."""
+    """Parse the answer of `git credential fill`, which has an authtype since git 2.46."""
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     if said.get("authtype", "").lower() == "bearer" and said.get("credential"):
         return Credential(said.get("username", ""), said["credential"], bearer=True)
@@ -218,7 +220,7 @@ def told(text: str) -> Credential | None:
 
 
 def header(text: str) -> Credential | None:
-    """What a header, such as build servers configure, proves; another one proves nothing."""
+    """Return the credential in a header that build servers configure. Other headers hold none."""
     match = _AUTHORIZATION.fullmatch(text.strip())
     if match is None:
         return None

@@ -84,7 +84,7 @@ def main() -> NoReturn:
 
 
 def _first_line() -> bytes:
-    """Byte by byte: what follows is not ours to take."""
+    """Read the order byte by byte: what follows it must stay in the pipe."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -114,7 +114,7 @@ def _leave_the_machine(order: Order) -> None:
 
 
 def _furnish(order: Order) -> None:
-    """Fills the new root, which is the working directory."""
+    """Fill the new root, which is the working directory."""
     readable = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
     _show("/usr", "usr", readable)
     for name in _LINKS:
@@ -156,7 +156,7 @@ def _show(source: str, target: str, attributes: int, owner: int | None = None) -
 
 
 def _map_owner(fd: int, owner: int) -> None:
-    """As far as the file system can: where it can't, what anybody may read is read."""
+    """Map the owner if the file system can. If it can't, only what everybody may read is readable."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
     with closing(namespaces.id_mapping_namespace(*maps)) as userns:
@@ -167,7 +167,7 @@ def _map_owner(fd: int, owner: int) -> None:
 
 
 def _start(order: Order) -> int:
-    """Two processes: the first one of the new process namespace, whose end is everybody's, and the program."""
+    """Start two processes: the first of the new process namespace, whose end ends all others, and the program."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -229,7 +229,7 @@ def _limit(order: Order) -> None:
 
 
 def _watch(pid: int) -> NoReturn:
-    """Until it has ended, or nobody wants it any more."""
+    """Wait until the process ends or stdin closes, then end it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     pidfd = os.pidfd_open(pid)
@@ -259,7 +259,7 @@ class Agent:
         self._agent.connect(path)
 
     def serve(self, path: str) -> int:
-        """The process that does, from now on."""
+        """Start the process that serves the agent, and return its pid."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         offered = socket.socket(socket.AF_UNIX)
         offered.bind(path)

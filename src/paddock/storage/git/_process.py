@@ -45,7 +45,8 @@ ADVICE = f"name the file with its authority's certificate in {_OURS} where paddo
 
 
 def authorities() -> Path | None:
-    """The file of certificates that stands in place of the machine's. NotConfiguredError: one is named that is none."""
+    """Return the file of certificates that replaces the machine's. NotConfiguredError: a variable names one that isn't
+    a file."""
     path = environment().get(_OURS, "")
     if path and not os.path.isfile(path):
         raise NotConfiguredError(f"{_OURS} is {path!r}, and that is no file")
@@ -106,12 +107,12 @@ async def run(
     agent: str | None = None,
     progress: Progress | None = None,
 ) -> Ended:
-    """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
-    end of this program.
+    """Run git, or another `program`, with `arguments`.
 
-    `direct` keeps the proxies of the caller's environment from it. `silence`: the seconds for which it may say nothing
-    and compute nothing. `config` is the only configuration that it and its helpers read besides the repository's own.
-    `agent` is the socket of an ssh agent.
+    Cancelling kills it with all that it started, as does the end of this program. `direct` keeps the proxies of the
+    caller's environment from it. `silence`: the seconds for which it may say nothing and compute nothing. `config` is
+    the only configuration that it and its helpers read besides the repository's own. `agent` is the socket of an ssh
+    agent.
     """
     certificates = _certificates()
     order: _confined.Order = {
@@ -197,13 +198,13 @@ class _Reading:
         await asyncio.gather(self._output(process.stdout), self._errors(process.stderr), process.wait())
 
     async def _output(self, stream: asyncio.StreamReader) -> None:
-        """Throws away what is more than `most`."""
+        """Read the output, and drop what is more than the limit."""
         while data := await stream.read(1 << 16):
             self.out += data[: self._most + 1 - len(self.out)]
             self.taken += len(data)
 
     async def _errors(self, stream: asyncio.StreamReader) -> None:
-        """Keeps the end; tells each line, and each state of a line that is rewritten."""
+        """Keep the end of the errors. Report each line, and each state of a line that is rewritten."""
         line = bytearray()
         while data := await stream.read(1 << 12):
             self._err += data
@@ -224,12 +225,12 @@ class _Reading:
 
 
 def _plain(line: str) -> str:
-    """Remotes send text too, and it is shown on terminals."""
+    """Replace what a terminal would act on. Remotes send text too, and terminals show it."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
 async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[None]) -> None:
-    """When this returns, nothing of it is left: the launcher ends its namespace when it is let go of."""
+    """End the process. When this returns nothing of it is left: the launcher ends its namespace when stdin closes."""
     try:
         await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
     finally:
@@ -246,7 +247,7 @@ def _git() -> str:
 
 
 def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
-    """Nothing of the caller's but his way to the network, and nothing of ours."""
+    """Return an environment with the caller's proxies and nothing else of the caller's or ours."""
     given = environment()
     taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
     if certificates:
@@ -268,7 +269,7 @@ def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool)
 
 
 def _certificates() -> tuple[Place, ...]:
-    """Whom this program trusts, where its environment says so."""
+    """Return the certificates that this program's environment names."""
     path = authorities()
     if path is None:
         return ()
@@ -314,7 +315,7 @@ _SENT_SIGNAL = 128
 
 
 def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
-    """Raises Refused; else returns the error to raise."""
+    """Return the error to raise for a git that failed. Refused: it needs a credential."""
     words, what = ended.err, remote.url
     if ended.over == "seconds":
         return PlatformError(f"{what} took longer than {bounds.seconds:.0f} s and was given up", hint="try again")
@@ -381,7 +382,7 @@ def _last(words: str) -> str:
 
 
 def _telling(words: str) -> str:
-    """The first error, which is the cause of the others."""
+    """Return the first error, which is the cause of the others."""
     for line in words.split("\n"):
         for mark in ("error: ", "fatal: ", "ERR "):
             if line.startswith(mark) and "index-pack" not in line:

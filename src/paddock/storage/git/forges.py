@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     def json(self, kind: Any) -> Any:
-        """PlatformError: it is not what the API's description says."""
+        """Decode the body. PlatformError: it isn't what the API's description says."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except msgspec.DecodeError as error:
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
             ) from None
 
     def words(self) -> str:
-        """What it says about a failure, in characters that drive no terminal."""
+        """Return what the forge says about a failure, without characters that drive a terminal."""
         try:
             said = msgspec.json.decode(self.body, type=_Problem)
         except msgspec.DecodeError:
@@ -134,7 +134,8 @@ class Forge(ABC):
 
     @abstractmethod
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
-        """InvalidStateError: there is one already, or there is nothing to pull. InvalidArgument."""
+        """Open a pull request. InvalidStateError: there is one already, or there is nothing to pull.
+        InvalidArgument."""
 
     @staticmethod
     @abstractmethod
@@ -203,7 +204,7 @@ DIALECTS = (GitHub.name, Gitea.name)
 
 
 def _pick(own: list[_Pull], branch: str, base: str) -> PullRequest | None:
-    """`own` are of this repository's branches: one in a fork may have the same name."""
+    """Find the pull request. `own` are of this repository's branches: one in a fork may have the same name."""
     found = next((pull for pull in own if pull.head.ref == branch and pull.base.ref == base), None)
     return None if found is None else _told(found, created=False)
 
@@ -251,8 +252,10 @@ class _Meta(msgspec.Struct):
 
 
 async def open_forge(remote: Remote, credential: Credential | None, dialect: str | None = None) -> Forge:
-    """`dialect=None`: the forge is asked. InvalidArgumentError, UnsupportedError: it is none that we know,
-    PlatformError."""
+    """Open the forge of a remote, and ask it for its dialect if none is given.
+
+    InvalidArgumentError, PlatformError; UnsupportedError: the forge is unknown.
+    """
     if remote.scheme not in ("https", "http"):
         raise UnsupportedError(f"{remote.url} is on no forge: it has no API over HTTP")
     if remote.sends_in_the_clear:
@@ -276,7 +279,7 @@ async def open_forge(remote: Remote, credential: Credential | None, dialect: str
 
 
 def _parts(remote: Remote) -> tuple[str, str, str]:
-    """What comes before the owner, the owner, and the repository."""
+    """Return the path before the owner, the owner, and the repository."""
     parts = unquote(urlsplit(remote.url).path).strip("/").split("/")
     if len(parts) < 2:
         raise InvalidArgumentError(f"{remote.url} names no owner: a repository on a forge is OWNER/NAME")
@@ -285,7 +288,7 @@ def _parts(remote: Remote) -> tuple[str, str, str]:
 
 
 async def _answers(base: str, path: str, kind: type[msgspec.Struct]) -> bool:
-    """Asked without a credential: until it has answered, nobody knows who it is."""
+    """Tell whether an API answers. It gets no credential: it may be anything until it has answered."""
     answer = await Http(base, None).get(path)
     if answer.status != 200:
         return False

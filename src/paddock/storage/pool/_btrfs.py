@@ -33,7 +33,7 @@ _READ_ONLY = os.ST_RDONLY
 
 
 def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ...]:
-    """Errors that the device below had, and whether the file system has given up for one."""
+    """Report errors of the device below, and whether the file system has become read-only for one."""
     checks: list[Check] = []
     if os.fstatvfs(pool).f_flag & _READ_ONLY:
         checks.append(
@@ -60,7 +60,7 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
 
 
 def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> Check:
-    """Reads everything, if that was asked for or is quick."""
+    """Compare all checksums, if that was asked for or is quick."""
     if asked is False or (asked is None and used_bytes > _QUICK_BYTES):
         detail = f"the {used_bytes // MIB} MiB in {where} were not read"
         return check("checksums", "ok", detail, "paddock doctor --storage --scrub")
@@ -162,15 +162,18 @@ class BtrfsPool(Pool):
             self._make(name, fill, begin=begin, doing="copy")
 
     def flush(self, name: str) -> None:
-        """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
+        """Write by a copy that no one sees: only for a snapshot the kernel writes what is dirty in one subvolume."""
         making = f".making-{os.urandom(8).hex()}"
         with within(self, name, "flush") as tree, self.working():
             self._copy(tree, making)
             self._discard_quietly(making)
 
     def _copy(self, tree: int, name: str) -> None:
-        """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
-        was deleted; it goes on after each commit."""
+        """Take a snapshot, and wait for the kernel's cleaner where needed.
+
+        The kernel reports ENOSPC although there is room until its cleaner has given back deleted trees. It goes on
+        after each commit.
+        """
         for seconds in _PAUSES_SECONDS:
             try:
                 return btrfs.snapshot(tree, self._fd, name.encode())
@@ -266,7 +269,7 @@ class BtrfsPool(Pool):
         return left
 
     def _groups(self) -> set[int]:
-        """The subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
+        """Return the subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
         try:
             names = os.listdir(f"/sys/fs/btrfs/{btrfs.filesystem_id(self._fd)}/qgroups")
         except FileNotFoundError:
@@ -311,14 +314,14 @@ class BtrfsPool(Pool):
             btrfs.set_byte_limit(self._fd, btrfs.subvolume_id(tree), limit_bytes)
 
     def _group(self, name: str) -> int | None:
-        """The quota group that will be stale once the tree is gone."""
+        """Return the quota group that is stale once the tree is deleted."""
         if self._quota != "off":
             with suppress(PaddockError), closing(self.open(name)) as tree:
                 return btrfs.subvolume_id(tree)
         return None
 
     def _forget(self, group: int | None) -> None:
-        """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
+        """Remove some of the quota groups of trees that the kernel's cleaner has finished with."""
         if group is not None:
             self._stale.append(group)
         for _ in range(2):

@@ -42,7 +42,7 @@ _CALLED = (seccomp_profile.ALLOWED - set(_NOT_CALLED.split())) | {"mmap", "ioctl
 
 
 def named(name: str) -> Any:
-    """What `MODULE:NAME` is."""
+    """Import `MODULE:NAME`."""
     module, _, path = name.partition(":")
     return attrgetter(path)(import_module(module))
 

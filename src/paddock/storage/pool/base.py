@@ -225,7 +225,7 @@ class Pool(ABC):
         begin: Callable[[str], None] | None = None,
         doing: str = "make",
     ) -> None:
-        """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
+        """Make tree `name`, or nothing at all: `begin` makes the directory, `fill` its content."""
         check_name(name)
         self._check_room()
         making = f".making-{os.urandom(8).hex()}"
@@ -243,7 +243,7 @@ class Pool(ABC):
             raise tree_error(error, name, doing) from error
 
     def _check_room(self) -> None:
-        """ResourceExhaustedError if there is none for another tree."""
+        """Raise ResourceExhaustedError if there is no room for another tree."""
         self._disk.check()
 
     def _begin(self, making: str) -> None:

@@ -40,7 +40,7 @@ class Node:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """The same as long as nobody has written to it or replaced it."""
+        """Return what changes whenever the file is written or replaced."""
         return self.inode, self.changed_ns, self.size
 
 
@@ -55,7 +55,7 @@ class HostileTree:
         self._own = own
 
     def node(self, path: bytes) -> Node | None:
-        """None: there is nothing, or the way to it leads through something that is no directory."""
+        """Look at `path`. None: there is nothing, or the way to it leads through something that isn't a directory."""
         try:
             fd = self._open(path, _LOOK)
         except OSError as error:
@@ -68,13 +68,13 @@ class HostileTree:
             return _node(os.fstat(fd))
 
     def born_ns(self, path: bytes) -> int | None:
-        """When it was made; None where that is not known, as of what an overlay has copied from below to change it
+        """Return when the file was made. None: unknown, as of a file that an overlay has copied up
         (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
         with closing(self._open(path, _LOOK)) as fd:
             return None if _was_copied(fd) else files.birth_ns(fd)
 
     def names(self, path: bytes) -> list[bytes]:
-        """Sorted. Empty where nothing can be listed: what is mounted there is not looked into."""
+        """List a directory, sorted. Empty if it can't be listed or another file system is mounted there."""
         try:
             fd = self._open(path, _LIST)
         except OSError as error:
@@ -85,12 +85,12 @@ class HostileTree:
             return sorted(os.fsencode(name) for name in os.listdir(fd))
 
     def target(self, path: bytes) -> bytes:
-        """Where the symbolic link points."""
+        """Return where the symbolic link points."""
         with closing(self._open(path, _LOOK)) as fd:
             return os.fsencode(os.readlink("", dir_fd=fd))
 
     def attribute(self, path: bytes, names: tuple[str, ...]) -> bytes | None:
-        """The first of these extended attributes that the directory at `path` has."""
+        """Return the first of these extended attributes that the directory at `path` has."""
         with closing(self._open(path, _LIST)) as fd:
             for name in names:
                 try:

@@ -46,14 +46,15 @@ class Worker:
         self._control: socket.socket | None = None
 
     def do(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object) -> T:
-        """What `work(*fds, *arguments)` returns or raises, done by a process that may. See `confined`."""
+        """Return what `work(*fds, *arguments)` returns or raises, done by a process that may do it. See `confined`."""
         if self._ids is None:
             return work(*fds, *arguments)
         return self.confined(work, fds, *arguments)
 
     def confined(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object, seconds: int = SECONDS) -> T:
-        """As `do`, but always by another process, which reaches nothing but what `fds` are: for input that a stranger
-        wrote. `work` is a function of a module; arguments and result are JSON.
+        """Do the work as `do` does, but always in another process, which reaches nothing but `fds`: for hostile input.
+
+        `work` is a function of a module; arguments and result are JSON.
 
         ResourceExhaustedError: it took too long, or too much memory. InternalError: it was killed.
         """
@@ -127,7 +128,7 @@ class Worker:
 
 
 def worker_for(config: PoolConfig) -> Worker:
-    """Who does the work on the trees of a pool."""
+    """Return the worker for the trees of a pool."""
     if os.geteuid() == 0:
         return Worker(TREE_ID_BASE)
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)

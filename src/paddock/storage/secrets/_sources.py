@@ -56,7 +56,7 @@ def from_file(path: str) -> bytes:
 async def from_command(
     argv: Sequence[str], environment: Mapping[str, str], *, seconds: float = COMMAND_SECONDS
 ) -> bytes:
-    """Its output; what it says to stderr may hold the value, and is nobody's."""
+    """Return the command's output. Its stderr may hold the value, so it is dropped."""
     if not argv:
         raise Refused("command", "the command is empty")
     starting = asyncio.ensure_future(
@@ -132,7 +132,7 @@ class Fetcher:
         self._environment, self._stored, self._wall = environment, stored, wall
 
     async def fetch(self, name: str, source: SecretSource) -> Fetched:
-        """`name` is that of the secret, for errors."""
+        """Return the value of a source. `name` is that of the secret, for errors."""
         try:
             return await self._fetch(name, source)
         except Refused as refused:
@@ -165,7 +165,7 @@ class Fetcher:
 
 
 def is_kept(source: SecretSource) -> bool:
-    """It is one's own in paddock's store; every other source is opened with what the service's user may do."""
+    """Tell whether the value is in paddock's store. The daemon reads every other source with its own rights."""
     return source.stored is not None
 
 

@@ -40,7 +40,7 @@ class Files(Protocol):
 
     def stamp(self) -> object | None: ...
     def open(self, path: str) -> AbstractContextManager[Piece]:
-        """NotFound."""
+        """Open a file of the layout. NotFound."""
         ...
 
 
@@ -117,7 +117,7 @@ class Directory:
 
 
 def _place(digest: str) -> str:
-    """A digest has been looked at where it was decoded: it climbs nowhere."""
+    """Return the path of a blob. Decoding has checked the digest, so it can't lead upwards."""
     return f"blobs/{digest.replace(':', '/')}"
 
 
@@ -173,7 +173,7 @@ class Archive:
 
 
 def _find(fd: int, path: str) -> tuple[int, int] | None:
-    """Where the content of a file is, and its bytes."""
+    """Find where the content of a file begins, and its bytes."""
     members = _list(fd)
     member = members.get(path)
     if member is not None and member.link:  # as old versions of Docker name a layer twice
@@ -241,6 +241,6 @@ class SavedArchive(Layout):
 
 
 def _is_named(image: SavedImage, wanted: str) -> bool:
-    """`NAME:TAG` as the archive has it; without the host before it, too; without a tag, `latest`."""
+    """Tell whether `wanted` names the image: with or without the host, and `latest` without a tag."""
     wanted = wanted if ":" in wanted.rpartition("/")[2] else f"{wanted}:latest"
     return any(name == wanted or name.endswith(f"/{wanted}") for name in image.RepoTags or ())

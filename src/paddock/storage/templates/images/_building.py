@@ -50,7 +50,7 @@ def tree_of(found: Found) -> str:
 
 
 def workdir_of(found: Found) -> str:
-    """Where commands start. The top is what images have that say nothing; there, work does not lie."""
+    """Return where commands start. An image that says nothing has the top, which isn't a place for work."""
     path = found.config.execution.WorkingDir or "/"
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in path or len(path) > 4095:
@@ -59,7 +59,7 @@ def workdir_of(found: Found) -> str:
 
 
 def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
-    """Makes what is not there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
+    """Make the trees that aren't there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
     tree = tree_of(found)
     budget = limits.budget(pool.space().available_bytes)
     chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
@@ -89,14 +89,14 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 
 
 def people(pool: Pool, tree: str, found: Found) -> People:
-    """Who there is in a tree that was built."""
+    """Return the users of a tree that was built."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
         said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
         return msgspec.convert(said, People)
 
 
 def _chain(found: Found) -> list[str]:
-    """Names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
+    """Return the names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
     names: list[str] = []
     chain = ""
     for layer in found.layers:
@@ -107,7 +107,7 @@ def _chain(found: Found) -> list[str]:
 
 
 def _wanted(found: Found) -> str:
-    """As whom its commands are to run."""
+    """Return the user of the image's commands."""
     return found.config.execution.User or ""
 
 
@@ -124,7 +124,7 @@ def _lay(
     left_over: tuple[int, int, bool],
     what: tuple[int, int, str | None, str],
 ) -> tuple[int, int]:
-    """What is left of the budget afterwards: another process does this."""
+    """Write one layer into a tree, in a worker. Return what is left of the budget."""
     offset, size, stored_digest, diff_id = what
     budget = Budget(*left_over)
     left = Left()

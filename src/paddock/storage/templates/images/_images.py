@@ -69,7 +69,7 @@ class Records:
         return self.directory / (hashlib.sha256(reference.encode()).hexdigest()[:40] + _SUFFIX)
 
     def _load(self, path: Path) -> Record | None:
-        """None: it is not there, or of another version of ours: then the image is made anew."""
+        """Load a record. None: it isn't there, or of another version of ours: then the image is made anew."""
         try:
             record = _decode(path.read_bytes())
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -97,7 +97,7 @@ class Images:
         self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
-        """What was found under that name before, if it is still so; else as `pull`."""
+        """Return what was found under that name before, if it is still so; else as `pull`."""
         reference = parse(text)
         source = self._source(reference)
         stamp = source.stamp()
@@ -112,8 +112,11 @@ class Images:
         return self._make(reference, source, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
-        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError,
-        UnsupportedError, ResourceExhaustedError, PlatformError: it cannot be reached."""
+        """Find, fetch and build an image, which can take minutes.
+
+        InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError, ResourceExhaustedError, PlatformError:
+        the source can't be reached.
+        """
         reference = parse(text)
         source = self._source(reference)
         return self._make(reference, source, source.stamp(), progress)
@@ -122,7 +125,10 @@ class Images:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
 
     def remove(self, text: str) -> tuple[str, ...]:
-        """The trees that no image has any more. NotFoundError, InvalidArgumentError: it is the beginning of several."""
+        """Remove images, and return the trees that no image has any more.
+
+        NotFoundError, InvalidArgumentError: `text` is the beginning of several digests.
+        """
         before = self._records.all()
         removed = [record for record in before if _is_meant(record, text)]
         if not removed:
@@ -135,16 +141,16 @@ class Images:
         return tuple(sorted({tree for record in removed for tree in self._let_go(record)}))
 
     def trees(self) -> dict[str, str]:
-        """Those of the images that are here, each with one that has it."""
+        """Return the trees of the images that are here, each with one image that has it."""
         records = self._records.all()
         return {tree: record.image.reference for record in records for tree in (*record.chain, record.tree)}
 
     def is_version(self, tree: str) -> bool:
-        """Whether it is one of an image's, or a builder has begun it."""
+        """Tell whether the tree is one of an image's, or a builder has begun it."""
         return tree.startswith(_TREES)
 
     def discard(self, tree: str) -> bool:
-        """Deletes one, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one tree, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
     def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:
@@ -177,7 +183,7 @@ class Images:
         return record
 
     def _let_go(self, record: Record) -> tuple[str, ...]:
-        """The trees of a record that is none any more, but for those that others have."""
+        """Return the trees of a removed record, but for those that other images have."""
         gone = {record.tree, *record.chain} - self.trees().keys()
         for tree in gone:
             self._versions.let_go(tree)
@@ -229,7 +235,7 @@ class Images:
 
 
 def _environment(found: Found) -> dict[str, str]:
-    """ImageInvalid."""
+    """Return the environment that the image sets. ImageInvalid."""
     lines = found.config.execution.Env or []
     if sum(map(len, lines)) > _ENVIRONMENT_BYTES:
         raise ImageInvalidError(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")

@@ -45,7 +45,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """InvalidArgument."""
+    """Parse a reference. InvalidArgument."""
     transport, _, rest = text.partition(":")
     if "\0" in text or not is_image(text) or not rest:
         raise _wrong(text)

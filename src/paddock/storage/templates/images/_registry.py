@@ -122,7 +122,7 @@ class Http:
 
     @contextmanager
     def open(self, path: str, accept: str) -> Generator[Answer]:
-        """The answer to GET, a success. NotFoundError, RequestError: it wants a credential; PlatformError."""
+        """Return the answer to GET, a success. NotFoundError, RequestError: it needs a credential; PlatformError."""
         url = f"{self.base}{path}"
         answer = self._ask(url, accept, self._authorization)
         if isinstance(answer, urllib.error.HTTPError) and answer.code == 401 and self._authorization is None:
@@ -217,12 +217,12 @@ class Http:
 
 
 def _is_own(host: str) -> bool:
-    """On this machine nobody listens in: there a registry may do without TLS, as elsewhere."""
+    """Tell whether the registry is on this machine, where it may do without TLS."""
     return is_loopback((host.rpartition(":")[0] if re.search(r":\d+$", host) else host).strip("[]"))
 
 
 def _credential(host: str, environment: Mapping[str, str]) -> str | None:
-    """What `docker login` or `podman login` has left for that registry (containers-auth.json(5)), base64."""
+    """Return what `docker login` or `podman login` has left for that registry (containers-auth.json(5)), base64."""
     home = environment.get("HOME", "/nonexistent")
     files = [
         environment.get("REGISTRY_AUTH_FILE"),

@@ -73,7 +73,7 @@ class Stored(io.RawIOBase):
         return count
 
     def finish(self) -> None:
-        """ImageInvalidError: it was another one, or cut short."""
+        """Read the rest and compare the digest. ImageInvalidError: it was another layer, or cut short."""
         while self.read(_CHUNK):
             pass
         if self._at != self._piece.size:
@@ -91,7 +91,7 @@ class Unpacked:
         self._hash = hashlib.new(diff_id.partition(":")[0])
 
     def read(self, size: int, /) -> bytes:
-        """At most so many, none at the end. ImageInvalidError, ResourceExhausted."""
+        """Read at most so many bytes, none at the end. ImageInvalidError, ResourceExhausted."""
         try:
             data = self._source.read(min(size, _CHUNK))
         except self._errors as error:
@@ -102,7 +102,7 @@ class Unpacked:
         return data
 
     def finish(self) -> None:
-        """ImageInvalidError: it was not what the image's configuration says."""
+        """Read the rest and compare the digest. ImageInvalidError: the image's configuration says another."""
         while self.read(_CHUNK):
             pass
         found = f"{self._hash.name}:{self._hash.hexdigest()}"
@@ -111,7 +111,7 @@ class Unpacked:
 
 
 def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
-    """What gives its content, in no more memory than is asked for; and the errors by which that says that it cannot."""
+    """Return a stream of the content in bounded memory, and the errors by which it reports damage."""
     file = io.BufferedReader(stored, _CHUNK)
     head = file.peek(4)
     if head.startswith(_GZIP):
@@ -144,15 +144,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 class Source(Protocol):
     def stamp(self) -> object | None:
-        """Equal as long as `find` would find the same, seen without reading much; None: that cannot be told."""
+        """Return a value that is equal as long as `find` would find the same, without reading much. None: unknown."""
         ...
 
     def find(self) -> Found:
-        """NotFoundError, InvalidArgumentError: it has several; ImageInvalidError, UnsupportedError, PlatformError."""
+        """Find the image. NotFoundError, InvalidArgumentError: there are several; ImageInvalidError, UnsupportedError,
+        PlatformError."""
         ...
 
     def open(self, layer: Layer) -> AbstractContextManager[Piece]:
-        """Where the layer lies. Nothing of it is checked."""
+        """Open the layer as it is stored. Nothing of it is checked."""
         ...
 
 
@@ -161,7 +162,7 @@ Fetch = Callable[[Descriptor], bytes]
 
 
 def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
-    """From a descriptor, by way of indexes, to the image for this machine."""
+    """Follow a descriptor, by way of indexes, to the image for this machine."""
     data = _document(descriptor, fetch)
     if descriptor.media_type in INDEXES:
         if depth == INDEX_DEPTH:
@@ -195,7 +196,7 @@ def _document(descriptor: Descriptor, fetch: Fetch) -> bytes:
 
 
 def whole_file(fd: int, what: str) -> Piece:
-    """All of an open file. ImageInvalidError: it is none."""
+    """Return all of an open file. ImageInvalidError: it isn't a regular one."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         raise ImageInvalidError(f"{what} is no file")
@@ -203,7 +204,7 @@ def whole_file(fd: int, what: str) -> Piece:
 
 
 def identity(info: os.stat_result) -> tuple[int, ...]:
-    """Changes when somebody writes to the file or replaces it."""
+    """Return what changes when the file is written or replaced."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 

@@ -219,7 +219,7 @@ class LayerWriter:
             self._take(self._directory(above), hidden, path)
 
     def _empty(self, path: bytes) -> None:
-        """Takes away what lower layers have brought into the directory, at any depth; what this one has, stays."""
+        """Remove what lower layers have brought into the directory, at any depth. What this layer has brought stays."""
         waiting = [path]
         while waiting:
             at = waiting.pop()
@@ -247,7 +247,8 @@ class LayerWriter:
     # -- places
 
     def _directory(self, path: bytes) -> int:
-        """The directory at `path`, made with those above it if it is not there. Open until another is asked for."""
+        """Return the directory at `path`, made with those above it if it isn't there. Open until another is asked
+        for."""
         if self._parent is not None and self._parent[0] == path:
             return self._parent[1]
         try:
@@ -260,7 +261,7 @@ class LayerWriter:
         return fd
 
     def _make_way(self, path: bytes) -> None:
-        """As others do where an archive names a file before its directory: root's, for all to read."""
+        """Make the directories above a file that the archive names before them: root's, for all to read."""
         for above in _ancestors(path):
             place, _, name = above.rpartition(b"/")
             with closing(self._open(place)) as fd:
@@ -283,7 +284,7 @@ class LayerWriter:
         return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
 
     def _note(self, path: bytes) -> None:
-        """This layer has brought it, and so those above it."""
+        """Note that this layer has brought `path`, and the directories above it."""
         while path and hash(path) not in self._made:
             self._made.add(hash(path))
             self._charge()
@@ -309,7 +310,7 @@ class LayerWriter:
 
 
 def _path(name: bytes) -> bytes:
-    """Relative, without `.`; b"" is the top. ImageInvalidError: it climbs."""
+    """Return a relative path without `.`; b"" is the top. ImageInvalidError: it leads upwards."""
     parts = [part for part in _checked(name).split(b"/") if part not in (b"", b".")]
     if b".." in parts:
         raise ImageInvalidError(f"{shown(name)} of the image leads outside")

@@ -32,7 +32,7 @@ class Budget(msgspec.Struct):
     short_of_room: bool
 
     def check(self, size: int) -> None:
-        """ImageInvalidError, ResourceExhaustedError: that many bytes are more than is left."""
+        """Raise ImageInvalidError or ResourceExhaustedError if that many bytes are more than is left."""
         if size > self.bytes:
             if self.short_of_room:
                 raise ResourceExhaustedError("the pool has no room for all of the image", hint=_HINT)
