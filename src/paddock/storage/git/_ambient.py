@@ -17,38 +17,21 @@ import msgspec
 
 from paddock.errors import NotConfiguredError
 from paddock.model import caller
+from paddock.storage.commands import CommandFailed, output
 
 from ._confined import AGENT
 from ._remote import SSH, Credential, Remote
 
-_SECONDS = 30.0
+_SECONDS, _MOST_BYTES = 30.0, 8 << 20
 
 
 async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
-    """Return what a program prints, or nothing if it fails or takes long. It starts in /, where no workspace can
-    mislead it."""
+    """Return what a program prints, or nothing if it fails or takes long."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
-    except FileNotFoundError:
+        out = await output(argv, environment, seconds=_SECONDS, most_bytes=_MOST_BYTES, input=input.encode())
+    except CommandFailed:
         return ""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            out, _ = await process.communicate(input.encode())
-    except TimeoutError:
-        return ""
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return out.decode(errors="replace").strip() if process.returncode == 0 else ""
+    return out.decode(errors="replace").strip()
 
 
 PROGRAM = "/usr/bin/ssh"
