@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -32,27 +31,13 @@ from paddock.errors import (
 )
 from paddock.linux import processes
 from paddock.model.caller import environment
+from paddock.storage.certificates import ADVICE, authorities
 from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
 from ._ambient import target
 from ._confined import Place
 from ._remote import Remote
-
-_OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
-
-ADVICE = f"name the file with its authority's certificate in {_OURS} where paddock runs, or give it to the machine"
-
-
-def authorities() -> Path | None:
-    """Return the file of certificates that replaces the machine's. NotConfiguredError: a variable names one that isn't
-    a file."""
-    path = environment().get(_OURS, "")
-    if path and not os.path.isfile(path):
-        raise NotConfiguredError(f"{_OURS} is {path!r}, and that is no file")
-    named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
-    return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)
-
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
 """Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import ssl
 import urllib.request
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -26,8 +25,9 @@ from paddock.errors import (
     UnsupportedError,
 )
 from paddock.model import PullRequest
-from paddock.storage.git import ADVICE, Credential, Remote, authorities
-from paddock.storage.https import TooLong, ask, opener
+from paddock.storage.certificates import authorities
+from paddock.storage.git import Credential, Remote
+from paddock.storage.https import TooLong, ask, opener, unreachable
 
 _SECONDS = 30.0
 _BODY_BYTES = 8 << 20
@@ -85,10 +85,7 @@ class Http:
         except TooLong:
             raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-            hint = ADVICE if untrusted else "try again"
-            raise PlatformError(f"{self.base} cannot be reached: {reason}", hint=hint) from None
+            raise unreachable(self.base, error) from None
 
 
 _PAGE = 50

@@ -12,7 +12,6 @@ import http.client
 import json
 import os
 import re
-import ssl
 import tempfile
 import urllib.error
 import urllib.parse
@@ -26,8 +25,9 @@ from typing import IO, Any, cast
 import msgspec
 
 from paddock.errors import ImageInvalidError, NotFoundError, PlatformError, RequestError
-from paddock.storage.git import ADVICE, authorities, is_loopback
-from paddock.storage.https import opener
+from paddock.storage.certificates import authorities
+from paddock.storage.git import is_loopback
+from paddock.storage.https import opener, unreachable
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._reference import Reference
@@ -162,10 +162,7 @@ class Http:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: BaseException) -> PlatformError:
-        reason = getattr(error, "reason", error)
-        untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-        hint = ADVICE if untrusted else "try again"
-        return PlatformError(f"registry {self._host} cannot be reached: {reason}", hint=hint)
+        return unreachable(f"registry {self._host}", error)
 
     def _may_go(self, here: str, there: str) -> bool:
         scheme = urllib.parse.urlsplit(there).scheme
