@@ -139,8 +139,8 @@ class _Look:
             node = self._tree.node(path)
             if self._left < 0 or node is None or node.whiteout or node.foreign:
                 return False
-            born = self._tree.born_ns(path)
-            if born is None or born < self._since:
+            birth = self._tree.birth_ns(path)
+            if birth is None or birth < self._since:
                 return False
             if node.kind is FileKind.DIRECTORY:
                 names = self._tree.names(path)

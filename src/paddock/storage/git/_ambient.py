@@ -189,12 +189,12 @@ async def ambient(remote: Remote) -> Credential | Login | None:
         return await own_login(remote, environment)
     quiet = ("git", "-c", "core.askPass=", "-c", "credential.interactive=false")
     asked = f"capability[]=authtype\nurl={remote.url}\n\n"
-    if found := told(await say((*quiet, "credential", "fill"), environment, asked)):
+    if found := parse_fill(await say((*quiet, "credential", "fill"), environment, asked)):
         return found
     return header(await say(("git", "config", "--get-urlmatch", "http.extraHeader", remote.url), environment))
 
 
-def told(text: str) -> Credential | None:
+def parse_fill(text: str) -> Credential | None:
     """Parse the answer of `git credential fill`, which has an authtype since git 2.46."""
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     if said.get("authtype", "").lower() == "bearer" and said.get("credential"):

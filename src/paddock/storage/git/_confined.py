@@ -27,7 +27,7 @@ from paddock.linux import caps, confine, mounts, namespaces, prctl
 from paddock.linux.descriptors import closing
 
 
-class Place(NamedTuple):
+class BindMount(NamedTuple):
     """A directory or file of the host at `target`. `owned`: what belongs to its owner appears as the program's own."""
 
     source: str
@@ -43,7 +43,7 @@ class Order(TypedDict):
     argv: list[str]
     env: dict[str, str]
     uid: int | None
-    places: list[Place]
+    mounts: list[BindMount]
     files: dict[str, str]
     secret: str
     agent: str | None
@@ -73,7 +73,7 @@ def main() -> NoReturn:
     order: Order = json.loads(_first_line())
     try:
         agent = Agent(order["agent"]) if order["agent"] else None
-        _leave_the_machine(order)
+        _enter_namespaces(order)
         if agent is not None:
             agent.serve(AGENT)
         namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
@@ -94,7 +94,7 @@ def _first_line() -> bytes:
     return bytes(line)
 
 
-def _leave_the_machine(order: Order) -> None:
+def _enter_namespaces(order: Order) -> None:
     own = namespaces.NEWNS | namespaces.NEWIPC | namespaces.NEWUTS
     if order["uid"] is None:
         uid, gid = os.getuid(), os.getgid()
@@ -108,12 +108,12 @@ def _leave_the_machine(order: Order) -> None:
     root = mounts.fs_mount("tmpfs", (("size", str(_ROOT_BYTES)), ("mode", "755")), mounts.NOSUID | mounts.NODEV)
     mounts.move_mount(root, mounts.AT_FDCWD, b"/sys")  # where it lies until it is the root, and hides no source
     os.fchdir(root)
-    _furnish(order)
+    _build_root(order)
     mounts.pivot()
     mounts.detach_old_root()
 
 
-def _furnish(order: Order) -> None:
+def _build_root(order: Order) -> None:
     """Fill the new root, which is the working directory."""
     readable = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
     _show("/usr", "usr", readable)
@@ -127,9 +127,9 @@ def _furnish(order: Order) -> None:
             _show(os.path.realpath(f"/etc/{name}"), f"etc/{name}", readable | mounts.NOEXEC)
     for device in _DEVICES:
         _show(device, device[1:], mounts.NOSUID | mounts.NOEXEC)
-    for place in map(Place._make, order["places"]):
-        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if place.writable else mounts.RDONLY)
-        _show(place.source, place.target.lstrip("/"), attributes, order["uid"] if place.owned else None)
+    for bind in map(BindMount._make, order["mounts"]):
+        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if bind.writable else mounts.RDONLY)
+        _show(bind.source, bind.target.lstrip("/"), attributes, order["uid"] if bind.owned else None)
     for path, text in order["files"].items():
         os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
         with open(path.lstrip("/"), "x") as file:

@@ -12,7 +12,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError
 
 from ._ambient import DIRECTORY, PROGRAM, Login
-from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
+from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, Refused, run, trouble
 from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
@@ -249,11 +249,11 @@ class HostGit:
         progress: Progress | None = None,
         lender: str | None = None,
     ) -> Ended:
-        places: list[Place] = self._lent(lender)
+        mounts: list[BindMount] = self._lent(lender)
         if name is not None:
-            places.append(Place(str(self.path(name)), _HERE, writable=True))
+            mounts.append(BindMount(str(self.path(name)), _HERE, writable=True))
         if remote.path is not None:
-            places.append(Place(str(remote.path), _THERE, writable=pushing, owned=True))
+            mounts.append(BindMount(str(remote.path), _THERE, writable=pushing, owned=True))
         config = _CONFIG
         login = credential if isinstance(credential, Login) else None
         if credential is not None:
@@ -264,7 +264,7 @@ class HostGit:
             raise Refused("no key is known for it")
         return await run(
             arguments,
-            places=places,
+            mounts=mounts,
             config=config,
             bounds=self._bounds,
             protocols=remote.scheme,
@@ -285,11 +285,11 @@ class HostGit:
         writable: bool = False,
         lender: str | None = None,
     ) -> Ended:
-        places = [Place(str(self.path(name)), _HERE, writable=writable), *self._lent(lender)]
-        return await run(arguments, program=program, places=places, config=_CONFIG, bounds=self._bounds)
+        mounts = [BindMount(str(self.path(name)), _HERE, writable=writable), *self._lent(lender)]
+        return await run(arguments, program=program, mounts=mounts, config=_CONFIG, bounds=self._bounds)
 
-    def _lent(self, lender: str | None) -> list[Place]:
-        return [] if lender is None else [Place(str(self.path(lender)), _LENDER)]
+    def _lent(self, lender: str | None) -> list[BindMount]:
+        return [] if lender is None else [BindMount(str(self.path(lender)), _LENDER)]
 
 
 def _address(remote: Remote) -> str:

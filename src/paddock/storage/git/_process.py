@@ -36,7 +36,7 @@ from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
 from ._ambient import target
-from ._confined import Place
+from ._confined import BindMount
 from ._remote import Remote
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
@@ -81,7 +81,7 @@ async def run(
     arguments: Sequence[str],
     *,
     program: str | None = None,
-    places: Sequence[Place],
+    mounts: Sequence[BindMount],
     config: str,
     bounds: Bounds,
     protocols: str = "",
@@ -104,7 +104,7 @@ async def run(
         "argv": [program or _git(), *arguments],
         "env": _environment(protocols, certificates, direct=direct),
         "uid": GIT_ID if os.geteuid() == 0 else None,
-        "places": [*places, *certificates],
+        "mounts": [*mounts, *certificates],
         "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
         "agent": agent,
         "secret": secret,
@@ -136,9 +136,9 @@ async def run(
         await _end(process, ended)
     await ended
     if process.returncode == _confined.FAILED:
-        said = f"git cannot be confined on this machine: {reading.last_words()}"
+        said = f"git cannot be confined on this machine: {reading.errors()}"
         raise NotConfiguredError(said, hint="paddock doctor")
-    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=over)
+    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.errors(), over=over)
 
 
 async def _over(
@@ -204,7 +204,7 @@ class _Reading:
                     self._progress(_plain(line.decode(errors="replace")))
                 line.clear()
 
-    def last_words(self) -> str:
+    def errors(self) -> str:
         lines = self._err.decode(errors="replace").replace("\r", "\n").split("\n")
         return "\n".join(_plain(line) for line in lines if line)
 
@@ -231,7 +231,7 @@ def _git() -> str:
     raise NotConfiguredError("repositories need git on this machine, in /usr", hint="apt install git")
 
 
-def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
+def _environment(protocols: str, certificates: Sequence[BindMount], *, direct: bool) -> dict[str, str]:
     """Return an environment with the caller's proxies and nothing else of the caller's or ours."""
     given = environment()
     taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
@@ -253,13 +253,13 @@ def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool)
     }
 
 
-def _certificates() -> tuple[Place, ...]:
+def _certificates() -> tuple[BindMount, ...]:
     """Return the certificates that this program's environment names."""
     path = authorities()
     if path is None:
         return ()
     for_everybody = path.stat().st_mode & 0o004
-    return (Place(str(path), "/run/certificates.pem", owned=not for_everybody),)
+    return (BindMount(str(path), "/run/certificates.pem", owned=not for_everybody),)
 
 
 class Refused(Exception):
@@ -310,7 +310,7 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
     if ended.over == "output":
         return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
-        raise Refused(_last(words))
+        raise Refused(_last_line(words))
     if ended.code == _SENT_SIGNAL + signal.SIGXFSZ or _TOO_LARGE.search(words):
         return ResourceExhaustedError(
             f"{what} sends a pack of more than {bounds.file_bytes} bytes; nothing of it was taken"
@@ -320,13 +320,13 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
             f"{what} sends objects that need more than {bounds.memory_bytes >> 20} MiB of memory; not taken"
         )
     if _NO_SPACE.search(words):
-        return ResourceExhaustedError(f"there is no room for {what}: {_last(words)}", hint="df -h; paddock doctor")
+        return ResourceExhaustedError(f"there is no room for {what}: {_last_line(words)}", hint="df -h; paddock doctor")
     if _BROKEN.search(words):
         return InvalidArgumentError(
-            f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more"
+            f"{what} sends what git's checks refuse: {_first_error(words)}", hint="git fsck says more"
         )
     if _NOT_THERE.search(words):
-        return NotFoundError(f"{what}: {_telling(words)}")
+        return NotFoundError(f"{what}: {_first_error(words)}")
     if _OTHER_HOST.search(words):
         return PolicyDeniedError(
             f"{what} shows another key than the host that is known: somebody may stand in between",
@@ -339,16 +339,16 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
             hint=f"{_scan(remote)} >> ~/.ssh/known_hosts, then compare: ssh-keygen -lf ~/.ssh/known_hosts",
         )
     if _UNTRUSTED.search(words):
-        return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
+        return PlatformError(f"{what} does not prove who it is: {_first_error(words)}", hint=ADVICE)
     if _MOVED.search(words):
         return InvalidStateError(
-            f"{what} sends on to another place: {_telling(words)}",
+            f"{what} sends on to another place: {_first_error(words)}",
             hint="name that place: no redirect is followed, for it may lead into your network",
             moved=True,
         )
     if _UNREACHABLE.search(words):
-        return PlatformError(f"{what} cannot be reached: {_telling(words)}", hint="try again")
-    return PlatformError(f"git failed on {what}: {_telling(words)}")
+        return PlatformError(f"{what} cannot be reached: {_first_error(words)}", hint="try again")
+    return PlatformError(f"git failed on {what}: {_first_error(words)}")
 
 
 def _known_as(remote: Remote) -> str:
@@ -361,15 +361,15 @@ def _scan(remote: Remote) -> str:
     return f"ssh-keyscan {host}" if port is None else f"ssh-keyscan -p {port} {host}"
 
 
-def _last(words: str) -> str:
+def _last_line(words: str) -> str:
     lines = [line for line in words.split("\n") if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
 
 
-def _telling(words: str) -> str:
+def _first_error(words: str) -> str:
     """Return the first error, which is the cause of the others."""
     for line in words.split("\n"):
         for mark in ("error: ", "fatal: ", "ERR "):
             if line.startswith(mark) and "index-pack" not in line:
                 return line.removeprefix(mark)[:300]
-    return _last(words)
+    return _last_line(words)

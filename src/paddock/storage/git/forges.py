@@ -147,7 +147,7 @@ class Forge(ABC):
     async def _post(self, branch: str, base: str, **content: object) -> PullRequest:
         answer = await self._http.post(f"{self._path}/pulls", {"head": branch, "base": base, **content})
         if answer.status == 201:
-            return _told(answer.json(_Pull), created=True)
+            return _pull_request(answer.json(_Pull), created=True)
         if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
             raise InvalidStateError(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
         raise _problem(answer)
@@ -203,10 +203,10 @@ DIALECTS = (GitHub.name, Gitea.name)
 def _pick(own: list[_Pull], branch: str, base: str) -> PullRequest | None:
     """Find the pull request. `own` are of this repository's branches: one in a fork may have the same name."""
     found = next((pull for pull in own if pull.head.ref == branch and pull.base.ref == base), None)
-    return None if found is None else _told(found, created=False)
+    return None if found is None else _pull_request(found, created=False)
 
 
-def _told(pull: _Pull, *, created: bool) -> PullRequest:
+def _pull_request(pull: _Pull, *, created: bool) -> PullRequest:
     return PullRequest(
         number=pull.number,
         url=pull.html_url,

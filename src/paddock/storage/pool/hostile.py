@@ -67,7 +67,7 @@ class HostileTree:
         with closing(fd):
             return _node(os.fstat(fd))
 
-    def born_ns(self, path: bytes) -> int | None:
+    def birth_ns(self, path: bytes) -> int | None:
         """Return when the file was made. None: unknown, as of a file that an overlay has copied up
         (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
         with closing(self._open(path, _LOOK)) as fd:

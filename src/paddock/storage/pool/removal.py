@@ -89,7 +89,7 @@ class _Emptying:
         self._prefix = f".{os.urandom(8).hex()}-"  # no name in the tree was chosen to be in the way of this one
 
     def run(self) -> None:
-        self._sort_out(self._top)
+        self._empty(self._top)
         while self._waiting:
             name = self._waiting.pop()
             known = len(self._problems)
@@ -104,13 +104,13 @@ class _Emptying:
                 continue
             with closing(directory):
                 if os.fstat(directory).st_dev == self._device:
-                    self._sort_out(directory)
+                    self._empty(directory)
                 else:
                     _Emptying(directory, self._problems).run()
             if len(self._problems) == known:
                 _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
 
-    def _sort_out(self, directory: int) -> None:
+    def _empty(self, directory: int) -> None:
         """Unlink what isn't a directory, and move directories up."""
         with os.scandir(directory) as entries:
             for entry in entries:

@@ -69,7 +69,7 @@ class Worker:
             with suppress(ConnectionError):
                 while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
                     said += piece
-        return _understood(bytes(said))
+        return _result(bytes(said))
 
     def start(self) -> None:
         """Start the process, if there is none. NotConfiguredError: the subordinate ids cannot be mapped."""
@@ -134,7 +134,7 @@ def worker_for(config: PoolConfig) -> Worker:
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
 
 
-def _understood(said: bytes) -> Any:
+def _result(said: bytes) -> Any:
     try:
         answer: dict[str, Any] = json.loads(said)
     except ValueError:

@@ -101,7 +101,7 @@ class Templates:
 
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
         below = self._layers(recipe.below, progress) if recipe.below else ()
-        self._versions.have(
+        self._versions.ensure(
             recipe.tree,
             f"template {recipe.name}",
             lambda _, root: recipe.fill(root, self.pool.worker, progress),

@@ -114,7 +114,7 @@ Fill = Callable[[int, int], None]
 
 
 class Versions:
-    """Those of one pool. May be used by several threads at once. What was asked for is in use until `let_go`."""
+    """Those of one pool. May be used by several threads at once. What was asked for is in use until `release`."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -125,10 +125,10 @@ class Versions:
         with self._turns[tree]:
             return self._is_there(tree)
 
-    def let_go(self, tree: str) -> None:
+    def release(self, tree: str) -> None:
         self._pool.in_use.discard(tree)
 
-    def have(self, tree: str, words: str, fill: Fill, progress: Progress, *, on: str = "") -> None:
+    def ensure(self, tree: str, words: str, fill: Fill, progress: Progress, *, on: str = "") -> None:
         """Build a version, if it isn't there. It begins with the content of the tree `on`, or empty."""
         turn = self._turns[tree]
         if not turn.acquire(blocking=False):

@@ -38,7 +38,7 @@ class Built(NamedTuple):
     chain: tuple[str, ...]
 
 
-class People(NamedTuple):
+class Accounts(NamedTuple):
     users: tuple[User, ...]
     user: User
     left: dict[str, list[str]]
@@ -82,17 +82,17 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
         below = ""
         for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
             words = f"layer {number + 1} of {len(chain)}"
-            versions.have(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
+            versions.ensure(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
             below = name
-        versions.have(tree, f"image {found.digest[:19]}", finish, say, on=below)
+        versions.ensure(tree, f"image {found.digest[:19]}", finish, say, on=below)
     return Built(tree, chain)
 
 
-def people(pool: Pool, tree: str, found: Found) -> People:
+def accounts_of(pool: Pool, tree: str, found: Found) -> Accounts:
     """Return the users of a tree that was built."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
         said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
-        return msgspec.convert(said, People)
+        return msgspec.convert(said, Accounts)
 
 
 def _chain(found: Found) -> list[str]:
@@ -113,7 +113,7 @@ def _wanted(found: Found) -> str:
 
 def _look(at: int, root: int, whole: bool, wanted: str) -> object:
     users, user = accounts(root, wanted, whole=whole)
-    return msgspec.to_builtins(People(users, user, _left(at)))
+    return msgspec.to_builtins(Accounts(users, user, _left(at)))
 
 
 def _lay(

@@ -18,7 +18,7 @@ from paddock.storage.templates.recipe import PATH, Progress, Versions
 from paddock.supervisor.layout import IMAGES
 
 from ._archive import Archive, Directory, Layout, SavedArchive
-from ._building import VERSION, People, build, people, workdir_of
+from ._building import VERSION, Accounts, accounts_of, build, workdir_of
 from ._reference import Reference, parse
 from ._source import Found, Source
 from .limits import ImageLimits
@@ -159,7 +159,7 @@ class Images:
         workdir_of(found)  # what can't be, before anything is fetched
         environment = _environment(found)
         built = build(self._pool, self._versions, self._limits, found, source, progress)
-        who = people(self._pool, built.tree, found)
+        who = accounts_of(self._pool, built.tree, found)
         record = Record(
             image=self._image(reference, found, who),
             template=Template(
@@ -186,10 +186,10 @@ class Images:
         """Return the trees of a removed record, but for those that other images have."""
         gone = {record.tree, *record.chain} - self.trees().keys()
         for tree in gone:
-            self._versions.let_go(tree)
+            self._versions.release(tree)
         return tuple(sorted(gone))
 
-    def _image(self, reference: Reference, found: Found, who: People) -> Image:
+    def _image(self, reference: Reference, found: Found, who: Accounts) -> Image:
         execution = found.config.execution
         sizes = [layer.size for layer in found.layers]
         return Image(
@@ -206,7 +206,7 @@ class Images:
             pulled_at=self._clock(),
         )
 
-    def _notes(self, found: Found, who: People) -> list[str]:
+    def _notes(self, found: Found, who: Accounts) -> list[str]:
         notes: list[str] = []
         wanted = found.config.execution.User or "root"
         if self._pool.worker.base is None:
