@@ -116,7 +116,7 @@ def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool
         return False
     with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
         try:
-            return _Look(HostileTree(fd), since_ns).all_new(path)
+            return _all_new(HostileTree(fd), path, since_ns)
         except OSError:
             return False
 
@@ -126,25 +126,20 @@ def _node_in(tree: int, path: bytes) -> bool:
         return HostileTree(fd).node(path) is not None
 
 
-class _Look:
-    def __init__(self, tree: HostileTree, since_ns: int) -> None:
-        self._tree, self._since = tree, since_ns
-        self._left = _MOST_BELOW
-
-    def all_new(self, path: bytes) -> bool:
-        waiting = [path]
-        while waiting:
-            path = waiting.pop()
-            self._left -= 1
-            node = self._tree.node(path)
-            if self._left < 0 or node is None or node.whiteout or node.foreign:
+def _all_new(tree: HostileTree, path: bytes, since_ns: int) -> bool:
+    waiting, left = [path], _MOST_BELOW
+    while waiting:
+        path = waiting.pop()
+        left -= 1
+        node = tree.node(path)
+        if left < 0 or node is None or node.whiteout or node.foreign:
+            return False
+        birth = tree.birth_ns(path)
+        if birth is None or birth < since_ns:
+            return False
+        if node.kind is FileKind.DIRECTORY:
+            names = tree.names(path)
+            if len(names) > left:
                 return False
-            birth = self._tree.birth_ns(path)
-            if birth is None or birth < self._since:
-                return False
-            if node.kind is FileKind.DIRECTORY:
-                names = self._tree.names(path)
-                if len(names) > self._left:
-                    return False
-                waiting += [path + b"/" + name for name in names]
-        return True
+            waiting += [path + b"/" + name for name in names]
+    return True

@@ -11,8 +11,8 @@ from contextlib import suppress
 from paddock.errors import InvalidStateError, PaddockError, PlatformError
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
-from paddock.model import Check, PoolSpace
-from paddock.storage.pool._image import MIB, Image
+from paddock.model import Check
+from paddock.storage.pool._image import MIB, Disk, Image
 from paddock.storage.pool.base import Pool, TreeUsage
 from paddock.storage.pool.config import PoolConfig, check, pool_checks
 from paddock.storage.pool.removal import remove
@@ -125,7 +125,10 @@ class BtrfsPool(Pool):
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         super().__init__(fd, config, path)
         self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
-        self._image = None if config.image is None else Image(f"{os.path.dirname(path)}/{config.image}", fd, self._disk)
+        self._image: Image | None = None
+        if config.image is not None:
+            directory = os.path.dirname(path)
+            self._room = self._image = Image(f"{directory}/{config.image}", fd, Disk(directory, config))
         self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
 
     def create(
@@ -236,16 +239,13 @@ class BtrfsPool(Pool):
         used = self.usage(name).used_bytes
         return super().measure(name) if used is None else used
 
-    def space(self) -> PoolSpace:
-        return super().space() if self._image is None else self._image.space()
-
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         where = self._path if self._image is None else self._image.path
         return (
             *super().examine(scrub=scrub),
             *device_checks(self._fd, self._image, where),
             # What is not an image of ours holds other people's files, and they have their own ways.
-            *(() if self._image is None else (scrub_check(self._fd, self._image.space().used_bytes, where, scrub),)),
+            *(() if self._image is None else (scrub_check(self._fd, self.space().used_bytes, where, scrub),)),
         )
 
     def fit(self) -> int:
@@ -290,12 +290,6 @@ class BtrfsPool(Pool):
         for group in groups - living:
             with suppress(OSError):  # as in _forget
                 btrfs.remove_quota_group(self._fd, group)
-
-    def _check_room(self) -> None:
-        if self._image is None:
-            super()._check_room()
-        else:
-            self._image.check()
 
     def _begin(self, making: str) -> None:
         btrfs.create_subvolume(self._fd, making.encode())

@@ -18,7 +18,7 @@ from paddock.errors import PlatformError
 from paddock.linux import files
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
-from paddock.storage.pool._image import Disk
+from paddock.storage.pool._image import Disk, Image
 from paddock.storage.pool.config import Driver, PoolConfig, pool_checks, space_check
 from paddock.storage.pool.removal import remove
 from paddock.storage.pool.trees import (
@@ -62,7 +62,7 @@ class Pool(ABC):
         self._fd = fd
         self._config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
-        self._disk = Disk(os.path.dirname(path), config)
+        self._room: Disk | Image = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
         """Who can read and write all that is in a tree; the program itself may be unable to."""
         self._base = self.worker.base
@@ -168,7 +168,7 @@ class Pool(ABC):
             return self.worker.do(measure, (tree,))
 
     def space(self) -> PoolSpace:
-        return self._disk.space()
+        return self._room.space()
 
     def checks(self) -> tuple[Check, ...]:
         """Return lines for `doctor`."""
@@ -227,7 +227,7 @@ class Pool(ABC):
     ) -> None:
         """Make tree `name`, or nothing at all: `begin` makes the directory, `fill` its content."""
         check_name(name)
-        self._check_room()
+        self._room.check()
         making = f".making-{os.urandom(8).hex()}"
         try:
             with self.working():
@@ -241,10 +241,6 @@ class Pool(ABC):
                     raise
         except OSError as error:
             raise tree_error(error, name, doing) from error
-
-    def _check_room(self) -> None:
-        """Raise ResourceExhaustedError if there is no room for another tree."""
-        self._disk.check()
 
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)
