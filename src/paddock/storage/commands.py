@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 
 class CommandFailed(Exception):
-    """Says why there is no output. Nothing of the output is in it."""
+    """A reason why a command gave no output. It holds nothing of the output."""
 
 
 async def output(

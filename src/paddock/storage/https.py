@@ -13,7 +13,7 @@ from paddock.storage.certificates import ADVICE
 
 
 class TooLong(Exception):
-    """The answer has more bytes than were asked for."""
+    """The answer has more bytes than the limit."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

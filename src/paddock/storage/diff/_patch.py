@@ -1,4 +1,4 @@
-"""Differences in the words of git: what `git apply` takes (git-diff(1), "Generating patch text with -p").
+"""Differences in git's format: what `git apply` takes (git-diff(1), "Generating patch text with -p").
 
 Texts differ by lines, by the greedy algorithm of Myers. An attacker writes them, so the work is bounded: past the
 bound, what lies between the first and the last line that differ is replaced as a whole, which is correct too.
@@ -23,7 +23,7 @@ Edit: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Work:
-    """How many steps may be taken yet, by all texts together: some seconds."""
+    """A budget of steps for all texts together: some seconds."""
 
     steps: int = 20_000_000
 
@@ -150,7 +150,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The patch of one path. Lines are None of what is no text."""
+    """The patch of one path. The numbers of lines are None if it isn't text."""
 
     text: bytes
     insertions: int | None

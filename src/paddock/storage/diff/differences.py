@@ -1,5 +1,4 @@
-"""What the layer of a copy-on-write mount says against the directory below it, and what of that must not be taken over
-on the host, and why.
+"""The changes in the layer of a copy-on-write mount against the directory below it, and what keeps them from the host.
 
 Documentation/filesystems/overlayfs.rst: a character device 0:0 hides what is below it, a directory marked as opaque
 hides all that is below it, anything else covers its own name. Beside the layers, where no sandbox sees it, lies since
@@ -30,7 +29,7 @@ _HASHED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One path. `old` is on the host, `new` in the sandbox; never both None."""
+    """A path that differs. `old` is on the host, `new` in the sandbox; never both None."""
 
     path: bytes
     old: Node | None
@@ -173,8 +172,8 @@ Seen = Mapping[bytes, tuple[int, int, int]]
 
 
 class Obstacles:
-    """`differences` are those that are to be taken over, all of them. `since_ns`: when the sandbox first saw the
-    directory, by the clock of the host's files; None: nobody knows."""
+    """The reasons against taking over `differences`, which are all to be taken over. `since_ns`: when the sandbox first
+    saw the directory, by the clock of the host's files; None: unknown."""
 
     def __init__(
         self, comparison: Comparison, differences: Sequence[Difference], *, since_ns: int | None, seen: Seen

@@ -1,4 +1,4 @@
-"""What a tree holds beyond what it began with: as lines for a record, and whether something was made since a moment."""
+"""The content of a tree beyond what it began with: as lines for a record, and whether all of it is new."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CHUNK = 1 << 20
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """`sha256` is that of all lines, each with a newline; `first` are some of them. `whole`: nothing was left out,
-    for its number, its depth or its size."""
+    """The changes of a tree. `sha256` is that of all lines, each with a newline; `first` are some of them. `whole`:
+    nothing was left out, for its number, its depth or its size."""
 
     changes: int
     sha256: str

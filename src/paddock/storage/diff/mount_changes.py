@@ -1,4 +1,4 @@
-"""What a sandbox has changed in a directory of the host: told, as a patch, and taken over."""
+"""The changes of a sandbox in a directory of the host: listed, as a patch, and promoted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a promotion takes over, in words too, and the changes in `.git` that it leaves out."""
+    """A promotion: the changes to take over, also as text, and the changes in `.git` that it leaves out."""
 
     differences: Sequence[Difference]
     words: tuple[Change, ...]
@@ -34,7 +34,7 @@ class Plan:
 
 
 class MountChanges:
-    """Made by `mount_changes`. `only` are relative paths; none are all."""
+    """The changes in one mount, made by `mount_changes`. `only` are relative paths; none are all."""
 
     def __init__(self, comparison: Comparison, only: Sequence[bytes], since: int | None, promoted: Seen) -> None:
         self._comparison = comparison

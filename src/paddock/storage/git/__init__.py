@@ -1,4 +1,4 @@
-"""Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
+"""Repositories: bare copies of remote ones. Only the host's git writes them."""
 
 from . import pins as pins
 from ._ambient import Login as Login

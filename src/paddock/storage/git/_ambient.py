@@ -1,4 +1,4 @@
-"""How a user's git and ssh prove who he is, and what of that the host's git gets."""
+"""The credentials of a user's own git and ssh, and what of them the host's git gets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ LogLevel ERROR
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host is shown over ssh, and what it has to show. It is kept nowhere, and no `repr` shows it.
+    """The proof for a host over ssh, and the keys that the host must have. It is stored nowhere, and no `repr` shows
+    it.
 
     `agent` is the socket of an agent, of which identities and signatures are asked and nothing else. `settings` are
     lines of ssh_config(5).

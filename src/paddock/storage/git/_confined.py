@@ -1,5 +1,5 @@
-"""Runs one program of the host with the least that it needs: a process of its own, started as
-`python -I -S <this file>`. Standard library only.
+"""Run one program of the host with the least that it needs: a process of its own, started as `python -I -S <this
+file>`. Standard library only.
 
 The first line of stdin is what to do, as JSON (`Order`). stdin stays open: when its other end is closed, whatever runs
 is killed. The program sees a root directory in memory, /usr of the machine to read, and the places that it was
@@ -37,8 +37,8 @@ class BindMount(NamedTuple):
 
 
 class Order(TypedDict):
-    """`uid` is whom to become, None for who we are. `secret` can be read once, from descriptor 9.
-    `agent` is the socket of an ssh agent, and is offered at AGENT."""
+    """A program to run. `uid` is the user to become, None for our own. `secret` can be read once, from descriptor 9.
+    `agent` is the socket of an ssh agent, offered at AGENT."""
 
     argv: list[str]
     env: dict[str, str]

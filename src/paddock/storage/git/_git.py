@@ -1,4 +1,4 @@
-"""The host's git, for the network only: what a remote has, fetching it into a bare repository, pushing out of one."""
+"""The host's git, for the network only: list a remote's refs, fetch them into a bare repository, push from one."""
 
 from __future__ import annotations
 
@@ -101,21 +101,21 @@ Proof = Credential | Login
 
 
 class Ref(msgspec.Struct, frozen=True):
-    """What the remote has under a name. `commit`: what it leads to; None: that is no commit."""
+    """A ref of the remote. `commit`: what it leads to; None: that isn't a commit."""
 
     oid: str
     commit: str | None
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remote had at one moment. `head` is the full name of its default branch."""
+    """The refs of a remote at one moment. `head` is the full name of its default branch."""
 
     head: str | None
     refs: Mapping[str, Ref]
 
 
 class HostGit:
-    """Bare repositories in one directory, by opaque name. Its callers see to it that a repository has one writer."""
+    """Bare repositories in one directory, by opaque name. Callers make sure that a repository has one writer."""
 
     def __init__(self, directory: Path, *, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (a frozen value)
         self.directory, self._bounds = directory, bounds

@@ -1,4 +1,5 @@
-"""The host's git as a process: confined, with an environment of its own, bounded in time and output.
+"""The host's git as a process: confined, with an environment of its own, bounded in time and output. Its messages
+become errors of ours.
 
 What it has said becomes an error of ours.
 """
@@ -58,7 +59,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that one run of the host's git may use."""
+    """The limits of one run of the host's git."""
 
     seconds: float = 3600.0
     silence_seconds: float = 45.0
@@ -69,7 +70,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`over` names the bound that ended it: seconds, silence or output."""
+    """The outcome of a run. `over` names the limit that ended it: seconds, silence or output."""
 
     code: int
     out: bytes
@@ -263,7 +264,7 @@ def _certificates() -> tuple[BindMount, ...]:
 
 
 class Refused(Exception):
-    """The remote wants to know who asks, or knows and does not let him."""
+    """The remote asks for a credential, or refuses the one that it got."""
 
 
 _WANTS_CREDENTIAL = re.compile(

@@ -1,6 +1,7 @@
-"""Where a repository comes from: a URL that was looked at before git sees it.
+"""The URL of a repository, checked before git sees it.
 
-paddock looks its host up once, and the host's git gets no other answer."""
+paddock looks its host up once, and the host's git gets no other answer.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _NAMES = {"/etc/nsswitch.conf": "hosts: files\n", "/etc/resolv.conf": "", "/etc/
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a host is shown to prove who asks. It is kept nowhere, and no `repr` shows it."""
+    """The proof for a host over HTTP. It is stored nowhere, and no `repr` shows it."""
 
     username: str
     password: str
@@ -65,7 +66,8 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` is the one spelling of it, without a credential: what is stored, shown and given to git.
+    """A repository to fetch from. `url` is the one spelling of it, without a credential: what is stored, shown and
+    given to git.
 
     `origin` is the part of it that a credential belongs to. `path`: it is a directory of this machine.
     """

@@ -1,4 +1,4 @@
-"""Which forge a repository is on, where its API begins, and what forges call the same things.
+"""The forges: which one a repository is on, where its API begins, and the names that it uses.
 
 JSON over HTTP to one forge: bounded, without redirects, and the credential goes to that forge alone.
 GitHub: https://docs.github.com/rest/pulls/pulls. Gitea and Forgejo: /api/swagger of each server, `repository`.
@@ -63,7 +63,7 @@ class _Problem(msgspec.Struct):
 
 
 class Http:
-    """`base` is where the API begins; `authorization` is the header's value, or None."""
+    """The API of one forge. `base` is where it begins; `authorization` is the header's value, or None."""
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization

@@ -1,4 +1,4 @@
-"""Pins: refs that say which commits of a repository somebody needs, whatever becomes of the branches.
+"""Pins: refs that name the commits of a repository that workspaces need, whatever becomes of the branches.
 
 Written as files, in the format of git's own (gitrepository-layout(5)), so that a workspace does not wait for a process.
 """

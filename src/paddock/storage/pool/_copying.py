@@ -38,7 +38,7 @@ class _Level:
 
 
 class Copier:
-    """Copies content of directories. One per copy of a tree: it knows which hard links it has met.
+    """A copier of directories. Use one per copy of a tree: it remembers the hard links that it has met.
 
     The content of the target wins no conflict: what the source has replaces it, and directories are merged, so that
     layers are copied one after the other, lowest first.

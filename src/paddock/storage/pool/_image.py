@@ -1,6 +1,4 @@
-"""The sparse file that holds a pool: how large it may be, how it grows while it is in use, and how much of the disk
-below it is left alone.
-"""
+"""The sparse file that holds a pool: its size, its growth while in use, and how much of the disk below stays free."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ _MOST_KEPT = 4096 * MIB
 
 
 class Image:
-    """`pool` is a descriptor of the file system in the image."""
+    """The image of a pool. `pool` is a descriptor of the file system in it."""
 
     def __init__(self, path: str, pool: int, disk: Disk) -> None:
         self.path, self._pool, self._disk = path, pool, disk

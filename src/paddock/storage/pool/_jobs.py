@@ -1,4 +1,4 @@
-"""The worker: a program of its own, which the daemon executes (`_worker`). It forks one process for each job.
+"""The worker: a program of its own, which the daemon executes (`worker`). It forks one process for each job.
 
 It has one thread, and one socket of the daemon's. A job's process has the descriptors that come with the job, and gives
 up everything else before it begins.

@@ -1,4 +1,4 @@
-"""Deciding, once per state directory, what its trees are kept on, making that whole or not at all, and opening it."""
+"""Choose the driver of a state directory once, make what it needs whole or not at all, and open the pool."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """None: this driver cannot tell."""
+    """The disk space of a tree. None: this driver can't tell."""
 
     used_bytes: int | None
     limit_bytes: int | None

@@ -26,7 +26,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watermarks(NamedTuple):
-    """When a pool is too full, and until when something is done about it."""
+    """The limits at which the collector of a pool starts and stops."""
 
     high: float
     low: float

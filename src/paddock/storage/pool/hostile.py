@@ -1,4 +1,4 @@
-"""Reading a tree that somebody else wrote: each path is opened beneath its root, through no link and no mount."""
+"""Read a tree that an attacker may have written: each path is opened beneath its root, through no link and no mount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORIGIN = ("trusted.overlay.origin", "user.overlay.origin")  # as root, and in a
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is at a path. `foreign`: another file system is mounted there, and not looked into."""
+    """The file at a path. `foreign`: another file system is mounted there, which is never read."""
 
     kind: FileKind
     mode: int
@@ -45,7 +45,8 @@ class Node:
 
 
 class HostileTree:
-    """Below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is the root.
+    """The files below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is
+    the root.
 
     `own`: a copy of ours that nobody else uses. What its modes keep us out of is opened to us.
     """

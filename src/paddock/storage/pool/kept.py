@@ -1,6 +1,5 @@
-"""What has left the pool, each whole or not there: archives of evicted workspaces, and by digest what was taken out of
-sandboxes.
-"""
+"""Files that have left the pool, each whole or not there: archives of evicted workspaces, and artifacts by their
+digest."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Incoming:
-    """Bytes on their way in, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond `most`
-    bytes: what comes from inside has no end by itself."""
+    """A file that is being written, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond
+    `most` bytes: what a sandbox sends may have no end."""
 
     def __init__(self, part: Path, most: int, over: PaddockError) -> None:
         self._part, self._most, self._over = part, most, over
@@ -59,7 +58,7 @@ class Incoming:
 
 
 class KeptArchives:
-    """The archives of one state directory, by the id of what they hold. Nobody but paddock's own uid may read them."""
+    """The archives of one state directory, by the id of their workspace. Only paddock's own uid can read them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
+"""The memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
 
 An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
 state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
@@ -69,7 +69,7 @@ class Memories:
 
 
 class Image:
-    """One that is being made: until it is let go of, nobody takes it for lost."""
+    """A memory image that is being made. Until it is released, it isn't garbage."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self._pool, self.name, self._place = pool, name, -1

@@ -1,4 +1,4 @@
-"""What this machine can keep trees on: each probe does the thing itself, and says in words why it failed."""
+"""The drivers that this machine can have: each probe tries the thing itself, and says why it failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting what a sandbox wrote: by descriptor, in constant depth, following nothing.
+"""Delete what a sandbox wrote: by descriptor, in constant depth, following nothing.
 
 A tree may be 2,000 directories deep, hold directories of mode 000, and names longer together than any path may be. So
 each subdirectory that is met is first moved up to the top and emptied there: nothing is ever deeper than two.
@@ -77,7 +77,7 @@ def make_directory(parent: int, name: str | bytes) -> bool:
 
 
 class _Emptying:
-    """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
+    """A directory `top` that is being emptied. A nested subvolume, which nothing leaves by rename, is a new top."""
 
     def __init__(self, top: int, problems: list[str]) -> None:
         _make_writable(top)

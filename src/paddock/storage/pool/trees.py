@@ -1,4 +1,4 @@
-"""What all drivers agree on: names of trees, who owns them, what disk one takes, and which error an errno is."""
+"""The rules of all drivers: names of trees, their owners, the disk space of one, and which error an errno is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on trees in a process of its own (`_jobs`), where the daemon may not do it or should not.
+"""Work on trees in a process of its own (`_jobs`), where the daemon can't do it or shouldn't.
 
 It may not, where paddock is an ordinary user and the files belong to his subordinate ids: the process has entered a
 user namespace that maps them. It should not, where a stranger wrote what is read.
@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Worker:
-    """Who works on the trees of a pool. May be used by several threads at once.
+    """The process that works on the trees of a pool. Several threads may use it at once.
 
     `base` is added to an id of a tree to store it; None: all files are those of who we are. With `ids`, all work is
     done by another process, in whose namespace `base` is 0.

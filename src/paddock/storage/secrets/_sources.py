@@ -22,7 +22,7 @@ MOST_BYTES = 64 << 10
 
 
 class Refused(Exception):
-    """The words name the source and say why. Nothing of a value is in them."""
+    """A reason why a source has no value. It names the source and holds nothing of a value."""
 
     def __init__(self, source: str, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -67,15 +67,15 @@ def _stripped(data: bytes) -> bytes:
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """`seconds`: so long it is good for, if its source says so."""
+    """A value from a source. `seconds`: how long it is valid, if its source says so."""
 
     value: SecretValue
     seconds: float | None = None
 
 
 class Fetcher:
-    """`environment` has the variables of who set the policy, `stored` looks into paddock's store, `wall` is the time in
-    seconds since the epoch."""
+    """The sources of secrets. `environment` has the variables of the user who set the policy, `stored` reads paddock's
+    store, `wall` is the time in seconds since the epoch."""
 
     def __init__(
         self, environment: Mapping[str, str], stored: Callable[[str], SecretValue], wall: Callable[[], float]

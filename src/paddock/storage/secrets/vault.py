@@ -33,7 +33,7 @@ _COMMAND_SECONDS = 20.0
 
 
 class VaultKeys(ABC):
-    """No other process uses them: the daemon seals, and changes keys, without an await between."""
+    """The keys of a vault. No other process uses them: the daemon has no await between encrypting and changing keys."""
 
     where: str
     """In words."""
@@ -95,7 +95,7 @@ class FileKeys(VaultKeys):
 
 
 class CommandKeys(VaultKeys):
-    """Keys in base64, a line each: whoever has written the command keeps and changes them. It runs once."""
+    """Keys in base64, a line each, from a command that runs once. Its author keeps and changes them."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv, self.where = argv, f"what {argv[0]} prints"
@@ -175,7 +175,7 @@ _NONCE_BYTES = 12
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Whose value it is: what a sealed one cannot be taken away from."""
+    """The owner, name and version that a value is encrypted for. It can't be decrypted for another."""
 
     owner: str
     name: str

@@ -114,7 +114,8 @@ Fill = Callable[[int, int], None]
 
 
 class Versions:
-    """Those of one pool. May be used by several threads at once. What was asked for is in use until `release`."""
+    """The versions in one pool. Several threads may use it at once. A version that was asked for is in use until
+    `release`."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -89,7 +89,7 @@ class Layout:
 
 
 class Directory:
-    """A layout that is a directory: nothing of it is found through a link, so that no link leads out of it."""
+    """A layout that is a directory. Nothing of it is found through a link, so no link leads out of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""From an image to a tree: its layers one over the other, and what a sandbox needs over all of them.
+"""Build a tree from an image: its layers one over the other, and what a sandbox needs over all of them.
 
 The trees are whole: what hides something has been applied, so that any driver copies and any level mounts them. Where
 a copy costs nothing (btrfs), each layer with all below it is a tree of its own, and images share what they have in

@@ -1,4 +1,4 @@
-"""What a sandbox needs and an image may not have: places to mount on, homes, files about its host and network.
+"""Add what a sandbox needs and an image may not have: mount points, homes, files about its host and network.
 
 Who there is in an image, by its own /etc/passwd and /etc/group, and who of them its commands run as.
 """
@@ -135,7 +135,8 @@ _FILES = {
 
 
 class Finish:
-    """Writes into the directory `root`, where nobody else writes. `base` is added to owners; None: all is ours."""
+    """The directory `root` that is being finished, where no one else writes. `base` is added to owners; None: all is
+    ours."""
 
     def __init__(self, root: int, base: int | None) -> None:
         self._root, self._base = root, base

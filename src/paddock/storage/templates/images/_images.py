@@ -32,7 +32,8 @@ _SUFFIX = ".json"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """`tree` is the image's; `chain` are those of its layers, each with all below it, where the pool keeps them."""
+    """An image that is here. `tree` is its own; `chain` are those of its layers, each with all below it, where the pool
+    keeps them."""
 
     image: Image
     template: Template
@@ -45,7 +46,7 @@ _decode = msgspec.json.Decoder(Record).decode
 
 
 class Records:
-    """Which images are here: a small file for each reference, written whole or not at all."""
+    """The records of the images: a small file for each reference, written whole or not at all."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -78,7 +79,7 @@ class Records:
 
 
 class Images:
-    """May be used by several threads at once. Times are by `clock`, seconds since the epoch.
+    """The images of a pool. Several threads may use it at once. Times are by `clock`, seconds since the epoch.
 
     A registry is asked when an image is not here or is pulled; a file or directory is looked at each time.
     """

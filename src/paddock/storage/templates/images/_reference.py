@@ -1,4 +1,4 @@
-"""How an image is named: `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:NAME]`, `docker://NAME`.
+"""The names of images: `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:NAME]`, `docker://NAME`.
 
 As in containers-transports(5). A path holds no colon; what follows one is a tag.
 """

@@ -39,7 +39,7 @@ _ANY = "application/octet-stream, */*"
 
 
 class Registry:
-    """`directory` is where layers are kept for as long as they are unpacked."""
+    """A registry as a source. `directory` is where layers lie while they are unpacked."""
 
     def __init__(self, reference: Reference, directory: Path) -> None:
         self._reference, self._directory = reference, directory
@@ -110,7 +110,7 @@ class _Token(msgspec.Struct):
 
 
 class Http:
-    """Of one repository of one registry. The environment says where credentials and certificates are."""
+    """Requests to one repository of one registry. The environment names credentials and certificates."""
 
     def __init__(self, host: str, repository: str) -> None:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"

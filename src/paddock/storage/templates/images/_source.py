@@ -1,4 +1,4 @@
-"""What every place that images come from gives: the documents of one image, and its layers one by one.
+"""The sources of images: each gives the documents of one image, and its layers one by one.
 
 The bytes of a layer on their way are hashed as they lie there, unpacked, counted, and hashed as they are unpacked.
 """
@@ -47,7 +47,7 @@ class Stream(Protocol):
 
 
 class Piece(NamedTuple):
-    """A part of a file, or all of it. The descriptor is whoever asked for it's to close."""
+    """A part of a file, or all of it. The opener closes the descriptor."""
 
     fd: int
     offset: int
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class Stored(io.RawIOBase):
-    """The bytes of a piece, hashed; `digest` None: nobody has said what it has to be."""
+    """The bytes of a piece, hashed. `digest` None: its digest is unknown."""
 
     def __init__(self, piece: Piece, digest: str | None) -> None:
         self._piece, self._expected, self._at = piece, digest, 0
@@ -83,7 +83,7 @@ class Stored(io.RawIOBase):
 
 
 class Unpacked:
-    """What comes out of the compression, whichever it is: hashed, and charged to the budget."""
+    """The decompressed bytes of a layer, hashed and charged to the budget."""
 
     def __init__(self, stored: Stored, budget: Budget, diff_id: str) -> None:
         self._source, self._errors = _decompressed(stored)
@@ -125,7 +125,7 @@ def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """`diff_id` is the digest of its archive, `digest` that of what lies at the source, where the image says it."""
+    """A layer. `diff_id` is the digest of its archive, `digest` that of the stored form, where the image names it."""
 
     diff_id: str
     digest: str | None = None

@@ -1,4 +1,4 @@
-"""Laying one layer of an image over a tree: as its archive says, and not one byte outside.
+"""Write one layer of an image over a tree: as its archive says, and not one byte outside.
 
 Each place is opened beneath the tree, through no link. What hides something of a lower layer (`.wh.NAME`,
 `.wh..wh..opq`; OCI image specification, layer.md) takes it away. Devices are never made.
@@ -46,7 +46,7 @@ _NOTHING = tar.Entry(b"", b"", 0, 0, 0, 0, 0, b"", {})
 
 
 class Left:
-    """What an image held that its template does not, counted."""
+    """The number of devices and the attributes of an image that its template doesn't have."""
 
     def __init__(self) -> None:
         self.devices = 0
@@ -54,7 +54,7 @@ class Left:
 
 
 class LayerWriter:
-    """Lays archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
+    """A writer of archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
 
     One object per layer: what this layer itself has brought is not hidden by it.
     """

@@ -1,4 +1,4 @@
-"""How much of an image is taken in. Whoever made it may have made it to fill the disk or the memory."""
+"""The limits of an image. Its author may have made it to fill the disk or the memory."""
 
 from __future__ import annotations
 
