@@ -34,7 +34,7 @@ KNOWN = {
     "daemon/access/secrets.py set": "a key and a row are one: the lock and the ring of keys are read beside the row",
     "daemon/access/secrets.py rotate_key": "as above; the new ring is on the disk before a row needs it",
     "storage/git/_process.py run": "asyncio starts the host's git: vfork(2) until execve(2)",
-    "storage/git/_ambient.py say": "asyncio starts the caller's git: vfork(2) until execve(2)",
+    "storage/commands.py _start": "asyncio starts the caller's git: vfork(2) until execve(2)",
 }
 """What still blocks, by the function that does. To be shortened only."""
 

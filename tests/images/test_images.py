@@ -26,7 +26,7 @@ from paddock.errors import (
 )
 from paddock.model import User
 from paddock.storage import Pool
-from paddock.storage.templates.images import ImageLimits, Images, _tar
+from paddock.storage.templates.images import ImageLimits, Images
 from paddock.storage.templates.images._documents import (
     Config,
     Manifest,
@@ -37,6 +37,7 @@ from paddock.storage.templates.images._documents import (
 )
 from paddock.storage.templates.images._images import Record
 from paddock.storage.templates.images._reference import parse
+from paddock.wire import tar
 from tests.conformance.trees import Root
 from tests.images.layouts import (
     GROUP,
@@ -157,7 +158,7 @@ def test_an_archive_of_a_stranger_is_not_read_by_the_process_that_asks_for_it(
     def reads(*arguments: object) -> NoReturn:
         raise AssertionError("it reads a stranger's tar itself")
 
-    monkeypatch.setattr(_tar, "Reader", reads)
+    monkeypatch.setattr(tar, "Headers", reads)
     assert get(images, f"{saved(tmp_path / 's.tar', BASE, names=('docker.io/me/it:1',))}:me/it:1").image.layers == 1
 
 

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
 from paddock.storage.pool.removal import remove
-from paddock.storage.templates.images import _tar
 from paddock.storage.templates.images._source import Piece, Stored, Unpacked
 from paddock.storage.templates.images.layer import LayerWriter, Left
 from paddock.storage.templates.images.limits import ImageLimits
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
-from tests.images.test_tar import Slow
+from tests.images.test_tar import Slow, read
 from tests.orphans import descriptors, wait_until
 
 
@@ -82,6 +81,8 @@ HOSTILE = {
     "nobody's": [member("x", uid=65536)],
     "less than nobody's": [member("x", pax_headers={"gid": "-1"})],
     "a long name": [member("x" * 256)],
+    "a name with a zero in it": [member("x", pax_headers={"path": "a\0b"})],
+    "a target with a zero in it": [member("x", kind=tarfile.SYMTYPE, target="y", pax_headers={"linkpath": "a\0b"})],
 }
 
 
@@ -293,5 +294,4 @@ def test_a_bomb_ends_at_the_limit(stored: Any, compression: str) -> None:
 def test_a_reader_of_archives_takes_what_a_layer_gives(stored: Any) -> None:
     data = layer(member("x", b"y" * 5000))
     stream = Unpacked(Stored(stored(COMPRESSIONS["+zstd"](data)), None), ImageLimits().budget(1 << 30), digest(data))
-    reader = _tar.Reader(stream)
-    assert [b"".join(reader.content()) for _ in reader] == [b"y" * 5000]
+    assert [content for _, content in read(b"".join(iter(lambda: stream.read(512), b"")))] == [b"y" * 5000]

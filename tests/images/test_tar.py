@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.errors import ImageInvalidError
-from paddock.storage.templates.images._tar import Reader
-from paddock.wire.tar import Entry
+from paddock.wire.tar import Entry, Reader, TarError
 from tests.images.layouts import layer, member
 
 
@@ -26,8 +24,16 @@ class Slow:
 
 
 def read(data: bytes, step: int = 1 << 16) -> list[tuple[Entry, bytes]]:
-    reader = Reader(Slow(data, step))
-    return [(entry, b"".join(reader.content())) for entry in reader]
+    reader = Reader(most_bytes=1 << 20, most_records=1 << 20)
+    found: list[tuple[Entry, bytes]] = []
+    for at in range(0, len(data), step):
+        for event in reader.feed(data[at : at + step]):
+            if isinstance(event, Entry):
+                found.append((event, b""))
+            else:
+                found[-1] = (found[-1][0], found[-1][1] + event)
+    reader.end()
+    return found
 
 
 def archive(infos: list[tuple[tarfile.TarInfo, bytes]], form: int) -> bytes:
@@ -77,7 +83,7 @@ def test_no_bytes_make_it_fail_in_another_way_or_give_more_than_there_is(data: s
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         found = read(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-    except ImageInvalidError:
+    except TarError:
         return
     assert sum(len(content) for _, content in found) <= len(raw)
 
@@ -86,7 +92,7 @@ def test_no_bytes_make_it_fail_in_another_way_or_give_more_than_there_is(data: s
 def test_noise_is_refused_or_empty(noise: bytes) -> None:
     try:
         assert all(not content for _, content in read(noise))
-    except ImageInvalidError:
+    except TarError:
         pass
 
 
@@ -106,7 +112,6 @@ def pax(records: bytes, *, size: int | None = None) -> bytes:
         (pax(b"9 path=xy\n"), "extended header"),
         (pax(b"11 size=-1\n"), "size of -1"),
         (pax(b"13 uid=1e300\n"), "number"),
-        (pax(b"13 path=a\0b\n\n"), "name"),
         (pax(b"24 GNU.sparse.major=1.0\n"[:24]), "extended header|sparse"),
         (member("x", kind=b"S")[0].tobuf(), "sparse"),
         (member("x", kind=b"Z")[0].tobuf(), "kind"),
@@ -116,7 +121,7 @@ def pax(records: bytes, *, size: int | None = None) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_archive_is_refused_with_the_reason(data: bytes, why: str) -> None:
-    with pytest.raises(ImageInvalidError, match=why):
+    with pytest.raises(TarError, match=why):
         read(data)
 
 
@@ -125,7 +130,7 @@ def test_a_damaged_header_is_not_taken_for_the_end() -> None:
     data[512 + 10] ^= 1
     with tarfile.open(fileobj=io.BytesIO(bytes(data))) as lenient:
         assert lenient.getnames() == ["first"], "as tarfile does"
-    with pytest.raises(ImageInvalidError, match="checksum"):
+    with pytest.raises(TarError, match="checksum"):
         read(bytes(data))
 
 

@@ -308,16 +308,16 @@ _LOOK = (
 @pytest.mark.both
 async def test_the_hosts_git_sees_and_may_do_little(shelf: Shelf, tmp_path: Path) -> None:
     """Should a remote take it over: no file of the machine, no process, no capability, no environment of ours."""
-    from paddock.storage.git._process import GIT_ID, Place, run
+    from paddock.storage.git._process import GIT_ID, BindMount, run
 
     (shelf.directory / "rp_x").mkdir(parents=True)
     (tmp_path / "secret").write_text("s3cret")
-    place = Place(str(shelf.directory / "rp_x"), "/repository", writable=True)
+    place = BindMount(str(shelf.directory / "rp_x"), "/repository", writable=True)
     status = "print([l for l in open('/proc/self/status')] if os.path.exists('/proc/self/status') else '');"
     ended = await run(
         ["-I", "-c", status.replace("print", "import os;print") + _LOOK],
         program="/usr/bin/python3",
-        places=[place],
+        mounts=[place],
         config="",
         bounds=Bounds(),
     )
@@ -359,6 +359,6 @@ async def test_nothing_is_written_outside_the_cache(
 
 
 async def test_who_prints_without_end_is_ended(tmp_path: Path) -> None:
-    ended = await run([], program="/usr/bin/yes", places=(), config="", bounds=Bounds(output_bytes=100_000))
+    ended = await run([], program="/usr/bin/yes", mounts=(), config="", bounds=Bounds(output_bytes=100_000))
     assert ended.over == "output"
     assert ended.code == 128 + signal.SIGKILL

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import InvalidArgumentError, NotFoundError, PolicyDeniedError
 from paddock.storage.git import Credential, check_ref, parse, web
-from paddock.storage.git._ambient import header, told
+from paddock.storage.git._ambient import header, parse_fill
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_the_pages_of_what_is_reached_by_ssh_are_at_https(url: str, where: str) 
 
 
 def test_what_a_git_that_is_newer_answers_and_what_build_servers_configure() -> None:
-    assert told("username=u\npassword=p\n") == Credential("u", "p")
-    assert told("capability[]=authtype\nauthtype=Bearer\ncredential=t\n") == Credential("", "t", bearer=True)
-    assert told("username=u\n") is None
+    assert parse_fill("username=u\npassword=p\n") == Credential("u", "p")
+    assert parse_fill("capability[]=authtype\nauthtype=Bearer\ncredential=t\n") == Credential("", "t", bearer=True)
+    assert parse_fill("username=u\n") is None
     assert header("AUTHORIZATION: basic dTpwOnE=") == Credential("u", "p:q")
     assert header("Authorization: Bearer t") == Credential("", "t", bearer=True)
     assert header("X-Other: 1") is header("Authorization: basic !") is None

@@ -18,7 +18,6 @@ from paddock.errors import AlreadyExistsError, GuestProtocolError, InvalidArgume
 from paddock.linux.descriptors import closing, write_all
 from paddock.wire import tar
 
-from ._tar import TarReader
 from ._transfer import TransferReport
 
 Parts = tuple[str, ...]
@@ -83,6 +82,9 @@ class Links:
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_METADATA_BYTES = 64 << 10
+_MOST_RECORDS = 64
+"""Of one extended header: a guest says a path, a target, a size and a time, and a path has at most 4096 bytes."""
 _MAX_DEPTH = 300
 """More than a guest walks: a way is opened name by name for each entry, and what is deep can hardly be removed."""
 _SKIPPED_BYTES = 16 << 20
@@ -112,7 +114,7 @@ class Unpacker:
         if os.path.lexists(self._destination) and not _is_empty_directory(self._destination):
             raise _occupied(self._destination)
         self._max_bytes, self._max_files, self._skip_unsafe = max_bytes, max_files, skip_unsafe
-        self._tar = TarReader()
+        self._tar = tar.Reader(most_bytes=_METADATA_BYTES, most_records=_MOST_RECORDS)
         self._entries = self._directories = self._bytes = self._skipped_bytes = 0
         self._skipped: list[str] = []
         self._links = Links()
@@ -133,11 +135,14 @@ class Unpacker:
         with self._lock:
             if self._private is None:
                 raise InvalidStateError("the unpacker was closed")
-            for event in self._tar.feed(data):
-                if isinstance(event, tar.Entry):
-                    self._begin(event)
-                else:
-                    self._write(event)
+            try:
+                for event in self._tar.feed(data):
+                    if isinstance(event, tar.Entry):
+                        self._begin(event)
+                    else:
+                        self._write(event)
+            except tar.TarError as error:
+                raise GuestProtocolError(str(error)) from None
             self._count(0, 0)
 
     def finish(self) -> TransferReport:

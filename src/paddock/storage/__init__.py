@@ -1,4 +1,4 @@
-"""Storage: the pool of trees, templates and images, repositories, differences, and secrets at rest."""
+"""The pool of trees, templates and images, repositories, differences, and secrets at rest."""
 
 from .pool import Pool as Pool
 from .pool import PoolConfig as PoolConfig

@@ -8,9 +8,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from paddock.errors import PlatformError
+from paddock.storage.certificates import ADVICE
+
 
 class TooLong(Exception):
-    """The answer has more bytes than were asked for."""
+    """The answer has more bytes than the limit."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -38,3 +41,10 @@ def ask(
         if len(body) > most_bytes:
             raise TooLong
         return response.status, body
+
+
+def unreachable(server: str, error: BaseException) -> PlatformError:
+    """Return the error for a server that gave no answer."""
+    reason = getattr(error, "reason", error)
+    hint = ADVICE if isinstance(reason, ssl.SSLCertVerificationError) else "try again"
+    return PlatformError(f"{server} cannot be reached: {reason}", hint=hint)

@@ -7,7 +7,7 @@ header of any size into memory, takes a damaged header for the end, and follows 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 BLOCK = 512
@@ -129,6 +129,46 @@ class Headers:
             target=said.get(b"linkpath", said.get(b"\0linkpath", _text(header[157:257]))),
             xattrs={key.removeprefix(_XATTR): value for key, value in said.items() if key.startswith(_XATTR)},
         )
+
+
+class Reader:
+    """Turn the bytes of an archive into entries, each followed by the pieces of its content. `limits` are those of
+    `Headers`. What follows the archive's end is ignored."""
+
+    def __init__(self, **limits: int) -> None:
+        self.headers = Headers(**limits)
+        self._buffer = bytearray()
+        self._left = self._padding = 0  # bytes of the current content, and of what follows it
+
+    def feed(self, data: bytes) -> Iterator[Entry | bytes]:
+        """Take the next bytes. TarError."""
+        view = memoryview(data)
+        while not self.headers.complete and view:
+            if self._left or self._padding:
+                piece = view[: self._left]
+                self._left -= len(piece)
+                if piece:
+                    yield bytes(piece)
+                skipped = min(self._padding, len(view) - len(piece)) if not self._left else 0
+                self._padding -= skipped
+                view = view[len(piece) + skipped :]
+                continue
+            wanted = self.headers.wanted - len(self._buffer)
+            self._buffer += view[:wanted]
+            view = view[wanted:]
+            if len(self._buffer) == self.headers.wanted:
+                block, self._buffer = bytes(self._buffer), bytearray()
+                entry = self.headers.take(block)
+                if entry is not None:
+                    self._left, self._padding = entry.size, padding(entry.size)
+                    yield entry
+
+    def end(self) -> None:
+        """Take note that no bytes follow. TarError: the archive isn't whole."""
+        if self._left or self._padding or self._buffer:
+            raise TarError("the archive ends in the middle of a file")
+        if not self.headers.complete:
+            self.headers.end()
 
 
 def padding(size: int) -> int:

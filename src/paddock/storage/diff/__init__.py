@@ -1,1 +1,1 @@
-"""What a sandbox has changed: listed, told as a patch, and taken over into a directory of the host."""
+"""The changes of a sandbox: listed, written as a patch, and promoted into a directory of the host."""

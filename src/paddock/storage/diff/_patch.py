@@ -1,4 +1,4 @@
-"""Differences in the words of git: what `git apply` takes (git-diff(1), "Generating patch text with -p").
+"""Differences in git's format: what `git apply` takes (git-diff(1), "Generating patch text with -p").
 
 Texts differ by lines, by the greedy algorithm of Myers. An attacker writes them, so the work is bounded: past the
 bound, what lies between the first and the last line that differ is replaced as a whole, which is correct too.
@@ -23,13 +23,13 @@ Edit: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class Work:
-    """How many steps may be taken yet, by all texts together: some seconds."""
+    """A budget of steps for all texts together: some seconds."""
 
     steps: int = 20_000_000
 
 
 def edits(a: Sequence[bytes], b: Sequence[bytes], work: Work) -> list[Edit]:
-    """In order, apart from each other."""
+    """Return the edits that turn `a` into `b`, in order and apart from each other."""
     start, end_a, end_b = 0, len(a), len(b)
     while start < end_a and start < end_b and a[start] == b[start]:
         start += 1
@@ -44,7 +44,7 @@ def edits(a: Sequence[bytes], b: Sequence[bytes], work: Work) -> list[Edit]:
 
 
 def _path(a: Sequence[bytes], b: Sequence[bytes], work: Work) -> list[Edit] | None:
-    """The shortest script, of at most _MOST_EDITS single lines; None: there is none so short."""
+    """Find the shortest script of at most _MOST_EDITS single lines. None: there is none so short."""
     most = min(len(a) + len(b), _MOST_EDITS)
     middle = most + 1
     furthest = array("q", bytes(8 * (2 * most + 3)))  # by diagonal, x - y; `middle` is diagonal 0
@@ -66,7 +66,7 @@ def _path(a: Sequence[bytes], b: Sequence[bytes], work: Work) -> list[Edit] | No
 
 
 def _next(furthest: array[int], middle: int, d: int, k: int) -> int:
-    """Where diagonal `k` begins in round `d`: by a line of b that is new, or one of a that is gone."""
+    """Return where diagonal `k` begins in round `d`: after a line of `b` that is new, or one of `a` that is gone."""
     if _down(furthest, middle, d, k):
         return furthest[middle + k + 1]
     return furthest[middle + k - 1] + 1
@@ -77,7 +77,7 @@ def _down(furthest: array[int], middle: int, d: int, k: int) -> bool:
 
 
 def _script(trace: list[array[int]], x: int, y: int) -> list[Edit]:
-    """Walks the trace back, and joins single lines that touch."""
+    """Walk the trace back, and join single lines that touch."""
     found: list[Edit] = []
     for d in range(len(trace) - 1, 0, -1):
         furthest, middle, k = trace[d], d + 1, x - y
@@ -95,7 +95,7 @@ def _script(trace: list[array[int]], x: int, y: int) -> list[Edit]:
 
 
 def hunks(a: Sequence[bytes], b: Sequence[bytes], script: Sequence[Edit]) -> list[bytes]:
-    """The lines of a unified difference, each with its end. Lines hold their own ends; the last may have none."""
+    """Return the lines of a unified difference, each with its end. The last line may have none."""
     out: list[bytes] = []
     group: list[Edit] = []
     for edit in script:
@@ -150,7 +150,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The patch of one path. Lines are None of what is no text."""
+    """The patch of one path. The numbers of lines are None if it isn't text."""
 
     text: bytes
     insertions: int | None
@@ -158,7 +158,8 @@ class Piece:
 
 
 def piece(old: Side | None, new: Side | None, work: Work) -> Piece:
-    """Not both None. What changes its kind is deleted and made anew, as git has it."""
+    """Return the patch of one path, of which one side may be None. A change of kind is a deletion and a new file, as in
+    git."""
     if old is not None and new is not None and (old.mode == 0o120000) != (new.mode == 0o120000):
         gone, come = piece(old, None, work), piece(None, new, work)
         return Piece(gone.text + come.text, come.insertions, gone.deletions)
@@ -202,7 +203,7 @@ def is_binary(content: bytes) -> bool:
 
 
 def quoted(path: bytes) -> bytes:
-    """As git writes names that are more than plain ASCII: in quotes, in octal (quote_c_style)."""
+    """Quote names that are more than plain ASCII as git does: in quotes, in octal (quote_c_style)."""
     if _PLAIN.fullmatch(path) and b'"' not in path and b"\\" not in path:
         return path
     escaped = (
@@ -219,7 +220,7 @@ def _label(path: bytes) -> bytes:
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """Only a line feed ends a line."""
+    """Split at line feeds only."""
     lines = content.split(b"\n")
     last = lines.pop()
     return [line + b"\n" for line in lines] + ([last] if last else [])
@@ -232,7 +233,7 @@ def _blob(side: Side | None) -> str:
 
 
 def _literal(content: bytes) -> bytes:
-    """52 bytes of deflated content a line: its length as a letter, then base 85."""
+    """Encode 52 bytes of deflated content a line: its length as a letter, then base 85."""
     packed = zlib.compress(content)
     out = [b"literal %d\n" % len(content)]
     for at in range(0, len(packed), 52):

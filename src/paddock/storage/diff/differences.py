@@ -1,5 +1,4 @@
-"""What the layer of a copy-on-write mount says against the directory below it, and what of that must not be taken over
-on the host, and why.
+"""The changes in the layer of a copy-on-write mount against the directory below it, and what keeps them from the host.
 
 Documentation/filesystems/overlayfs.rst: a character device 0:0 hides what is below it, a directory marked as opaque
 hides all that is below it, anything else covers its own name. Beside the layers, where no sandbox sees it, lies since
@@ -11,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from paddock.errors import InvalidStateError
 from paddock.model import FileKind
 from paddock.storage.diff._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage.pool.hostile import HostileTree, Node
-from paddock.storage.pool.trees import BASIS, NEW, NOTE, READ, names_in
+from paddock.storage.pool.trees import BASIS, PROMOTED, READ
 from paddock.storage.pool.whole import write_whole
 
 MOST = 100_000
@@ -31,7 +29,7 @@ _HASHED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One path. `old` is on the host, `new` in the sandbox; never both None."""
+    """A path that differs. `old` is on the host, `new` in the sandbox; never both None."""
 
     path: bytes
     old: Node | None
@@ -53,7 +51,7 @@ class Comparison:
         part of them, if they are many. Filled by `differences`."""
 
     def differences(self) -> list[Difference]:
-        """A directory before what is in it. InvalidStateError: more than can be looked at."""
+        """List all differences, a directory before its content. InvalidStateError: more than can be looked at."""
         found: list[Difference] = []
         for difference in self._walk(b"", opaque=False, depth=0):
             found.append(difference)
@@ -62,7 +60,7 @@ class Comparison:
         return found
 
     def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
-        """New path to old path, of files that have the same content under another name."""
+        """Return new path to old path, of files that have the same content under another name."""
         gone = _sizes((d.path, d.old) for d in differences if d.new is None)
         come = _sizes((d.path, d.new) for d in differences if d.old is None)
         sizes = {*gone.values()} & {*come.values()}
@@ -149,7 +147,7 @@ class Comparison:
             return False
 
     def _leads(self, path: bytes) -> bool:
-        """It is to be looked at: it is, or contains, or lies in one that was asked for."""
+        """Tell whether `path` was asked for, contains a path that was, or lies in one."""
         return not self._only or any(_is_below(path, one) or _is_below(one, path) for one in self._only)
 
     def _within(self, path: bytes) -> bool:
@@ -161,7 +159,7 @@ def _is_below(path: bytes, directory: bytes) -> bool:
 
 
 def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
-    """Of those that are files with content, by path."""
+    """Return the sizes of the files with content, by path."""
     return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
 
 
@@ -174,8 +172,8 @@ Seen = Mapping[bytes, tuple[int, int, int]]
 
 
 class Obstacles:
-    """`differences` are those that are to be taken over, all of them. `since_ns`: when the sandbox first saw the
-    directory, by the clock of the host's files; None: nobody knows."""
+    """The reasons against taking over `differences`, which are all to be taken over. `since_ns`: when the sandbox first
+    saw the directory, by the clock of the host's files; None: unknown."""
 
     def __init__(
         self, comparison: Comparison, differences: Sequence[Difference], *, since_ns: int | None, seen: Seen
@@ -192,7 +190,7 @@ class Obstacles:
         self._repositories: dict[bytes, bool] = {}
 
     def of(self, difference: Difference, *, force: bool = False) -> str | None:
-        """`force` passes over what the host has changed meanwhile, and over nothing else."""
+        """Say why a difference must not be taken over, or return None. `force` passes over changes on the host only."""
         old, new = difference.old, difference.new
         if old is not None and old.foreign:
             return "another file system is mounted there on the host"
@@ -251,8 +249,11 @@ class Obstacles:
         return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
 
     def _makes_repository(self, path: bytes, new: Node) -> bool:
-        """Git takes a directory for a repository by what is in it, under any name (gitglossary, bare). In one, only
-        data is taken over. `.git` itself is not judged here."""
+        """Tell whether taking over `path` makes or configures a repository.
+
+        Git takes a directory for one by its content, under any name (gitglossary, bare). In a repository, only data is
+        taken over. `.git` itself isn't judged here.
+        """
         parts = path.split(b"/")
         for depth in range(len(parts)):
             folder = b"/".join(parts[:depth])
@@ -276,11 +277,8 @@ class Obstacles:
         return path not in self._planned and self._host.node(path) is not None
 
 
-_PROMOTED = "promoted"
-
-
 def since_ns(tree: int) -> int | None:
-    """When its mounts were laid over the host's directories, by the clock of files; None: it does not say."""
+    """Return when the tree's mounts were made over the host's directories, by the clock of files. None: unknown."""
     try:
         return os.stat(BASIS, dir_fd=tree, follow_symlinks=False).st_mtime_ns
     except FileNotFoundError:
@@ -288,9 +286,9 @@ def since_ns(tree: int) -> int | None:
 
 
 def load_promoted(tree: int, number: int) -> Seen:
-    """What earlier promotions from mount `number` have left on the host."""
+    """Return what earlier promotions from mount `number` have left on the host."""
     try:
-        fd = os.open(f"{_PROMOTED}{number}", READ, dir_fd=tree)
+        fd = os.open(f"{PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
         return {}
     with os.fdopen(fd, "rb") as file:
@@ -299,25 +297,6 @@ def load_promoted(tree: int, number: int) -> Seen:
 
 
 def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
-    """OSError: the sandbox has filled its disk."""
+    """Write what promotions have left on the host beside the layers. OSError: the sandbox has filled its disk."""
     known = {os.fsdecode(path): identity for path, identity in promoted.items()}
-    write_whole(tree, f"{_PROMOTED}{number}", json.dumps(known).encode())
-
-
-def copy_basis(source: int, target: int) -> None:
-    """What lies beside the layers, between trees, where the driver copies these alone."""
-    with suppress(FileNotFoundError):
-        os.unlink(BASIS, dir_fd=target)  # it would say that they were laid there now
-    for name in names_in(source):
-        if name in (BASIS, NOTE) or name.startswith(_PROMOTED):
-            _copy(name, source, target)
-
-
-def _copy(name: str, source: int, target: int) -> None:
-    with os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old:
-        info = os.fstat(old.fileno())
-        with os.fdopen(os.open(name, NEW, 0o600, dir_fd=target), "wb") as new:
-            os.fchmod(new.fileno(), info.st_mode & 0o777)
-            new.write(old.read())
-            new.flush()
-            os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+    write_whole(tree, f"{PROMOTED}{number}", json.dumps(known).encode())

@@ -1,4 +1,4 @@
-"""What a tree holds beyond what it began with: as lines for a record, and whether something was made since a moment."""
+"""The content of a tree beyond what it began with: as lines for a record, and whether all of it is new."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CHUNK = 1 << 20
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """`sha256` is that of all lines, each with a newline; `first` are some of them. `whole`: nothing was left out,
-    for its number, its depth or its size."""
+    """The changes of a tree. `sha256` is that of all lines, each with a newline; `first` are some of them. `whole`:
+    nothing was left out, for its number, its depth or its size."""
 
     changes: int
     sha256: str
@@ -31,10 +31,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_changes(tree: int, *, first: int, own: bool = False) -> Listing:
-    """`kind mode size digest path` of every file that was written; `gone` of one that hides what is below.
+    """List what was written: `kind mode size digest path` of each file, `gone` of one that hides something below.
 
-    For trees of a driver that begins with nothing. The tree is an attacker's; `own`: it is about to be deleted, and
-    what its modes keep us out of is opened to us.
+    For trees of a driver that begins with nothing. The tree is an attacker's. `own`: it is about to be deleted, so its
+    modes may be changed to read it.
     """
     walk = _Walk(own)
     digest, kept, number = hashlib.sha256(), list[str](), 0
@@ -106,16 +106,17 @@ _MOST_BELOW = 1000
 
 
 def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool:
-    """`path` is relative to the root of the tree `tree`, which lies over `layers`; all are trees' directories.
+    """Tell whether all at `path` was made after `since_ns`.
 
-    False when in doubt: something was there before, is of unknown age, or there is too much to look at. What is renamed
-    keeps its age. The tree is an attacker's, who can set every time of a file but the one that is looked at.
+    `path` is relative to the root of `tree`, which lies over `layers`; all are trees' directories. False when in doubt:
+    something was there before, is of unknown age, or there is too much to look at. A renamed file keeps its age. The
+    tree is an attacker's, who can set every time of a file but the one of its birth.
     """
     if any(_node_in(layer, path) for layer in layers):
         return False
     with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as fd:
         try:
-            return _Look(HostileTree(fd), since_ns).all_new(path)
+            return _all_new(HostileTree(fd), path, since_ns)
         except OSError:
             return False
 
@@ -125,25 +126,20 @@ def _node_in(tree: int, path: bytes) -> bool:
         return HostileTree(fd).node(path) is not None
 
 
-class _Look:
-    def __init__(self, tree: HostileTree, since_ns: int) -> None:
-        self._tree, self._since = tree, since_ns
-        self._left = _MOST_BELOW
-
-    def all_new(self, path: bytes) -> bool:
-        waiting = [path]
-        while waiting:
-            path = waiting.pop()
-            self._left -= 1
-            node = self._tree.node(path)
-            if self._left < 0 or node is None or node.whiteout or node.foreign:
+def _all_new(tree: HostileTree, path: bytes, since_ns: int) -> bool:
+    waiting, left = [path], _MOST_BELOW
+    while waiting:
+        path = waiting.pop()
+        left -= 1
+        node = tree.node(path)
+        if left < 0 or node is None or node.whiteout or node.foreign:
+            return False
+        birth = tree.birth_ns(path)
+        if birth is None or birth < since_ns:
+            return False
+        if node.kind is FileKind.DIRECTORY:
+            names = tree.names(path)
+            if len(names) > left:
                 return False
-            born = self._tree.born_ns(path)
-            if born is None or born < self._since:
-                return False
-            if node.kind is FileKind.DIRECTORY:
-                names = self._tree.names(path)
-                if len(names) > self._left:
-                    return False
-                waiting += [path + b"/" + name for name in names]
-        return True
+            waiting += [path + b"/" + name for name in names]
+    return True

@@ -1,4 +1,4 @@
-"""What a sandbox has changed in a directory of the host: told, as a patch, and taken over."""
+"""The changes of a sandbox in a directory of the host: listed, as a patch, and promoted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a promotion takes over, in words too, and the changes in `.git` that it leaves out."""
+    """A promotion: the changes to take over, also as text, and the changes in `.git` that it leaves out."""
 
     differences: Sequence[Difference]
     words: tuple[Change, ...]
@@ -34,7 +34,7 @@ class Plan:
 
 
 class MountChanges:
-    """Made by `mount_changes`. `only` are relative paths; none are all."""
+    """The changes in one mount, made by `mount_changes`. `only` are relative paths; none are all."""
 
     def __init__(self, comparison: Comparison, only: Sequence[bytes], since: int | None, promoted: Seen) -> None:
         self._comparison = comparison
@@ -44,7 +44,7 @@ class MountChanges:
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
     def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
-        """By path; with obstacles as they are for a promotion of all of it. InvalidStateError: too large for a
+        """List the changes by path, with the obstacles to a promotion of all of it. InvalidStateError: too large for a
         patch."""
         obstacles = self._obstacles(self._differences)
         renames = self._comparison.renames(self._differences)
@@ -73,7 +73,7 @@ class MountChanges:
         return tuple(out), b"".join(pieces) if patch else None
 
     def plan(self, *, git: bool, force: bool) -> Plan:
-        """InvalidStateError lists what is in the way."""
+        """Plan a promotion. InvalidStateError lists what is in the way."""
         inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
@@ -93,7 +93,7 @@ class MountChanges:
         return Plan(planned, words, tuple(_change(d, None, None, self._git_obstacle(d, git=git)) for d in inside))
 
     def message(self, plan: Plan, source: str) -> PromotionPlan:
-        """For the process that writes it into `source`."""
+        """Return the plan as a message for the process that writes it into `source`."""
         info = os.fstat(self._comparison.host.fd)
         changes = (
             PlannedChange(
@@ -104,8 +104,11 @@ class MountChanges:
         return PromotionPlan(source=source, directory=(info.st_dev, info.st_ino), changes=tuple(changes))
 
     def taken_over(self, plan: Plan, steps: Sequence[Sequence[int]]) -> tuple[Seen, Mapping[bytes, str]]:
-        """What is on the host by a promotion's doing, after these steps of `plan`: each is the number of a difference,
-        and of what was written its identity on the host. With the digests of what was written."""
+        """Return what promotions have left on the host after these steps of `plan`, with the digests of what was
+        written.
+
+        A step is the number of a difference, and the identity on the host of a written file.
+        """
         seen, digests = dict(self._promoted), dict[bytes, str]()
         for number, *identity in steps:
             d = plan.differences[number]
@@ -117,7 +120,7 @@ class MountChanges:
         return seen, digests
 
     def open_layer(self) -> int:
-        """A descriptor of the sandbox's files, which the caller closes."""
+        """Return a descriptor of the sandbox's files, which the caller closes."""
         return os.dup(self._comparison.layer.fd)
 
     def _planned(self, path: bytes, node: Node | None, new: bool = False) -> PlannedNode | None:
@@ -148,7 +151,8 @@ class MountChanges:
         return None
 
     def _is_plain_index(self, path: bytes, new: Node) -> bool:
-        """A repository with other object ids than SHA-1 has an index of another shape, which is not read."""
+        """Tell whether git reads this index safely. An index of a repository with other object ids than SHA-1 isn't
+        read."""
         if new.kind is not FileKind.FILE or new.size > MOST_BYTES or self._mentions_other_ids(path):
             return False
         with self._comparison.layer.reading(path) as file:
@@ -165,7 +169,7 @@ class MountChanges:
             return b"objectformat" in file.read(_CONFIG_BYTES).lower()
 
     def _piece(self, d: Difference, source: Difference | None, work: Work, *, most: int) -> Piece | None:
-        """None: it is nothing that git would keep, or larger than `most`."""
+        """Return the patch of one difference. None: git wouldn't keep it, or it is larger than `most`."""
         old, new = source or d, d
         if any(node is not None and node.size > most for node in (old.old, new.new)):
             if most == PATCH_BYTES:
@@ -191,9 +195,11 @@ class MountChanges:
 
 @contextmanager
 def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> Generator[MountChanges]:
-    """Of mount `number` of the sandbox whose tree `tree` is, or a copy of it that stands still; `source` is the
-    directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError,
-    ResourceExhausted."""
+    """Open the changes in mount `number` of the sandbox's tree `tree`, or of a copy that stands still.
+
+    `source` is the directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError,
+    ResourceExhausted.
+    """
     only = [relative(path) for path in paths]
     with closing(os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)) as layer:
         try:
@@ -212,7 +218,7 @@ def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> 
 
 
 def relative(path: str) -> bytes:
-    """InvalidArgumentError: it leads out, or is no path."""
+    """Return `path` in one form. InvalidArgumentError: it leads out, or isn't a path."""
     parts = [part for part in os.fsencode(path).split(b"/") if part not in (b"", b".")]
     if path.startswith("/") or b".." in parts or not path or "\0" in path:
         raise InvalidArgumentError(f"{path!r} is no path below the mount: write it relative to it", field="paths")

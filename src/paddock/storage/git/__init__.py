@@ -1,4 +1,4 @@
-"""Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
+"""Repositories: bare copies of remote ones. Only the host's git writes them."""
 
 from . import pins as pins
 from ._ambient import Login as Login
@@ -7,11 +7,9 @@ from ._git import HostGit as HostGit
 from ._git import Listing as Listing
 from ._git import Proof as Proof
 from ._git import Ref as Ref
-from ._process import ADVICE as ADVICE
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
 from ._process import Refused as Refused
-from ._process import authorities as authorities
 from ._remote import SSH as SSH
 from ._remote import Credential as Credential
 from ._remote import Remote as Remote

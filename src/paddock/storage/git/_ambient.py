@@ -1,4 +1,4 @@
-"""How a user's git and ssh prove who he is, and what of that the host's git gets."""
+"""The credentials of a user's own git and ssh, and what of them the host's git gets."""
 
 from __future__ import annotations
 
@@ -17,37 +17,21 @@ import msgspec
 
 from paddock.errors import NotConfiguredError
 from paddock.model import caller
+from paddock.storage.commands import CommandFailed, output
 
 from ._confined import AGENT
 from ._remote import SSH, Credential, Remote
 
-_SECONDS = 30.0
+_SECONDS, _MOST_BYTES = 30.0, 8 << 20
 
 
 async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
-    """What it prints; nothing, if it fails or takes long. It starts in /: no workspace is there to be believed."""
+    """Return what a program prints, or nothing if it fails or takes long."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
-    except FileNotFoundError:
+        out = await output(argv, environment, seconds=_SECONDS, most_bytes=_MOST_BYTES, input=input.encode())
+    except CommandFailed:
         return ""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            out, _ = await process.communicate(input.encode())
-    except TimeoutError:
-        return ""
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return out.decode(errors="replace").strip() if process.returncode == 0 else ""
+    return out.decode(errors="replace").strip()
 
 
 PROGRAM = "/usr/bin/ssh"
@@ -78,7 +62,8 @@ LogLevel ERROR
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host is shown over ssh, and what it has to show. It is kept nowhere, and no `repr` shows it.
+    """The proof for a host over ssh, and the keys that the host must have. It is stored nowhere, and no `repr` shows
+    it.
 
     `agent` is the socket of an agent, of which identities and signatures are asked and nothing else. `settings` are
     lines of ssh_config(5).
@@ -94,7 +79,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
         return "Login(…)"
 
     def files(self, id: int) -> Mapping[str, str]:
-        """All that ssh reads, and whom it takes itself for."""
+        """Return all files that ssh reads, and the account that it runs as."""
         names = [f"{DIRECTORY}/key{number}" for number in range(len(self.keys))]
         lines = [f"User {self.user}", *self.settings, *(f"IdentityFile {name}" for name in names or ["none"])]
         lines.append(f"IdentityAgent {AGENT if self.agent else 'none'}")
@@ -107,9 +92,9 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
-    """Asks the ssh of the user who runs this program what his configuration says of that host (`ssh -G`).
+    """Ask the user's ssh what its configuration says of that host (`ssh -G`).
 
-    His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
+    GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
     """
     command = caller.environment().get("GIT_SSH_COMMAND") or await say(
         ("git", "config", "core.sshCommand"), environment
@@ -140,7 +125,7 @@ def _login(said: Mapping[str, Sequence[str]]) -> Login:
 
 
 def target(remote: Remote) -> tuple[str, str, int | None]:
-    """User, host and port that the URL names."""
+    """Return user, host and port that the URL names."""
     if "://" in remote.url:
         parts = urlsplit(remote.url)
         return parts.username or "", parts.hostname or "", parts.port
@@ -171,7 +156,7 @@ def _settings(text: str) -> dict[str, list[str]]:
 
 
 def _path(name: str) -> str:
-    """ssh means the home of the account, whatever HOME says."""
+    """Expand `~` as ssh does: to the home of the account, whatever HOME says."""
     return pwd.getpwuid(os.getuid()).pw_dir + name[1:] if name.startswith("~/") else name
 
 
@@ -193,8 +178,9 @@ _NOT_HERE = ("GIT_", "SSH_ASKPASS")
 
 
 async def ambient(remote: Remote) -> Credential | Login | None:
-    """Asks ssh, or the credential helpers (git-credential(1)), of the user who runs this program: his own
-    configuration, and no repository's. Nobody is asked on a terminal. NotConfigured.
+    """Ask the user's ssh or credential helpers (git-credential(1)) for a credential.
+
+    Only the user's own configuration counts, no repository's. No question appears on a terminal. NotConfigured.
     """
     if remote.path is not None or remote.sends_in_the_clear:
         return None
@@ -204,13 +190,13 @@ async def ambient(remote: Remote) -> Credential | Login | None:
         return await own_login(remote, environment)
     quiet = ("git", "-c", "core.askPass=", "-c", "credential.interactive=false")
     asked = f"capability[]=authtype\nurl={remote.url}\n\n"
-    if found := told(await say((*quiet, "credential", "fill"), environment, asked)):
+    if found := parse_fill(await say((*quiet, "credential", "fill"), environment, asked)):
         return found
     return header(await say(("git", "config", "--get-urlmatch", "http.extraHeader", remote.url), environment))
 
 
-def told(text: str) -> Credential | None:
-    """What `git credential fill` has answered; with an authtype since git 2.46."""
+def parse_fill(text: str) -> Credential | None:
+    """Parse the answer of `git credential fill`, which has an authtype since git 2.46."""
     said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     if said.get("authtype", "").lower() == "bearer" and said.get("credential"):
         return Credential(said.get("username", ""), said["credential"], bearer=True)
@@ -218,7 +204,7 @@ def told(text: str) -> Credential | None:
 
 
 def header(text: str) -> Credential | None:
-    """What a header, such as build servers configure, proves; another one proves nothing."""
+    """Return the credential in a header that build servers configure. Other headers hold none."""
     match = _AUTHORIZATION.fullmatch(text.strip())
     if match is None:
         return None

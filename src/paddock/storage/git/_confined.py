@@ -1,5 +1,5 @@
-"""Runs one program of the host with the least that it needs: a process of its own, started as
-`python -I -S <this file>`. Standard library only.
+"""Run one program of the host with the least that it needs: a process of its own, started as `python -I -S <this
+file>`. Standard library only.
 
 The first line of stdin is what to do, as JSON (`Order`). stdin stays open: when its other end is closed, whatever runs
 is killed. The program sees a root directory in memory, /usr of the machine to read, and the places that it was
@@ -27,7 +27,7 @@ from paddock.linux import caps, confine, mounts, namespaces, prctl
 from paddock.linux.descriptors import closing
 
 
-class Place(NamedTuple):
+class BindMount(NamedTuple):
     """A directory or file of the host at `target`. `owned`: what belongs to its owner appears as the program's own."""
 
     source: str
@@ -37,13 +37,13 @@ class Place(NamedTuple):
 
 
 class Order(TypedDict):
-    """`uid` is whom to become, None for who we are. `secret` can be read once, from descriptor 9.
-    `agent` is the socket of an ssh agent, and is offered at AGENT."""
+    """A program to run. `uid` is the user to become, None for our own. `secret` can be read once, from descriptor 9.
+    `agent` is the socket of an ssh agent, offered at AGENT."""
 
     argv: list[str]
     env: dict[str, str]
     uid: int | None
-    places: list[Place]
+    mounts: list[BindMount]
     files: dict[str, str]
     secret: str
     agent: str | None
@@ -73,7 +73,7 @@ def main() -> NoReturn:
     order: Order = json.loads(_first_line())
     try:
         agent = Agent(order["agent"]) if order["agent"] else None
-        _leave_the_machine(order)
+        _enter_namespaces(order)
         if agent is not None:
             agent.serve(AGENT)
         namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
@@ -84,7 +84,7 @@ def main() -> NoReturn:
 
 
 def _first_line() -> bytes:
-    """Byte by byte: what follows is not ours to take."""
+    """Read the order byte by byte: what follows it must stay in the pipe."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -94,7 +94,7 @@ def _first_line() -> bytes:
     return bytes(line)
 
 
-def _leave_the_machine(order: Order) -> None:
+def _enter_namespaces(order: Order) -> None:
     own = namespaces.NEWNS | namespaces.NEWIPC | namespaces.NEWUTS
     if order["uid"] is None:
         uid, gid = os.getuid(), os.getgid()
@@ -108,13 +108,13 @@ def _leave_the_machine(order: Order) -> None:
     root = mounts.fs_mount("tmpfs", (("size", str(_ROOT_BYTES)), ("mode", "755")), mounts.NOSUID | mounts.NODEV)
     mounts.move_mount(root, mounts.AT_FDCWD, b"/sys")  # where it lies until it is the root, and hides no source
     os.fchdir(root)
-    _furnish(order)
+    _build_root(order)
     mounts.pivot()
     mounts.detach_old_root()
 
 
-def _furnish(order: Order) -> None:
-    """Fills the new root, which is the working directory."""
+def _build_root(order: Order) -> None:
+    """Fill the new root, which is the working directory."""
     readable = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
     _show("/usr", "usr", readable)
     for name in _LINKS:
@@ -127,9 +127,9 @@ def _furnish(order: Order) -> None:
             _show(os.path.realpath(f"/etc/{name}"), f"etc/{name}", readable | mounts.NOEXEC)
     for device in _DEVICES:
         _show(device, device[1:], mounts.NOSUID | mounts.NOEXEC)
-    for place in map(Place._make, order["places"]):
-        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if place.writable else mounts.RDONLY)
-        _show(place.source, place.target.lstrip("/"), attributes, order["uid"] if place.owned else None)
+    for bind in map(BindMount._make, order["mounts"]):
+        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if bind.writable else mounts.RDONLY)
+        _show(bind.source, bind.target.lstrip("/"), attributes, order["uid"] if bind.owned else None)
     for path, text in order["files"].items():
         os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
         with open(path.lstrip("/"), "x") as file:
@@ -156,7 +156,7 @@ def _show(source: str, target: str, attributes: int, owner: int | None = None) -
 
 
 def _map_owner(fd: int, owner: int) -> None:
-    """As far as the file system can: where it can't, what anybody may read is read."""
+    """Map the owner if the file system can. If it can't, only what everybody may read is readable."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
     with closing(namespaces.id_mapping_namespace(*maps)) as userns:
@@ -167,7 +167,7 @@ def _map_owner(fd: int, owner: int) -> None:
 
 
 def _start(order: Order) -> int:
-    """Two processes: the first one of the new process namespace, whose end is everybody's, and the program."""
+    """Start two processes: the first of the new process namespace, whose end ends all others, and the program."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -229,7 +229,7 @@ def _limit(order: Order) -> None:
 
 
 def _watch(pid: int) -> NoReturn:
-    """Until it has ended, or nobody wants it any more."""
+    """Wait until the process ends or stdin closes, then end it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     pidfd = os.pidfd_open(pid)
@@ -259,7 +259,7 @@ class Agent:
         self._agent.connect(path)
 
     def serve(self, path: str) -> int:
-        """The process that does, from now on."""
+        """Start the process that serves the agent, and return its pid."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
         offered = socket.socket(socket.AF_UNIX)
         offered.bind(path)

@@ -1,4 +1,4 @@
-"""The host's git, for the network only: what a remote has, fetching it into a bare repository, pushing out of one."""
+"""The host's git, for the network only: list a remote's refs, fetch them into a bare repository, push from one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError
 
 from ._ambient import DIRECTORY, PROGRAM, Login
-from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, Refused, run, trouble
+from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, Refused, run, trouble
 from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
@@ -101,21 +101,21 @@ Proof = Credential | Login
 
 
 class Ref(msgspec.Struct, frozen=True):
-    """What the remote has under a name. `commit`: what it leads to; None: that is no commit."""
+    """A ref of the remote. `commit`: what it leads to; None: that isn't a commit."""
 
     oid: str
     commit: str | None
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remote had at one moment. `head` is the full name of its default branch."""
+    """The refs of a remote at one moment. `head` is the full name of its default branch."""
 
     head: str | None
     refs: Mapping[str, Ref]
 
 
 class HostGit:
-    """Bare repositories in one directory, by opaque name. Its callers see to it that a repository has one writer."""
+    """Bare repositories in one directory, by opaque name. Callers make sure that a repository has one writer."""
 
     def __init__(self, directory: Path, *, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (a frozen value)
         self.directory, self._bounds = directory, bounds
@@ -124,14 +124,14 @@ class HostGit:
         return self.directory / name
 
     async def look(self, remote: Remote, credential: Proof | None, extra: Sequence[str] = ()) -> Listing:
-        """What it has: branches, tags, and the full names `extra`. Refused; NotFoundError, PlatformError."""
+        """List branches, tags, and the full names `extra` of a remote. Refused; NotFoundError, PlatformError."""
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
         ended = await self._run(arguments, remote, credential)
         _check(ended, remote, self._bounds)
         return _listing(ended.out)
 
     async def init(self, name: str, *, sha256: bool = False) -> None:
-        """An empty one. Nothing if it is there."""
+        """Make an empty repository, if there is none."""
         path = self.path(name)
         await asyncio.to_thread(_make_directory, path)
         kind = f"--object-format={'sha256' if sha256 else 'sha1'}"
@@ -150,9 +150,9 @@ class HostGit:
         only: str | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """All branches and tags, those that are gone away; or the object or ref `only`, which is kept by a pin.
+        """Fetch all branches and tags and prune the others, or fetch the object or ref `only`, which a pin keeps.
 
-        Needs the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError,
+        The caller has the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError,
         PlatformError.
         """
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
@@ -171,7 +171,7 @@ class HostGit:
         _check(ended, remote, self._bounds)
 
     async def refs(self, name: str) -> Mapping[str, Ref]:
-        """Branches and tags as they are here now."""
+        """Return branches and tags as they are here now."""
         form = "--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype) %(refname)"
         ended = await self._inside(name, [f"--git-dir={_HERE}", "for-each-ref", form, HEADS, TAGS])
         if ended.code:
@@ -179,7 +179,7 @@ class HostGit:
         return dict(filter(None, map(_ref_here, ended.out.split(b"\n"))))
 
     async def commit(self, name: str, text: str, *, lender: str | None = None) -> str | None:
-        """The id of the commit that `text`, a full id or a full name of a ref, leads to here."""
+        """Return the id of the commit that `text`, a full id or a full name of a ref, leads to here."""
         ended = await self._inside(
             name,
             [f"--git-dir={_HERE}", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"],
@@ -188,13 +188,16 @@ class HostGit:
         return ended.out.decode().strip() if ended.code == 0 else None
 
     async def clear_up(self, name: str) -> None:
-        """Takes away what a git that was killed has left. Needs the lock."""
+        """Delete what a killed git has left. The caller has the lock."""
         left = ("(", "-name", "*.lock", "-o", "-name", "tmp_*", ")", "-type", "f", "-delete")
         await self._inside(name, [_HERE, "-xdev", *left], program="/usr/bin/find", writable=True)
 
     async def receive(self, name: str, lender: str, pack: bytes, commit: str) -> None:
-        """Makes the repository `name`, which borrows the objects of `lender`, of a pack that an attacker may have
-        written: git looks at every object, and for all that it names. InvalidArgument."""
+        """Make the repository `name`, which borrows the objects of `lender`, of a pack that an attacker may have
+        written.
+
+        git checks every object, and that all objects it names are there. InvalidArgument.
+        """
         await self.init(name, sha256=len(commit) == 64)
         await asyncio.to_thread(_write_pack, self.path(name) / "objects", pack)
         arguments = ["index-pack", "--strict", f"{_HERE}/objects/pack/pack-received.pack"]
@@ -205,7 +208,7 @@ class HostGit:
             raise InvalidArgumentError(f"what the workspace has made holds no commit {commit}")
 
     async def leads(self, name: str, old: str, new: str, *, lender: str | None = None) -> bool:
-        """Whether `old` is an ancestor of `new`."""
+        """Tell whether `old` is an ancestor of `new`."""
         arguments = [f"--git-dir={_HERE}", "merge-base", "--is-ancestor", old, new]
         ended = await self._inside(name, arguments, lender=lender)
         if ended.code not in (0, 1):
@@ -223,7 +226,7 @@ class HostGit:
         expect: str | None,
         lender: str | None = None,
     ) -> None:
-        """Makes `ref` of the remote `commit`, if it is `expect` (None: if it is not there). Refused; InvalidState."""
+        """Make `ref` of the remote `commit`, if it is `expect` (None: if it isn't there). Refused; InvalidState."""
         arguments = [
             *(f"--git-dir={_HERE}", "push", "--porcelain", "--no-verify", "--no-follow-tags"),
             *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
@@ -246,11 +249,11 @@ class HostGit:
         progress: Progress | None = None,
         lender: str | None = None,
     ) -> Ended:
-        places: list[Place] = self._lent(lender)
+        mounts: list[BindMount] = self._lent(lender)
         if name is not None:
-            places.append(Place(str(self.path(name)), _HERE, writable=True))
+            mounts.append(BindMount(str(self.path(name)), _HERE, writable=True))
         if remote.path is not None:
-            places.append(Place(str(remote.path), _THERE, writable=pushing, owned=True))
+            mounts.append(BindMount(str(remote.path), _THERE, writable=pushing, owned=True))
         config = _CONFIG
         login = credential if isinstance(credential, Login) else None
         if credential is not None:
@@ -261,7 +264,7 @@ class HostGit:
             raise Refused("no key is known for it")
         return await run(
             arguments,
-            places=places,
+            mounts=mounts,
             config=config,
             bounds=self._bounds,
             protocols=remote.scheme,
@@ -282,11 +285,11 @@ class HostGit:
         writable: bool = False,
         lender: str | None = None,
     ) -> Ended:
-        places = [Place(str(self.path(name)), _HERE, writable=writable), *self._lent(lender)]
-        return await run(arguments, program=program, places=places, config=_CONFIG, bounds=self._bounds)
+        mounts = [BindMount(str(self.path(name)), _HERE, writable=writable), *self._lent(lender)]
+        return await run(arguments, program=program, mounts=mounts, config=_CONFIG, bounds=self._bounds)
 
-    def _lent(self, lender: str | None) -> list[Place]:
-        return [] if lender is None else [Place(str(self.path(lender)), _LENDER)]
+    def _lent(self, lender: str | None) -> list[BindMount]:
+        return [] if lender is None else [BindMount(str(self.path(lender)), _LENDER)]
 
 
 def _address(remote: Remote) -> str:
@@ -307,13 +310,13 @@ def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
 
 
 def _reason(out: bytes) -> str:
-    """Why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
+    """Return why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
     line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
     return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
 
 
 def _remarks(err: str) -> str:
-    """What the server's hooks have printed."""
+    """Return what the server's hooks have printed."""
     said = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
     return "".join(f"; {line}" for line in said if line)[:300]
 
@@ -341,7 +344,7 @@ def _ref_here(line: bytes) -> tuple[str, Ref] | None:
 
 
 def _text(line: bytes) -> str:
-    """Empty for a name that is not UTF-8: it cannot be asked for, and is fetched with the others all the same."""
+    """Decode a line. Empty for a name that isn't UTF-8: no one can ask for it, and git fetches it with the others."""
     try:
         return line.decode()
     except UnicodeDecodeError:

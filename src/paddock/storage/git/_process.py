@@ -1,4 +1,5 @@
-"""The host's git as a process: confined, with an environment of its own, bounded in time and output.
+"""The host's git as a process: confined, with an environment of its own, bounded in time and output. Its messages
+become errors of ours.
 
 What it has said becomes an error of ours.
 """
@@ -16,7 +17,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -32,26 +32,13 @@ from paddock.errors import (
 )
 from paddock.linux import processes
 from paddock.model.caller import environment
+from paddock.storage.certificates import ADVICE, authorities
 from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
 from ._ambient import target
-from ._confined import Place
+from ._confined import BindMount
 from ._remote import Remote
-
-_OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
-
-ADVICE = f"name the file with its authority's certificate in {_OURS} where paddock runs, or give it to the machine"
-
-
-def authorities() -> Path | None:
-    """The file of certificates that stands in place of the machine's. NotConfiguredError: one is named that is none."""
-    path = environment().get(_OURS, "")
-    if path and not os.path.isfile(path):
-        raise NotConfiguredError(f"{_OURS} is {path!r}, and that is no file")
-    named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
-    return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)
-
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
 """Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""
@@ -72,7 +59,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that one run of the host's git may use."""
+    """The limits of one run of the host's git."""
 
     seconds: float = 3600.0
     silence_seconds: float = 45.0
@@ -83,7 +70,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`over` names the bound that ended it: seconds, silence or output."""
+    """The outcome of a run. `over` names the limit that ended it: seconds, silence or output."""
 
     code: int
     out: bytes
@@ -95,7 +82,7 @@ async def run(
     arguments: Sequence[str],
     *,
     program: str | None = None,
-    places: Sequence[Place],
+    mounts: Sequence[BindMount],
     config: str,
     bounds: Bounds,
     protocols: str = "",
@@ -106,19 +93,19 @@ async def run(
     agent: str | None = None,
     progress: Progress | None = None,
 ) -> Ended:
-    """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
-    end of this program.
+    """Run git, or another `program`, with `arguments`.
 
-    `direct` keeps the proxies of the caller's environment from it. `silence`: the seconds for which it may say nothing
-    and compute nothing. `config` is the only configuration that it and its helpers read besides the repository's own.
-    `agent` is the socket of an ssh agent.
+    Cancelling kills it with all that it started, as does the end of this program. `direct` keeps the proxies of the
+    caller's environment from it. `silence`: the seconds for which it may say nothing and compute nothing. `config` is
+    the only configuration that it and its helpers read besides the repository's own. `agent` is the socket of an ssh
+    agent.
     """
     certificates = _certificates()
     order: _confined.Order = {
         "argv": [program or _git(), *arguments],
         "env": _environment(protocols, certificates, direct=direct),
         "uid": GIT_ID if os.geteuid() == 0 else None,
-        "places": [*places, *certificates],
+        "mounts": [*mounts, *certificates],
         "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
         "agent": agent,
         "secret": secret,
@@ -150,9 +137,9 @@ async def run(
         await _end(process, ended)
     await ended
     if process.returncode == _confined.FAILED:
-        said = f"git cannot be confined on this machine: {reading.last_words()}"
+        said = f"git cannot be confined on this machine: {reading.errors()}"
         raise NotConfiguredError(said, hint="paddock doctor")
-    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=over)
+    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.errors(), over=over)
 
 
 async def _over(
@@ -197,13 +184,13 @@ class _Reading:
         await asyncio.gather(self._output(process.stdout), self._errors(process.stderr), process.wait())
 
     async def _output(self, stream: asyncio.StreamReader) -> None:
-        """Throws away what is more than `most`."""
+        """Read the output, and drop what is more than the limit."""
         while data := await stream.read(1 << 16):
             self.out += data[: self._most + 1 - len(self.out)]
             self.taken += len(data)
 
     async def _errors(self, stream: asyncio.StreamReader) -> None:
-        """Keeps the end; tells each line, and each state of a line that is rewritten."""
+        """Keep the end of the errors. Report each line, and each state of a line that is rewritten."""
         line = bytearray()
         while data := await stream.read(1 << 12):
             self._err += data
@@ -218,18 +205,18 @@ class _Reading:
                     self._progress(_plain(line.decode(errors="replace")))
                 line.clear()
 
-    def last_words(self) -> str:
+    def errors(self) -> str:
         lines = self._err.decode(errors="replace").replace("\r", "\n").split("\n")
         return "\n".join(_plain(line) for line in lines if line)
 
 
 def _plain(line: str) -> str:
-    """Remotes send text too, and it is shown on terminals."""
+    """Replace what a terminal would act on. Remotes send text too, and terminals show it."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
 async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[None]) -> None:
-    """When this returns, nothing of it is left: the launcher ends its namespace when it is let go of."""
+    """End the process. When this returns nothing of it is left: the launcher ends its namespace when stdin closes."""
     try:
         await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
     finally:
@@ -245,8 +232,8 @@ def _git() -> str:
     raise NotConfiguredError("repositories need git on this machine, in /usr", hint="apt install git")
 
 
-def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> dict[str, str]:
-    """Nothing of the caller's but his way to the network, and nothing of ours."""
+def _environment(protocols: str, certificates: Sequence[BindMount], *, direct: bool) -> dict[str, str]:
+    """Return an environment with the caller's proxies and nothing else of the caller's or ours."""
     given = environment()
     taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
     if certificates:
@@ -267,17 +254,17 @@ def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool)
     }
 
 
-def _certificates() -> tuple[Place, ...]:
-    """Whom this program trusts, where its environment says so."""
+def _certificates() -> tuple[BindMount, ...]:
+    """Return the certificates that this program's environment names."""
     path = authorities()
     if path is None:
         return ()
     for_everybody = path.stat().st_mode & 0o004
-    return (Place(str(path), "/run/certificates.pem", owned=not for_everybody),)
+    return (BindMount(str(path), "/run/certificates.pem", owned=not for_everybody),)
 
 
 class Refused(Exception):
-    """The remote wants to know who asks, or knows and does not let him."""
+    """The remote asks for a credential, or refuses the one that it got."""
 
 
 _WANTS_CREDENTIAL = re.compile(
@@ -314,7 +301,7 @@ _SENT_SIGNAL = 128
 
 
 def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
-    """Raises Refused; else returns the error to raise."""
+    """Return the error to raise for a git that failed. Refused: it needs a credential."""
     words, what = ended.err, remote.url
     if ended.over == "seconds":
         return PlatformError(f"{what} took longer than {bounds.seconds:.0f} s and was given up", hint="try again")
@@ -324,7 +311,7 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
     if ended.over == "output":
         return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
-        raise Refused(_last(words))
+        raise Refused(_last_line(words))
     if ended.code == _SENT_SIGNAL + signal.SIGXFSZ or _TOO_LARGE.search(words):
         return ResourceExhaustedError(
             f"{what} sends a pack of more than {bounds.file_bytes} bytes; nothing of it was taken"
@@ -334,13 +321,13 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
             f"{what} sends objects that need more than {bounds.memory_bytes >> 20} MiB of memory; not taken"
         )
     if _NO_SPACE.search(words):
-        return ResourceExhaustedError(f"there is no room for {what}: {_last(words)}", hint="df -h; paddock doctor")
+        return ResourceExhaustedError(f"there is no room for {what}: {_last_line(words)}", hint="df -h; paddock doctor")
     if _BROKEN.search(words):
         return InvalidArgumentError(
-            f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more"
+            f"{what} sends what git's checks refuse: {_first_error(words)}", hint="git fsck says more"
         )
     if _NOT_THERE.search(words):
-        return NotFoundError(f"{what}: {_telling(words)}")
+        return NotFoundError(f"{what}: {_first_error(words)}")
     if _OTHER_HOST.search(words):
         return PolicyDeniedError(
             f"{what} shows another key than the host that is known: somebody may stand in between",
@@ -353,16 +340,16 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
             hint=f"{_scan(remote)} >> ~/.ssh/known_hosts, then compare: ssh-keygen -lf ~/.ssh/known_hosts",
         )
     if _UNTRUSTED.search(words):
-        return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
+        return PlatformError(f"{what} does not prove who it is: {_first_error(words)}", hint=ADVICE)
     if _MOVED.search(words):
         return InvalidStateError(
-            f"{what} sends on to another place: {_telling(words)}",
+            f"{what} sends on to another place: {_first_error(words)}",
             hint="name that place: no redirect is followed, for it may lead into your network",
             moved=True,
         )
     if _UNREACHABLE.search(words):
-        return PlatformError(f"{what} cannot be reached: {_telling(words)}", hint="try again")
-    return PlatformError(f"git failed on {what}: {_telling(words)}")
+        return PlatformError(f"{what} cannot be reached: {_first_error(words)}", hint="try again")
+    return PlatformError(f"git failed on {what}: {_first_error(words)}")
 
 
 def _known_as(remote: Remote) -> str:
@@ -375,15 +362,15 @@ def _scan(remote: Remote) -> str:
     return f"ssh-keyscan {host}" if port is None else f"ssh-keyscan -p {port} {host}"
 
 
-def _last(words: str) -> str:
+def _last_line(words: str) -> str:
     lines = [line for line in words.split("\n") if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"
 
 
-def _telling(words: str) -> str:
-    """The first error, which is the cause of the others."""
+def _first_error(words: str) -> str:
+    """Return the first error, which is the cause of the others."""
     for line in words.split("\n"):
         for mark in ("error: ", "fatal: ", "ERR "):
             if line.startswith(mark) and "index-pack" not in line:
                 return line.removeprefix(mark)[:300]
-    return _last(words)
+    return _last_line(words)

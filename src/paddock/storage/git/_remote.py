@@ -1,6 +1,7 @@
-"""Where a repository comes from: a URL that was looked at before git sees it.
+"""The URL of a repository, checked before git sees it.
 
-paddock looks its host up once, and the host's git gets no other answer."""
+paddock looks its host up once, and the host's git gets no other answer.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _NAMES = {"/etc/nsswitch.conf": "hosts: files\n", "/etc/resolv.conf": "", "/etc/
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a host is shown to prove who asks. It is kept nowhere, and no `repr` shows it."""
+    """The proof for a host over HTTP. It is stored nowhere, and no `repr` shows it."""
 
     username: str
     password: str
@@ -49,13 +50,14 @@ class Credential(msgspec.Struct, frozen=True):
         return "Credential(…)"
 
     def lines(self) -> str:
-        """As git's credential helpers say it (git-credential(1)). InvalidArgumentError: it would say more than that."""
+        """Return the lines of a credential helper (git-credential(1)). InvalidArgumentError: a value would break
+        them."""
         if any(not text.isprintable() for text in (self.username, self.password)):
             raise InvalidArgumentError("a credential holds characters that cannot be sent")
         return f"username={self.username}\npassword={self.password}\n"
 
     def header(self) -> str:
-        """The value of an HTTP Authorization header. InvalidArgumentError: it would be more than that."""
+        """Return the value of an HTTP Authorization header. InvalidArgumentError: a token would break it."""
         if not self.bearer:
             return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
         if not _TOKEN.fullmatch(self.password):
@@ -64,7 +66,8 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` is the one spelling of it, without a credential: what is stored, shown and given to git.
+    """A repository to fetch from. `url` is the one spelling of it, without a credential: what is stored, shown and
+    given to git.
 
     `origin` is the part of it that a credential belongs to. `path`: it is a directory of this machine.
     """
@@ -84,10 +87,10 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
-    """The remote, and the credential that stood in the URL. `local`: the one who asks may name this machine's files.
+    """Return the remote, and the credential that stood in the URL. `local`: the caller may name this machine's files.
 
     InvalidArgumentError for whatever git could take for an option, a helper program or another host than a person would
-    read; PolicyDeniedError, NotFoundError for directories.
+    read. PolicyDeniedError, NotFoundError for directories.
     """
     if not text or len(text) > _LONGEST or not text.isprintable() or "\\" in text:
         raise _wrong(text, "a URL is one line of printable characters without a backslash")
@@ -139,7 +142,7 @@ def _over_ssh(text: str, user: str | None, password: str | None, host: str, port
 
 
 def _scp(text: str) -> Remote:
-    """user@host:path. A path that does not begin with / is relative to a place that the host knows."""
+    """Parse user@host:path. A path that doesn't begin with / is relative to a place that the host knows."""
     match = _SCP.fullmatch(text)
     if match is None:
         raise _wrong(text, "it is no URL")
@@ -153,7 +156,7 @@ def _scp(text: str) -> Remote:
 
 
 def web(url: str) -> str:
-    """Where a browser would find it: what has ssh has its pages at https of that name."""
+    """Return the URL for a browser: a repository behind ssh has its pages at https of that name."""
     if "://" not in url:
         host, _, path = url.rpartition("@")[2].partition(":")
         return f"https://{host}/{path}"
@@ -193,20 +196,20 @@ def _directory(text: str, *, local: bool) -> Remote:
 
 
 def _wrong(text: str, why: str) -> InvalidArgumentError:
-    """What stands before an @ is left out: it may be a secret."""
+    """Return the error for a URL, without what stands before an @: that may be a secret."""
     shown = text[: 4 * _LONGEST].rpartition("@")[2][:200]
     return InvalidArgumentError(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
 
 
 def check_ref(name: str) -> str:
-    """`name`, if it is one of a branch, a tag, or a full name of a ref (git-check-ref-format(1)). InvalidArgument."""
+    """Return `name`, if it names a branch, a tag or a ref (git-check-ref-format(1)). InvalidArgument."""
     if len(name) > 1024 or name == "@" or not name.isprintable() or not _REF.fullmatch(name):
         raise InvalidArgumentError(f"{name!r} is no name of a branch or tag", hint="git check-ref-format says what is")
     return name
 
 
 def is_commit(text: str) -> bool:
-    """A full id. What is shorter is a name."""
+    """Tell whether `text` is a full id of a commit. A shorter one is a name."""
     return _COMMIT.fullmatch(text) is not None
 
 
@@ -240,7 +243,7 @@ def _host_of(remote: Remote) -> str:
 
 
 def _has_proxy(remote: Remote) -> bool:
-    """The proxy looks the name up then, and connects."""
+    """Tell whether a proxy is used, which then looks the name up and connects."""
     given = {name.lower(): value for name, value in environment().items() if value}
     if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
         return False
@@ -249,7 +252,7 @@ def _has_proxy(remote: Remote) -> bool:
 
 
 def _is_of(host: str, name: str) -> bool:
-    """Whether curl takes a host for one of this name of `no_proxy` (CURLOPT_NOPROXY)."""
+    """Tell whether `name` of `no_proxy` covers a host, as curl reads it (CURLOPT_NOPROXY)."""
     if name == "*" or host == name or host.endswith(f".{name}"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Which forge a repository is on, where its API begins, and what forges call the same things.
+"""The forges: which one a repository is on, where its API begins, and the names that it uses.
 
 JSON over HTTP to one forge: bounded, without redirects, and the credential goes to that forge alone.
 GitHub: https://docs.github.com/rest/pulls/pulls. Gitea and Forgejo: /api/swagger of each server, `repository`.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import ssl
 import urllib.request
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -26,8 +25,9 @@ from paddock.errors import (
     UnsupportedError,
 )
 from paddock.model import PullRequest
-from paddock.storage.git import ADVICE, Credential, Remote, authorities
-from paddock.storage.https import TooLong, ask, opener
+from paddock.storage.certificates import authorities
+from paddock.storage.git import Credential, Remote
+from paddock.storage.https import TooLong, ask, opener, unreachable
 
 _SECONDS = 30.0
 _BODY_BYTES = 8 << 20
@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     def json(self, kind: Any) -> Any:
-        """PlatformError: it is not what the API's description says."""
+        """Decode the body. PlatformError: it isn't what the API's description says."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except msgspec.DecodeError as error:
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
             ) from None
 
     def words(self) -> str:
-        """What it says about a failure, in characters that drive no terminal."""
+        """Return what the forge says about a failure, without characters that drive a terminal."""
         try:
             said = msgspec.json.decode(self.body, type=_Problem)
         except msgspec.DecodeError:
@@ -63,7 +63,7 @@ class _Problem(msgspec.Struct):
 
 
 class Http:
-    """`base` is where the API begins; `authorization` is the header's value, or None."""
+    """The API of one forge. `base` is where it begins; `authorization` is the header's value, or None."""
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization
@@ -85,10 +85,7 @@ class Http:
         except TooLong:
             raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-            hint = ADVICE if untrusted else "try again"
-            raise PlatformError(f"{self.base} cannot be reached: {reason}", hint=hint) from None
+            raise unreachable(self.base, error) from None
 
 
 _PAGE = 50
@@ -134,7 +131,8 @@ class Forge(ABC):
 
     @abstractmethod
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
-        """InvalidStateError: there is one already, or there is nothing to pull. InvalidArgument."""
+        """Open a pull request. InvalidStateError: there is one already, or there is nothing to pull.
+        InvalidArgument."""
 
     @staticmethod
     @abstractmethod
@@ -149,7 +147,7 @@ class Forge(ABC):
     async def _post(self, branch: str, base: str, **content: object) -> PullRequest:
         answer = await self._http.post(f"{self._path}/pulls", {"head": branch, "base": base, **content})
         if answer.status == 201:
-            return _told(answer.json(_Pull), created=True)
+            return _pull_request(answer.json(_Pull), created=True)
         if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
             raise InvalidStateError(f"there is a pull request of {branch!r} into {base!r}: {answer.words()}")
         raise _problem(answer)
@@ -203,12 +201,12 @@ DIALECTS = (GitHub.name, Gitea.name)
 
 
 def _pick(own: list[_Pull], branch: str, base: str) -> PullRequest | None:
-    """`own` are of this repository's branches: one in a fork may have the same name."""
+    """Find the pull request. `own` are of this repository's branches: one in a fork may have the same name."""
     found = next((pull for pull in own if pull.head.ref == branch and pull.base.ref == base), None)
-    return None if found is None else _told(found, created=False)
+    return None if found is None else _pull_request(found, created=False)
 
 
-def _told(pull: _Pull, *, created: bool) -> PullRequest:
+def _pull_request(pull: _Pull, *, created: bool) -> PullRequest:
     return PullRequest(
         number=pull.number,
         url=pull.html_url,
@@ -251,8 +249,10 @@ class _Meta(msgspec.Struct):
 
 
 async def open_forge(remote: Remote, credential: Credential | None, dialect: str | None = None) -> Forge:
-    """`dialect=None`: the forge is asked. InvalidArgumentError, UnsupportedError: it is none that we know,
-    PlatformError."""
+    """Open the forge of a remote, and ask it for its dialect if none is given.
+
+    InvalidArgumentError, PlatformError; UnsupportedError: the forge is unknown.
+    """
     if remote.scheme not in ("https", "http"):
         raise UnsupportedError(f"{remote.url} is on no forge: it has no API over HTTP")
     if remote.sends_in_the_clear:
@@ -276,7 +276,7 @@ async def open_forge(remote: Remote, credential: Credential | None, dialect: str
 
 
 def _parts(remote: Remote) -> tuple[str, str, str]:
-    """What comes before the owner, the owner, and the repository."""
+    """Return the path before the owner, the owner, and the repository."""
     parts = unquote(urlsplit(remote.url).path).strip("/").split("/")
     if len(parts) < 2:
         raise InvalidArgumentError(f"{remote.url} names no owner: a repository on a forge is OWNER/NAME")
@@ -285,7 +285,7 @@ def _parts(remote: Remote) -> tuple[str, str, str]:
 
 
 async def _answers(base: str, path: str, kind: type[msgspec.Struct]) -> bool:
-    """Asked without a credential: until it has answered, nobody knows who it is."""
+    """Tell whether an API answers. It gets no credential: it may be anything until it has answered."""
     answer = await Http(base, None).get(path)
     if answer.status != 200:
         return False

@@ -1,4 +1,4 @@
-"""Pins: refs that say which commits of a repository somebody needs, whatever becomes of the branches.
+"""Pins: refs that name the commits of a repository that workspaces need, whatever becomes of the branches.
 
 Written as files, in the format of git's own (gitrepository-layout(5)), so that a workspace does not wait for a process.
 """
@@ -20,12 +20,12 @@ _PINS = "refs/pins/"
 
 
 def fetched(what: str) -> str:
-    """The pin under which a ref or an object is kept that was fetched by itself."""
+    """Return the pin of a ref or an object that was fetched by itself."""
     return _PINS + "fetched-" + what.removeprefix("refs/").replace("/", "-")
 
 
 def owners(repository: Path) -> tuple[str, ...]:
-    """Who needs commits of it."""
+    """Return who needs commits of the repository."""
     try:
         directory = _open(repository)
     except InvalidStateError:
@@ -36,9 +36,9 @@ def owners(repository: Path) -> tuple[str, ...]:
 
 
 def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -> None:
-    """Keeps `commit` for `owner`, an id, instead of what was kept for it before.
+    """Keep `commit` for `owner`, an id, instead of what was kept for it before.
 
-    `like`: an owner whose pin is of the same commit. A name for what is on the disk already waits for no disk.
+    `like`: an owner whose pin is of the same commit. A second name for a file on the disk needs no sync.
     """
     if not is_commit(commit):
         raise InvalidArgumentError(f"{commit!r} is no id of a commit")
@@ -53,7 +53,7 @@ def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -
 
 
 def unpin(repository: Path, owner: str) -> None:
-    """Nothing if there is none, or no repository."""
+    """Remove the pin of `owner`, if the repository and the pin are there."""
     try:
         directory = _open(repository)
     except InvalidStateError:
@@ -66,7 +66,7 @@ def unpin(repository: Path, owner: str) -> None:
 
 
 def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
-    """Whether `name` is another name of `pin` now, and that a pin of `commit`."""
+    """Tell whether `name` is another name of `pin` now, and that a pin of `commit`."""
     with suppress(OSError):  # there is none, or no links are to be had here
         os.link(pin, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         with closing(os.open(name, READ, dir_fd=directory)) as fd:
@@ -81,7 +81,7 @@ def _name(owner: str) -> str:
 
 
 def _open(repository: Path) -> int:
-    """The directory of the pins, found through no link: a git that listened to strangers has written there."""
+    """Open the directory of the pins, through no link: a git that read hostile data has written there."""
     try:
         top = os.open(repository, DIRECTORY)
     except OSError as error:

@@ -39,7 +39,7 @@ async def _carry_out(state_dir: Path, plan: codec.Handle) -> Published:
 
 
 async def _push(git: HostGit, plan: PushPlan) -> None:
-    """PolicyDeniedError: the remote does not let. InvalidStateError: it has something else than expected by now."""
+    """Push a branch. PolicyDeniedError: the remote refuses. InvalidStateError: the remote has changed meanwhile."""
     remote, _ = parse(plan.url, local=True)
     credential = await ambient(remote)
     try:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from paddock.errors import InvalidStateError, PaddockError, PlatformError
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
-from paddock.model import Check, PoolSpace
-from paddock.storage.pool._image import MIB, Image
+from paddock.model import Check
+from paddock.storage.pool._image import MIB, Disk, Image
 from paddock.storage.pool.base import Pool, TreeUsage
 from paddock.storage.pool.config import PoolConfig, check, pool_checks
 from paddock.storage.pool.removal import remove
@@ -33,7 +33,7 @@ _READ_ONLY = os.ST_RDONLY
 
 
 def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ...]:
-    """Errors that the device below had, and whether the file system has given up for one."""
+    """Report errors of the device below, and whether the file system has become read-only for one."""
     checks: list[Check] = []
     if os.fstatvfs(pool).f_flag & _READ_ONLY:
         checks.append(
@@ -60,7 +60,7 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
 
 
 def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> Check:
-    """Reads everything, if that was asked for or is quick."""
+    """Compare all checksums, if that was asked for or is quick."""
     if asked is False or (asked is None and used_bytes > _QUICK_BYTES):
         detail = f"the {used_bytes // MIB} MiB in {where} were not read"
         return check("checksums", "ok", detail, "paddock doctor --storage --scrub")
@@ -125,7 +125,10 @@ class BtrfsPool(Pool):
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         super().__init__(fd, config, path)
         self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
-        self._image = None if config.image is None else Image(f"{os.path.dirname(path)}/{config.image}", fd, self._disk)
+        self._image: Image | None = None
+        if config.image is not None:
+            directory = os.path.dirname(path)
+            self._room = self._image = Image(f"{directory}/{config.image}", fd, Disk(directory, config))
         self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
 
     def create(
@@ -162,15 +165,18 @@ class BtrfsPool(Pool):
             self._make(name, fill, begin=begin, doing="copy")
 
     def flush(self, name: str) -> None:
-        """By a copy that nobody sees: the kernel writes what is dirty in one subvolume only for that."""
+        """Write by a copy that no one sees: only for a snapshot the kernel writes what is dirty in one subvolume."""
         making = f".making-{os.urandom(8).hex()}"
         with within(self, name, "flush") as tree, self.working():
             self._copy(tree, making)
             self._discard_quietly(making)
 
     def _copy(self, tree: int, name: str) -> None:
-        """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
-        was deleted; it goes on after each commit."""
+        """Take a snapshot, and wait for the kernel's cleaner where needed.
+
+        The kernel reports ENOSPC although there is room until its cleaner has given back deleted trees. It goes on
+        after each commit.
+        """
         for seconds in _PAUSES_SECONDS:
             try:
                 return btrfs.snapshot(tree, self._fd, name.encode())
@@ -233,16 +239,13 @@ class BtrfsPool(Pool):
         used = self.usage(name).used_bytes
         return super().measure(name) if used is None else used
 
-    def space(self) -> PoolSpace:
-        return super().space() if self._image is None else self._image.space()
-
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         where = self._path if self._image is None else self._image.path
         return (
             *super().examine(scrub=scrub),
             *device_checks(self._fd, self._image, where),
             # What is not an image of ours holds other people's files, and they have their own ways.
-            *(() if self._image is None else (scrub_check(self._fd, self._image.space().used_bytes, where, scrub),)),
+            *(() if self._image is None else (scrub_check(self._fd, self.space().used_bytes, where, scrub),)),
         )
 
     def fit(self) -> int:
@@ -266,7 +269,7 @@ class BtrfsPool(Pool):
         return left
 
     def _groups(self) -> set[int]:
-        """The subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
+        """Return the subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
         try:
             names = os.listdir(f"/sys/fs/btrfs/{btrfs.filesystem_id(self._fd)}/qgroups")
         except FileNotFoundError:
@@ -288,12 +291,6 @@ class BtrfsPool(Pool):
             with suppress(OSError):  # as in _forget
                 btrfs.remove_quota_group(self._fd, group)
 
-    def _check_room(self) -> None:
-        if self._image is None:
-            super()._check_room()
-        else:
-            self._image.check()
-
     def _begin(self, making: str) -> None:
         btrfs.create_subvolume(self._fd, making.encode())
         open_to_all(making, self._fd)
@@ -311,14 +308,14 @@ class BtrfsPool(Pool):
             btrfs.set_byte_limit(self._fd, btrfs.subvolume_id(tree), limit_bytes)
 
     def _group(self, name: str) -> int | None:
-        """The quota group that will be stale once the tree is gone."""
+        """Return the quota group that is stale once the tree is deleted."""
         if self._quota != "off":
             with suppress(PaddockError), closing(self.open(name)) as tree:
                 return btrfs.subvolume_id(tree)
         return None
 
     def _forget(self, group: int | None) -> None:
-        """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
+        """Remove some of the quota groups of trees that the kernel's cleaner has finished with."""
         if group is not None:
             self._stale.append(group)
         for _ in range(2):

@@ -38,7 +38,7 @@ class _Level:
 
 
 class Copier:
-    """Copies content of directories. One per copy of a tree: it knows which hard links it has met.
+    """A copier of directories. Use one per copy of a tree: it remembers the hard links that it has met.
 
     The content of the target wins no conflict: what the source has replaces it, and directories are merged, so that
     layers are copied one after the other, lowest first.
@@ -52,7 +52,7 @@ class Copier:
         self._parking = -1
 
     def copy(self, source: int, target: int) -> None:
-        """Copies all that is in directory `source`, and its attributes, into directory `target`."""
+        """Copy all that is in directory `source`, and its attributes, into directory `target`."""
         place = f".links-{os.urandom(8).hex()}"  # a name that no tree has chosen to be in the way
         os.mkdir(place, 0o700, dir_fd=target)
         self._parking = os.open(place, DIRECTORY, dir_fd=target)
@@ -67,7 +67,7 @@ class Copier:
         self._finish(source, target, os.fstat(source))  # again: the parking place has changed its time
 
     def _walk(self, source: int, target: int) -> None:
-        """Goes down and up again with one descriptor on each side, so that no depth is too deep; closes both."""
+        """Walk down and up with one descriptor on each side, so that no depth is too deep. Close both."""
         levels: list[_Level] = []
         try:
             levels.append(self._enter(source))
@@ -107,7 +107,7 @@ class Copier:
         return _Level((info.st_dev, info.st_ino), info, opened, iter(names_in(source)))
 
     def _retreat(self, source: int, levels: list[_Level]) -> None:
-        """After a failure: gives the directories on the way up the modes that they had. `source` stays open."""
+        """Restore the modes of the directories on the way up after a failure. `source` stays open."""
         at = os.dup(source) if any(level.opened for level in levels) else -1
         try:
             while at != -1 and levels:
@@ -184,7 +184,7 @@ class Copier:
             self._parked.add(identity)
 
     def content(self, reader: int, writer: int, size: int) -> None:
-        """Of one file into one that is empty."""
+        """Copy the content of one file into an empty one."""
         if self._reflinks:
             try:
                 fcntl.ioctl(writer, _FICLONE, reader)
@@ -222,7 +222,7 @@ class Copier:
             start += count
 
     def _finish(self, source: int, target: int, info: os.stat_result) -> None:
-        """Gives `target` the attributes of `source`, in the one order in which none undoes another."""
+        """Set the attributes of `source` on `target`, in the one order in which none undoes another."""
         if self._keep_owners:
             os.chown(target, info.st_uid, info.st_gid)
         for name in os.listxattr(source):
@@ -237,7 +237,7 @@ class Copier:
 
 
 def _open_for_reading(parent: int, name: str, flags: int) -> int:
-    """Opens `name` though its mode forbids it to its owner; the mode is what it was afterwards."""
+    """Open `name` though its mode forbids it to its owner. The mode is restored."""
     try:
         return os.open(name, flags, dir_fd=parent)
     except PermissionError:

@@ -12,66 +12,38 @@ from pathlib import Path
 
 from paddock.linux.descriptors import closing
 from paddock.model import Check, replace
-from paddock.storage.diff.differences import copy_basis
 from paddock.storage.pool._copying import Copier
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.probe import is_refused_overlay
 from paddock.storage.pool.probe import overlay as probe_overlay
-from paddock.storage.pool.trees import DIRECTORY, copy_root, layers_in, make_frame
-from paddock.storage.pool.worker import by_worker
+from paddock.storage.pool.trees import DIRECTORY, copy_notes, copy_root, layers_in, make_frame
 
 
 class OverlayPool(Pool):
-    """No ceiling on disk space: a directory has none, and project quotas are not everywhere."""
+    """No limit on disk space: a directory has none, and project quotas are not everywhere."""
 
     driver = "overlay"
     overlay = True
 
-    @by_worker
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
-        self._make(name, lambda tree: make_frame(tree, self._base, mounts))
+        self._make(name, lambda tree: self.worker.do(make_frame, (tree,), self._base, mounts))
 
-    @by_worker
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
+        base = None if ours else self._base
         with closing(self.open(source)) as origin:
-            mounts = len(layers_in(origin)) - 1
+            self._make(name, lambda tree: self.worker.do(_copy_tree, (origin, tree), base), doing="copy")
 
-            def fill(tree: int) -> None:
-                self._fill(tree, (origin,), mounts, base=None if ours else self._base)
-                copy_basis(origin, tree)
-
-            self._make(name, fill, doing="copy")
-
-    @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
-        def fill(tree: int) -> None:
-            make_frame(tree, self._base)
-            copy_root(origin, tree, keep_owner=self._base is not None)
-
         with closing(self.open(source)) as origin:
-            self._make(name, fill)
+            self._make(name, lambda tree: self.worker.do(_begin_over, (origin, tree), self._base))
         return (source,)
 
     def settle(self) -> None:
         """Do nothing: these trees have no quotas."""
-
-    def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0, *, base: int | None) -> None:
-        """Makes `tree` with the content of `origins`, lowest first; without a `base` all of it is ours."""
-        make_frame(tree, base, mounts)
-        for origin in origins:
-            for part in layers_in(origin):
-                self._copy(origin, tree, part, keep_owners=base is not None)
-
-    def _copy(self, origin: int, tree: int, part: str, *, keep_owners: bool) -> None:
-        with (
-            closing(os.open(part, DIRECTORY, dir_fd=origin)) as source,
-            closing(os.open(part, DIRECTORY, dir_fd=tree)) as target,
-        ):
-            Copier(keep_owners=keep_owners).copy(source, target)
 
 
 class CopyPool(OverlayPool):
@@ -80,16 +52,17 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
-    @by_worker
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
+        def fill(tree: int) -> None:
+            self.worker.do(make_frame, (tree,), self._base, mounts)
+            for origin in origins:
+                self.worker.do(_copy_layers, (origin, tree), self._base is not None)
+
         with ExitStack() as stack:
-            origins: list[int] = []
-            for layer in reversed(layers):
-                origins.append(self.open(layer))
-                stack.callback(os.close, origins[-1])
-            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts, base=self._base))
+            origins = [stack.enter_context(closing(self.open(layer))) for layer in reversed(layers)]
+            self._make(name, fill)
 
     def checks(self) -> tuple[Check, ...]:
         pool, *more = super().checks()
@@ -100,7 +73,28 @@ class CopyPool(OverlayPool):
             pool = replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
-    @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()
+
+
+def _copy_tree(origin: int, tree: int, base: int | None) -> None:
+    """Fill the new tree with the content of `origin`. Without a `base` all of it is ours."""
+    make_frame(tree, base, len(layers_in(origin)) - 1)
+    _copy_layers(origin, tree, base is not None)
+    copy_notes(origin, tree)
+
+
+def _copy_layers(origin: int, tree: int, keep_owners: bool) -> None:
+    for part in layers_in(origin):
+        with (
+            closing(os.open(part, DIRECTORY, dir_fd=origin)) as source,
+            closing(os.open(part, DIRECTORY, dir_fd=tree)) as target,
+        ):
+            Copier(keep_owners=keep_owners).copy(source, target)
+
+
+def _begin_over(origin: int, tree: int, base: int | None) -> None:
+    """Make the new tree an empty layer over `origin`."""
+    make_frame(tree, base)
+    copy_root(origin, tree, keep_owner=base is not None)

@@ -1,6 +1,4 @@
-"""The sparse file that holds a pool: how large it may be, how it grows while it is in use, and how much of the disk
-below it is left alone.
-"""
+"""The sparse file that holds a pool: its size, its growth while in use, and how much of the disk below stays free."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ class Disk:
         self._path, self._config = state_dir, config
 
     def available_bytes(self) -> int:
-        """What may still be written: without what is kept free, and not less than nothing."""
+        """Return how many bytes may still be written, without what is kept free."""
         free, kept = self._look()
         return max(0, free - kept)
 
     def check(self) -> None:
-        """ResourceExhaustedError if less is free than is kept free. Two microseconds: each new tree asks."""
+        """Raise ResourceExhaustedError if less is free than is kept free. Two microseconds: each new tree asks."""
         free, kept = self._look()
         if free < kept:
             raise ResourceExhaustedError(
@@ -54,7 +52,7 @@ class Disk:
         return info.f_bavail * info.f_frsize, kept
 
     def space(self) -> PoolSpace:
-        """Of a pool whose trees lie on the disk itself, beside whatever else is there."""
+        """Return the space of a pool whose trees lie on the disk itself."""
         return PoolSpace(used_bytes=self.used_bytes(), available_bytes=self.available_bytes())
 
 
@@ -66,13 +64,13 @@ _MOST_KEPT = 4096 * MIB
 
 
 class Image:
-    """`pool` is a descriptor of the file system in the image."""
+    """The image of a pool. `pool` is a descriptor of the file system in it."""
 
     def __init__(self, path: str, pool: int, disk: Disk) -> None:
         self.path, self._pool, self._disk = path, pool, disk
 
     def size(self) -> tuple[int, int]:
-        """Of the file: its length, and what it takes of the disk."""
+        """Return the length of the file, and what it takes of the disk."""
         info = os.stat(self.path)
         return info.st_size, info.st_blocks * 512
 
@@ -84,21 +82,22 @@ class Image:
         return PoolSpace(used_bytes=used, available_bytes=available, image_bytes=taken)
 
     def check(self) -> None:
-        """ResourceExhaustedError if there is no room for another tree; makes some, where that is possible."""
+        """Raise ResourceExhaustedError if there is no room for another tree. Grow the image first, if possible."""
         self._disk.check()
         _, free = self._inside()
         if free < _KEPT and not (self.grow() and self._inside()[1] >= _KEPT):
             raise ResourceExhaustedError(f"the pool is full: {free // MIB} MiB are left", hint=HINT)
 
     def too_large(self) -> int:
-        """Bytes that the pool offers and the disk has not."""
+        """Return how many bytes the pool offers and the disk doesn't have."""
         length, taken = self.size()
         return max(0, length - taken - self._disk.available_bytes())
 
     def grow(self) -> int:
-        """Makes it larger if it is nearly full and the disk has room: by half, to what the disk has. Bytes gained.
+        """Grow the image if it is nearly full and the disk has room: by half, to what the disk has. Return the bytes
+        gained.
 
-        Killed half-way, the file is longer than its device: the next one goes on from there.
+        Killed half-way, the file is longer than its device: the next call goes on from there.
         """
         with closing(os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (supervisor/pool.py), and others who let it grow
@@ -121,6 +120,6 @@ class Image:
         return info.f_blocks * info.f_frsize
 
     def _inside(self) -> tuple[int, int]:
-        """Used and free bytes of the file system in it."""
+        """Return used and free bytes of the file system in the image."""
         info = os.fstatvfs(self._pool)
         return (info.f_blocks - info.f_bfree) * info.f_frsize, info.f_bavail * info.f_frsize

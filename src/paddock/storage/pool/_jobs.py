@@ -1,4 +1,4 @@
-"""The worker: a program of its own, which the daemon executes (`_worker`). It forks one process for each job.
+"""The worker: a program of its own, which the daemon executes (`worker`). It forks one process for each job.
 
 It has one thread, and one socket of the daemon's. A job's process has the descriptors that come with the job, and gives
 up everything else before it begins.
@@ -42,7 +42,7 @@ _CALLED = (seccomp_profile.ALLOWED - set(_NOT_CALLED.split())) | {"mmap", "ioctl
 
 
 def named(name: str) -> Any:
-    """What `MODULE:NAME` is."""
+    """Import `MODULE:NAME`."""
     module, _, path = name.partition(":")
     return attrgetter(path)(import_module(module))
 
@@ -97,7 +97,7 @@ def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) ->
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             if late or pidfd in ready:
                 poll.unregister(pidfd)
-                _bury(pidfd, jobs.pop(pidfd), late=late)
+                _finish_job(pidfd, jobs.pop(pidfd), late=late)
 
 
 def _begin(message: str, fds: list[int], calls: seccomp.Filter, jobs: dict[int, _Job], poll: select.poll) -> None:
@@ -106,7 +106,7 @@ def _begin(message: str, fds: list[int], calls: seccomp.Filter, jobs: dict[int, 
     try:
         work = named(name)
     except Exception as error:
-        _tell(end, _described(error))
+        _answer(end, _error_message(error))
         end.close()
     else:
         parent = os.getpid()
@@ -120,17 +120,18 @@ def _begin(message: str, fds: list[int], calls: seccomp.Filter, jobs: dict[int, 
         os.close(fd)
 
 
-def _bury(pidfd: int, job: _Job, *, late: bool) -> None:
+def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
     ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     os.close(pidfd)
     with job.end:
         if late:
-            _tell(
-                job.end, _described(ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds"))
+            _answer(
+                job.end,
+                _error_message(ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds")),
             )
         elif ended is not None and ended.si_code != os.CLD_EXITED:
             killed = f"the process that works on a tree was killed by signal {ended.si_status}"
-            _tell(job.end, _described(InternalError(killed, hint="try again")))
+            _answer(job.end, _error_message(InternalError(killed, hint="try again")))
 
 
 def _work(
@@ -157,15 +158,15 @@ def _work(
         except MemoryError:
             gc.collect()
             most = f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory"
-            answer = _described(ResourceExhaustedError(most))
+            answer = _error_message(ResourceExhaustedError(most))
         except Exception as error:
-            answer = _described(error)
-        _tell(end, answer)
+            answer = _error_message(error)
+        _answer(end, answer)
     finally:
         os._exit(0)
 
 
-def _described(error: Exception) -> dict[str, object]:
+def _error_message(error: Exception) -> dict[str, object]:
     if isinstance(error, PaddockError):
         plain = (str, int, float, type(None))
         details = {name: value if isinstance(value, plain) else str(value) for name, value in error.details.items()}
@@ -173,9 +174,9 @@ def _described(error: Exception) -> dict[str, object]:
     if isinstance(error, OSError):
         file = error.filename if isinstance(error.filename, str) else None
         return {"errno": error.errno, "words": error.strerror or str(error), "file": file}
-    return _described(InternalError(f"{type(error).__name__}: {error}", hint="this is a bug"))
+    return _error_message(InternalError(f"{type(error).__name__}: {error}", hint="this is a bug"))
 
 
-def _tell(end: socket.socket, answer: object) -> None:
+def _answer(end: socket.socket, answer: object) -> None:
     with suppress(OSError):  # nobody listens any more
         end.sendall(json.dumps(answer).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Deciding, once per state directory, what its trees are kept on, making that whole or not at all, and opening it."""
+"""Choose the driver of a state directory once, make what it needs whole or not at all, and open the pool."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ _DRIVERS = {
 
 
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
-    """The pool whose directory the supervisor has opened as `pool_fd`, which is the pool's from now on, and closed if
-    this fails.
+    """Open the pool of the descriptor `pool_fd`, which the supervisor has opened.
 
-    Without a descriptor, `<state_dir>/pool` itself, where the pool is no image. What killed processes have left half
-    made is deleted now.
+    The pool owns it from now on, and closes it if this fails. Without a descriptor, it is `<state_dir>/pool` itself,
+    where the pool isn't an image. What killed processes have left half made is deleted now.
     """
     if pool_fd is None:
         if config.image is not None:
@@ -72,15 +71,16 @@ _MKFS_SECONDS = 300
 def prepare(
     state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None, whole: bool | None = None
 ) -> PoolConfig:
-    """Makes the state directory ready for a supervisor, and says how its pool is kept. Does nothing the second time,
-    but where only whole copies were possible and nothing lies in the pool yet: then it looks again.
+    """Make the state directory ready for a supervisor, and return how its pool is kept.
+
+    A second call changes nothing, unless only whole copies were possible and the pool is empty: then it looks again.
 
     `driver` forces one (btrfs, overlay, copy); by default `config.toml` does, or the best that works here is taken.
-    `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default
-    half of what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by
-    his subordinate ids; by default as `config.toml` says.
+    `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default half of
+    what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes have all the ids of a system, by the user's
+    subordinate ids; by default as `config.toml` says.
 
-    NotConfiguredError: the forced driver does not work here. InvalidStateError: the trees are there already, on another
+    NotConfiguredError: the forced driver doesn't work here. InvalidStateError: the trees are there already, on another
     one.
     """
     settings = read_config(state_dir)
@@ -109,7 +109,8 @@ def prepare(
 
 
 def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
-    """User namespaces may have been refused when this was decided, and be allowed by now. No tree changes drivers."""
+    """Tell whether an overlay works by now. The kernel may have refused user namespaces before. No tree changes
+    drivers."""
     if not probe.is_refused_overlay(config) or _in_use(state_dir):
         return False
     trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", Noun.TEMPLATE))]
@@ -117,13 +118,14 @@ def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
 
 
 def _in_use(state_dir: Path) -> bool:
-    """A supervisor serves it, and whoever talks to that has opened the pool as it was."""
+    """Tell whether a supervisor serves the pool: its clients have opened the pool as it was."""
     with socket.socket(socket.AF_UNIX) as door:
         return door.connect_ex(str(state_dir / SUPERVISOR_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
 
 
 def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
-    """Who owns what sandboxes write can't be changed later. NotConfiguredError: it was asked for, and cannot be had."""
+    """Decide who owns what sandboxes write, which can't change later. NotConfiguredError: subordinate ids were asked
+    for and aren't available."""
     if os.geteuid() == 0 or not whole:
         return config
     why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None
@@ -153,7 +155,7 @@ def _known(driver: str | None) -> Driver | None:
 
 
 def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
-    """The best that works, of those that are asked for. NotConfigured."""
+    """Choose the best driver that works, of those that are asked for. NotConfigured."""
     ways: tuple[tuple[Driver, str | None, Callable[[], Reason | None]], ...] = (
         ("btrfs", None, lambda: probe.native_btrfs(state_dir)),
         ("btrfs", POOL_IMAGE, lambda: _make_image(state_dir, image_bytes)),
@@ -174,7 +176,7 @@ def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> 
 
 
 def _make_image(state_dir: Path, size: int | None) -> Reason | None:
-    """Makes the image under another name, tries to mount it, and gives it its name: a whole one or none."""
+    """Make the image under another name, try to mount it, and rename it: a whole one or none."""
     if reason := probe.image_possible():
         return reason
     image, unfinished = state_dir / POOL_IMAGE, state_dir / _UNFINISHED_IMAGE
@@ -220,8 +222,7 @@ def _format(path: Path, size: int) -> Reason | None:
 
 
 def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
-    """True: the image that was decided on is gone, and with it all there was to keep. InvalidStateError: it is
-    damaged."""
+    """Tell whether the image is gone, and with it all trees. InvalidStateError: it is damaged."""
     if config.image is None:
         return False
     image = state_dir / config.image
@@ -235,7 +236,7 @@ def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
 
 
 def _is_whole(image: Path) -> bool:
-    """It has the super block, which mkfs writes last, and it has been renamed to this name, which we do last."""
+    """Tell whether the image has its super block, which mkfs writes last, and its name, which we give last."""
     try:
         with image.open("rb") as file:
             file.seek(_SUPERBLOCK)

@@ -18,7 +18,7 @@ from paddock.errors import PlatformError
 from paddock.linux import files
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
-from paddock.storage.pool._image import Disk
+from paddock.storage.pool._image import Disk, Image
 from paddock.storage.pool.config import Driver, PoolConfig, pool_checks, space_check
 from paddock.storage.pool.removal import remove
 from paddock.storage.pool.trees import (
@@ -32,13 +32,13 @@ from paddock.storage.pool.trees import (
     tree_error,
     within,
 )
-from paddock.storage.pool.worker import by_worker, worker_for
+from paddock.storage.pool.worker import worker_for
 
 _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """None: this driver cannot tell."""
+    """The disk space of a tree. None: this driver can't tell."""
 
     used_bytes: int | None
     limit_bytes: int | None
@@ -62,7 +62,7 @@ class Pool(ABC):
         self._fd = fd
         self._config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
-        self._disk = Disk(os.path.dirname(path), config)
+        self._room: Disk | Image = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
         """Who can read and write all that is in a tree; the program itself may be unable to."""
         self._base = self.worker.base
@@ -135,12 +135,11 @@ class Pool(ABC):
         except OSError as error:
             raise tree_error(error, f"{one} or {other}", "exchange") from None
 
-    @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
         """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
         ResourceExhausted."""
-        with within(self, name, "lay mounts over") as tree:
-            make_mount_parts(tree, self._base, mounts)
+        with within(self, name, "add mounts to") as tree:
+            self.worker.do(make_mount_parts, (tree,), self._base, mounts)
 
     def delete(self, name: str) -> None:
         """Delete a tree, if it is there, following nothing inside. PlatformError names what would not go."""
@@ -163,14 +162,13 @@ class Pool(ABC):
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
-    @by_worker
     def measure(self, name: str) -> int:
         """Count what is in a tree, in bytes of disk, which takes long. NotFound."""
         with closing(self.open(name)) as tree:
-            return measure(tree)
+            return self.worker.do(measure, (tree,))
 
     def space(self) -> PoolSpace:
-        return self._disk.space()
+        return self._room.space()
 
     def checks(self) -> tuple[Check, ...]:
         """Return lines for `doctor`."""
@@ -213,9 +211,6 @@ class Pool(ABC):
     def fileno(self) -> int:
         return self._fd
 
-    def opened(self) -> tuple[PoolConfig, str]:
-        return self._config, self._path
-
     def close(self) -> None:
         self.worker.close()
         fd, self._fd = self._fd, -1
@@ -230,9 +225,9 @@ class Pool(ABC):
         begin: Callable[[str], None] | None = None,
         doing: str = "make",
     ) -> None:
-        """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
+        """Make tree `name`, or nothing at all: `begin` makes the directory, `fill` its content."""
         check_name(name)
-        self._check_room()
+        self._room.check()
         making = f".making-{os.urandom(8).hex()}"
         try:
             with self.working():
@@ -247,18 +242,13 @@ class Pool(ABC):
         except OSError as error:
             raise tree_error(error, name, doing) from error
 
-    def _check_room(self) -> None:
-        """ResourceExhaustedError if there is none for another tree."""
-        self._disk.check()
-
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)
         open_to_all(making, self._fd)
 
-    @by_worker
     def _discard(self, name: str) -> None:
         """Delete a directory that is no tree any more."""
-        remove(self._fd, name)
+        self.worker.do(remove, (self._fd,), name)
 
     def _discard_quietly(self, name: str) -> str | None:
         """Return why it stays. The next sweep tries again."""

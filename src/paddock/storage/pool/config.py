@@ -26,7 +26,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watermarks(NamedTuple):
-    """When a pool is too full, and until when something is done about it."""
+    """The limits at which the collector of a pool starts and stops."""
 
     high: float
     low: float
@@ -36,7 +36,7 @@ class Watermarks(NamedTuple):
         return space.fill > self.high and space.available_bytes < self.enough_bytes
 
     def left(self, space: PoolSpace) -> bool:
-        """Once it was too full: whether it is not any more."""
+        """Tell whether a pool that was too full has room again."""
         return space.fill <= self.low or space.available_bytes >= self.enough_bytes
 
 
@@ -70,7 +70,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(state_dir: Path) -> PoolConfig | None:
-    """What was decided; None: nothing yet. The file is written by rename, so what cannot be read is nobody's half."""
+    """Return what was decided. None: nothing yet. Writers rename, so an unreadable file isn't half written."""
     try:
         text = (state_dir / SUPERVISOR_CONFIG).read_bytes()
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def load(state_dir: Path) -> PoolConfig | None:
 
 
 def store(state_dir: Path, config: PoolConfig) -> None:
-    """Writes the decision: whole or not at all, and there after a power loss."""
+    """Write the decision, whole or not at all. It survives a power loss."""
     keep_file(state_dir / SUPERVISOR_CONFIG, msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
 
 
@@ -104,7 +104,8 @@ def check(name: str, status: str, detail: str, fix: str | None = None) -> Check:
 
 
 def pool_checks(config: PoolConfig, unlimited: str | None, *, fix: str | None = None) -> tuple[Check, ...]:
-    """`unlimited` says why disk ceilings do not hold, None that they do; `fix` what would change that."""
+    """Return lines for `doctor`. `unlimited` says why disk limits aren't enforced, None that they are; `fix` what would
+    change that."""
     how = f"{config.driver} in {config.image}" if config.image else config.driver
     best = config.driver == "btrfs"
     reasons = "" if best else "".join(f"; not {reason.way}: {reason.why}" for reason in config.reasons)
@@ -119,7 +120,7 @@ _MIB = 1 << 20
 
 
 def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
-    """How full it is, and when something will be done about that."""
+    """Report how full the pool is, and when the collector acts."""
     full = config.marks.reached(space)
     image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
     detail = (

@@ -1,4 +1,4 @@
-"""Reading a tree that somebody else wrote: each path is opened beneath its root, through no link and no mount."""
+"""Read a tree that an attacker may have written: each path is opened beneath its root, through no link and no mount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORIGIN = ("trusted.overlay.origin", "user.overlay.origin")  # as root, and in a
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is at a path. `foreign`: another file system is mounted there, and not looked into."""
+    """The file at a path. `foreign`: another file system is mounted there, which is never read."""
 
     kind: FileKind
     mode: int
@@ -40,12 +40,13 @@ class Node:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """The same as long as nobody has written to it or replaced it."""
+        """Return what changes whenever the file is written or replaced."""
         return self.inode, self.changed_ns, self.size
 
 
 class HostileTree:
-    """Below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is the root.
+    """The files below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is
+    the root.
 
     `own`: a copy of ours that nobody else uses. What its modes keep us out of is opened to us.
     """
@@ -55,7 +56,7 @@ class HostileTree:
         self._own = own
 
     def node(self, path: bytes) -> Node | None:
-        """None: there is nothing, or the way to it leads through something that is no directory."""
+        """Look at `path`. None: there is nothing, or the way to it leads through something that isn't a directory."""
         try:
             fd = self._open(path, _LOOK)
         except OSError as error:
@@ -67,14 +68,14 @@ class HostileTree:
         with closing(fd):
             return _node(os.fstat(fd))
 
-    def born_ns(self, path: bytes) -> int | None:
-        """When it was made; None where that is not known, as of what an overlay has copied from below to change it
+    def birth_ns(self, path: bytes) -> int | None:
+        """Return when the file was made. None: unknown, as of a file that an overlay has copied up
         (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
         with closing(self._open(path, _LOOK)) as fd:
             return None if _was_copied(fd) else files.birth_ns(fd)
 
     def names(self, path: bytes) -> list[bytes]:
-        """Sorted. Empty where nothing can be listed: what is mounted there is not looked into."""
+        """List a directory, sorted. Empty if it can't be listed or another file system is mounted there."""
         try:
             fd = self._open(path, _LIST)
         except OSError as error:
@@ -85,12 +86,12 @@ class HostileTree:
             return sorted(os.fsencode(name) for name in os.listdir(fd))
 
     def target(self, path: bytes) -> bytes:
-        """Where the symbolic link points."""
+        """Return where the symbolic link points."""
         with closing(self._open(path, _LOOK)) as fd:
             return os.fsencode(os.readlink("", dir_fd=fd))
 
     def attribute(self, path: bytes, names: tuple[str, ...]) -> bytes | None:
-        """The first of these extended attributes that the directory at `path` has."""
+        """Return the first of these extended attributes that the directory at `path` has."""
         with closing(self._open(path, _LIST)) as fd:
             for name in names:
                 try:

@@ -1,6 +1,5 @@
-"""What has left the pool, each whole or not there: archives of evicted workspaces, and by digest what was taken out of
-sandboxes.
-"""
+"""Files that have left the pool, each whole or not there: archives of evicted workspaces, and artifacts by their
+digest."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Incoming:
-    """Bytes on their way in, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond `most`
-    bytes: what comes from inside has no end by itself."""
+    """A file that is being written, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond
+    `most` bytes: what a sandbox sends may have no end."""
 
     def __init__(self, part: Path, most: int, over: PaddockError) -> None:
         self._part, self._most, self._over = part, most, over
@@ -59,14 +58,15 @@ class Incoming:
 
 
 class KeptArchives:
-    """The archives of one state directory, by the id of what they hold. Nobody but paddock's own uid may read them."""
+    """The archives of one state directory, by the id of their workspace. Only paddock's own uid can read them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @contextmanager
     def writing(self, name: str, most_bytes: int) -> Generator[Incoming]:
-        """An archive that is there when the block has ended; not if it raises. ResourceExhaustedError: it is larger."""
+        """Write an archive that exists once the block has ended, unless it raises. ResourceExhaustedError: it is
+        larger."""
         over = ResourceExhaustedError(f"the archive is larger than {most_bytes >> 20} MiB")
         archive = Incoming(self._directory / f"{name}{_PART}", most_bytes, over)
         try:
@@ -77,13 +77,13 @@ class KeptArchives:
             archive.close()
 
     def reading(self, name: str, size: int) -> Generator[bytes]:
-        """Its content, in pieces of `size` bytes."""
+        """Read the content, in pieces of `size` bytes."""
         with (self._directory / name).open("rb") as file:
             while data := file.read(size):
                 yield data
 
     def check(self, name: str, digest: str) -> None:
-        """PlatformError: it is not there, or not what was written."""
+        """Compare the archive with its digest. PlatformError: it isn't there, or not what was written."""
         try:
             with (self._directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -96,12 +96,12 @@ class KeptArchives:
             )
 
     def remove(self, name: str) -> None:
-        """Nothing if there is none."""
+        """Remove the archive, if it is there."""
         for path in (self._directory / name, self._directory / f"{name}{_PART}"):
             path.unlink(missing_ok=True)
 
     def names(self) -> frozenset[str]:
-        """Half-written ones too."""
+        """Return the names of all archives, also of half-written ones."""
         with suppress(FileNotFoundError):
             return frozenset(name.removesuffix(_PART) for name in os.listdir(self._directory))
         return frozenset()
@@ -116,12 +116,12 @@ class Artifacts:
         self._directory = directory
 
     def incoming(self, most: int) -> Incoming:
-        """To be kept by its digest. InvalidStateError: it is more than `most`."""
+        """Make a file that is kept by its digest. InvalidStateError: it is more than `most`."""
         over = InvalidStateError(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
         return Incoming(self._directory / f"{_INCOMING}{os.urandom(8).hex()}", most, over)
 
     def open(self, digest: str) -> int:
-        """A descriptor of its content. NotFound."""
+        """Return a descriptor of the content. NotFound."""
         if not _DIGEST.fullmatch(digest):
             raise NotFoundError(f"no artifact {digest!r}")
         try:
@@ -130,7 +130,7 @@ class Artifacts:
             raise NotFoundError(f"the content {digest} is gone from {self._directory}") from None
 
     def keep_only(self, digests: Collection[str]) -> None:
-        """Removes what nobody has any more."""
+        """Remove all artifacts but these."""
         with suppress(FileNotFoundError):
             for name in os.listdir(self._directory):
                 if _DIGEST.fullmatch(name) and name not in digests:

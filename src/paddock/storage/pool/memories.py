@@ -1,4 +1,4 @@
-"""Memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
+"""The memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
 
 An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
 state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
@@ -31,7 +31,7 @@ class Memories:
         self._pool = pool
 
     def leans_on(self, tree: str) -> tuple[str, ...]:
-        """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
+        """Return the trees with the image that its machine runs from, and with that of its saved state."""
         with closing(self._pool.open(tree)) as place, suppress(FileNotFoundError):
             with closing(os.open(NOTE, READ, dir_fd=place)) as note:
                 names = os.read(note, _MOST_BYTES).decode("ascii").split()
@@ -42,16 +42,16 @@ class Memories:
         return is_there(self._pool, image)
 
     def lean(self, tree: str, *images: str) -> None:
-        """On these, and no others any more."""
+        """Make the tree lean on these images, and no others."""
         with within(self._pool, tree, "write a note in") as place:
             self._pool.worker.do(_write_note, (place,), " ".join(images))
 
     def image(self, name: str) -> Image:
-        """That is to be made."""
+        """Return an image that is still to be made."""
         return Image(self._pool, name)
 
     def lost(self) -> tuple[str, ...]:
-        """On which no tree leans, and which nobody is making."""
+        """Return the images on which no tree leans and that are complete."""
         names = self._pool.names()
         needed = set(self._pool.in_use)  # before the notes are read: a tree leans on an image before its maker lets go
         images = [name for name in names if name.startswith(PREFIX) and name not in needed]
@@ -61,7 +61,7 @@ class Memories:
         return tuple(name for name in images if name not in needed)
 
     def drop(self, name: str) -> bool:
-        """Deletes it. False: it is needed."""
+        """Delete an image. False: a tree needs it."""
         if name not in self.lost():
             return False
         self._pool.delete(name)
@@ -69,13 +69,13 @@ class Memories:
 
 
 class Image:
-    """One that is being made: until it is let go of, nobody takes it for lost."""
+    """A memory image that is being made. Until it is released, it isn't garbage."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self._pool, self.name, self._place = pool, name, -1
 
     def begin(self, base: str) -> None:
-        """To be written over a copy of that of the tree `base`. NotFoundError, ResourceExhausted."""
+        """Begin with a copy of the image in tree `base`. NotFoundError, ResourceExhausted."""
         origin = self._pool.open(base)
         self._pool.in_use.add(self.name)
         with closing(origin):
@@ -88,11 +88,11 @@ class Image:
                 raise tree_error(error, self.name, "make") from error
 
     def open(self) -> int:
-        """For whoever writes it, and closes it."""
+        """Open the image for its writer, who closes the descriptor."""
         return _open(self._place, os.O_WRONLY)
 
     def seal(self) -> None:
-        """It is whole, and nobody changes it any more. InvalidStateError: somebody still has it open for writing."""
+        """Make the whole image read-only. InvalidStateError: a process still has it open for writing."""
         try:
             self._pool.worker.do(_seal, (self._place,))
         except OSError as error:
@@ -103,7 +103,7 @@ class Image:
             raise PlatformError(f"memory {self.name} cannot be closed: {error}", hint="paddock doctor") from error
 
     def let_go(self) -> None:
-        """From here on it is there for as long as a tree leans on it."""
+        """Release the image. From here on it exists as long as a tree leans on it."""
         self._pool.in_use.discard(self.name)
         place, self._place = self._place, -1
         if place != -1:
@@ -115,7 +115,7 @@ def _write_note(tree: int, words: str) -> None:
 
 
 def _copy(origin: int, place: int, keep_owner: bool) -> int:
-    """Its size."""
+    """Copy the memory of `origin`, and return its size."""
     with closing(_open(origin, os.O_RDONLY)) as reader:
         info = os.fstat(reader)
         os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
@@ -128,7 +128,7 @@ def _copy(origin: int, place: int, keep_owner: bool) -> int:
 
 
 def _seal(place: int) -> None:
-    """A lease for reading is given while nobody can write, and only then (fcntl(2), F_SETLEASE)."""
+    """Make the image read-only. The kernel grants a read lease only while nothing can write (fcntl(2), F_SETLEASE)."""
     with closing(_open(place, os.O_RDONLY)) as fd:
         os.fchmod(fd, 0o444)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)

@@ -1,4 +1,4 @@
-"""What this machine can keep trees on: each probe does the thing itself, and says in words why it failed."""
+"""The drivers that this machine can have: each probe tries the thing itself, and says why it failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_tool(name: str) -> str | None:
 
 
 def native_btrfs(state_dir: Path) -> Reason | None:
-    """None: subvolumes can be made and removed in the state directory itself."""
+    """Try subvolumes in the state directory itself. None: they work."""
     with _scratch(state_dir) as place, closing(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         try:
             if not btrfs.is_btrfs(fd):
@@ -43,7 +43,7 @@ def native_btrfs(state_dir: Path) -> Reason | None:
 
 
 def image_possible() -> Reason | None:
-    """None: nothing known stands in the way of a btrfs image on a loop device; trying it says the rest."""
+    """Look for what a btrfs image on a loop device needs. None: nothing known is missing; a trial says the rest."""
     if os.geteuid() != 0:
         return Reason(way=IMAGE, why="mounting an image needs root", fix="run paddock as root")
     if find_tool("mkfs.btrfs") is None:
@@ -54,7 +54,7 @@ def image_possible() -> Reason | None:
 
 
 def overlay(state_dir: Path) -> Reason | None:
-    """None: an overlay can be mounted with its writable layer in the state directory, by who we are."""
+    """Try an overlay with its writable layer in the state directory. None: it works."""
     with _scratch(state_dir) as place:
         try:
             if os.geteuid() == 0:
@@ -66,7 +66,7 @@ def overlay(state_dir: Path) -> Reason | None:
 
 
 def is_refused_overlay(config: PoolConfig) -> bool:
-    """It would have been taken, had it worked then."""
+    """Tell whether an overlay was refused when the driver was chosen."""
     return config.driver == "copy" and any(reason.way == OVERLAY for reason in config.reasons)
 
 
@@ -97,7 +97,7 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
 
 @contextmanager
 def _scratch(state_dir: Path) -> Generator[Path]:
-    """An empty directory on the file system in question."""
+    """Make an empty directory on the file system in question."""
     from tempfile import mkdtemp
 
     place = Path(mkdtemp(prefix=_SCRATCH, dir=state_dir))
@@ -108,7 +108,7 @@ def _scratch(state_dir: Path) -> Generator[Path]:
 
 
 def sweep(state_dir: Path) -> None:
-    """Removes what a probe that was killed has left."""
+    """Remove what a killed probe has left."""
     for name in os.listdir(state_dir):
         if name.startswith(_SCRATCH):
             _remove(state_dir, name)

@@ -1,4 +1,4 @@
-"""Deleting what a sandbox wrote: by descriptor, in constant depth, following nothing.
+"""Delete what a sandbox wrote: by descriptor, in constant depth, following nothing.
 
 A tree may be 2,000 directories deep, hold directories of mode 000, and names longer together than any path may be. So
 each subdirectory that is met is first moved up to the top and emptied there: nothing is ever deeper than two.
@@ -27,10 +27,10 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def remove(parent: int, name: str) -> None:
-    """Removes the directory `name` of `parent` with all that is in it. Nothing if it is not there.
+    """Remove the directory `name` of `parent` with all that is in it, if it is there.
 
-    PlatformError names what would not go (an immutable file, a mount point); everything else is gone by then. OSError:
-    this program is out of descriptors, and nothing of that is the tree's fault.
+    PlatformError names what can't be deleted (an immutable file, a mount point); everything else is gone by then.
+    OSError: this program is out of descriptors, which isn't the tree's fault.
     """
     problems: list[str] = []
     try:
@@ -77,7 +77,7 @@ def make_directory(parent: int, name: str | bytes) -> bool:
 
 
 class _Emptying:
-    """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
+    """A directory `top` that is being emptied. A nested subvolume, which nothing leaves by rename, is a new top."""
 
     def __init__(self, top: int, problems: list[str]) -> None:
         _make_writable(top)
@@ -89,7 +89,7 @@ class _Emptying:
         self._prefix = f".{os.urandom(8).hex()}-"  # no name in the tree was chosen to be in the way of this one
 
     def run(self) -> None:
-        self._sort_out(self._top)
+        self._empty(self._top)
         while self._waiting:
             name = self._waiting.pop()
             known = len(self._problems)
@@ -104,14 +104,14 @@ class _Emptying:
                 continue
             with closing(directory):
                 if os.fstat(directory).st_dev == self._device:
-                    self._sort_out(directory)
+                    self._empty(directory)
                 else:
                     _Emptying(directory, self._problems).run()
             if len(self._problems) == known:
                 _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
 
-    def _sort_out(self, directory: int) -> None:
-        """Unlinks what is no directory and moves up what is one."""
+    def _empty(self, directory: int) -> None:
+        """Unlink what isn't a directory, and move directories up."""
         with os.scandir(directory) as entries:
             for entry in entries:
                 name = entry.name
@@ -153,7 +153,7 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
 
 
 def _open(parent: int, name: str) -> int:
-    """Directory `name` itself, on the file system of `parent`: through no link and over no mount point."""
+    """Open directory `name` itself, on the file system of `parent`: through no link and over no mount point."""
     try:
         fd = _open_directory(parent, name, os.O_RDONLY)
     except PermissionError:
@@ -170,7 +170,7 @@ def _open_directory(parent: int, name: str, flags: int) -> int:
 
 
 def _allow(parent: int, name: str) -> None:
-    """Gives its owner all rights on directory `name`. Nothing, if it is not a directory."""
+    """Give the owner all rights on `name`, if it is a directory."""
     try:
         fd = _open_directory(parent, name, os.O_PATH)
     except NotADirectoryError:
@@ -191,7 +191,7 @@ def _words(name: str, error: OSError) -> str:
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
-    """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
+    """Remove the entry `name` of the tree's root, whatever a sandbox has made of it. NotFound."""
     with within(pool, tree, f"take {name!r} out of") as place:
         pool.worker.do(_remove, (place,), name)
 

@@ -1,4 +1,4 @@
-"""What all drivers agree on: names of trees, who owns them, what disk one takes, and which error an errno is."""
+"""The rules of all drivers: names of trees, their owners, the disk space of one, and which error an errno is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ BASIS = "basis"
 """An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
 directories; a copy of the tree keeps it."""
 NOTE = "memory"
-"""A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
+"""A file beside the layers: which memory the machine of this tree leans on (`memories`)."""
+PROMOTED = "promoted"
+"""Begins the names of files beside the layers: what promotions from a mount have left on the host."""
 WAITING = "wv_"
 """Begins the names of trees of what waits to become a sandbox (docs/design/waiting.md). No row says so: whoever
 needs one has it in `Pool.in_use`."""
@@ -46,14 +48,15 @@ _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
 
 def check_name(name: str) -> str:
-    """`name`, if it is one of a tree. InvalidArgumentError: names come from ids, never from what a user typed."""
+    """Return `name`, if it is one of a tree. InvalidArgumentError: names come from ids, never from what a user
+    typed."""
     if NAME.fullmatch(name) is None:
         raise InvalidArgumentError(f"{name!r} is no name of a tree", name=name)
     return name
 
 
 def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
-    """The error that a caller of a pool gets for what the kernel answered."""
+    """Return the error that a caller of a pool gets for what the kernel answered."""
     match error.errno:
         case errno.ENOENT:
             return NotFoundError(f"there is no tree {name!r}", name=name)
@@ -70,7 +73,7 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
 
 
 def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
-    """Makes `root` and `work` in the new directory `tree`, and a pair for each mount, owned by id 0 of trees."""
+    """Make `root` and `work` in the new directory `tree`, and a pair for each mount, owned by id 0 of trees."""
     make_part(tree, ROOT, base)
     make_part(tree, WORK, base)
     make_mount_parts(tree, base, mounts)
@@ -85,12 +88,12 @@ def make_mount_parts(tree: int, base: int | None, mounts: int) -> None:
 
 
 def layers_in(tree: int) -> list[str]:
-    """The parts of a tree that hold what was written: `root`, and one for each mount."""
+    """Return the parts of a tree that hold what was written: `root`, and one for each mount."""
     return sorted(name for name in names_in(tree) if name == ROOT or _MOUNT.fullmatch(name))
 
 
 def works_in(tree: int) -> list[str]:
-    """The directories that belong to one overlay while it is mounted, and to no copy of the tree."""
+    """Return the directories that belong to one overlay while it is mounted, and to no copy of the tree."""
     return sorted(name for name in names_in(tree) if _WORK.fullmatch(name))
 
 
@@ -102,7 +105,7 @@ def make_part(tree: int, part: str, base: int | None) -> None:
 
 
 def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
-    """Gives the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
+    """Give the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
     info = os.stat(ROOT, dir_fd=source, follow_symlinks=False)
     if keep_owner:
         os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
@@ -110,21 +113,40 @@ def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
     os.utime(ROOT, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=tree, follow_symlinks=False)
 
 
+def copy_notes(source: int, tree: int) -> None:
+    """Copy what lies beside the layers of one tree to another, with its times."""
+    for name in names_in(source):
+        if name in (BASIS, NOTE) or name.startswith(PROMOTED):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=tree)  # a new one would say that the mounts were made now
+            with (
+                os.fdopen(os.open(name, READ, dir_fd=source), "rb") as old,
+                os.fdopen(os.open(name, NEW, 0o600, dir_fd=tree), "wb") as new,
+            ):
+                info = os.fstat(old.fileno())
+                os.fchmod(new.fileno(), info.st_mode & 0o777)
+                new.write(old.read())
+                new.flush()
+                os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
 def open_to_all(name: str, directory: int) -> None:
-    """Whatever the umask of the program that we are part of. It lies in a directory that is private to us."""
+    """Let everybody in, whatever our umask. The directory above is private to us."""
     os.chmod(name, 0o755, dir_fd=directory)  # noqa: S103
 
 
 def names_in(directory: int) -> list[str]:
-    """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
-    btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
+    """Return all names in a directory, by a descriptor of its own.
+
+    The position of a shared descriptor is shared too. And btrfs shows through a descriptor only what was there when it
+    was opened or rewound (fs/btrfs/inode.c, last_index).
     """
     with closing(os.open(".", DIRECTORY, dir_fd=directory)) as fd:
         return os.listdir(fd)
 
 
 def sync_file_system(fd: int) -> None:
-    """Writes all of the file system of `fd` to its disk (syncfs(2))."""
+    """Write all of the file system of `fd` to its disk (syncfs(2))."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
@@ -150,14 +172,14 @@ def is_there(pool: Pool, name: str) -> bool:
 
 
 def is_untouched(pool: Pool, name: str) -> bool:
-    """Whether nothing has been written in a tree, nor over a directory of the host's."""
+    """Tell whether nothing has been written in a tree, nor over a directory of the host's."""
     with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
         return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
     return False
 
 
 def sync_tree(pool: Pool, name: str) -> None:
-    """What was written to the tree is on the disk when this returns: a power loss takes nothing of it back."""
+    """Write the tree to the disk: a power loss takes nothing of it back."""
     with closing(pool.open(name)) as tree:
         sync_file_system(tree)
 
@@ -167,8 +189,10 @@ _BLOCK = 512
 
 
 def measure(top: int) -> int:
-    """Bytes of all that is below the directory `top`; of hard links one counts. At least: what lies deeper than a
-    hundred directories, and what may not be looked at, is not counted."""
+    """Count the bytes of all that is below the directory `top`; of hard links one counts.
+
+    It is a lower bound: what lies deeper than a hundred directories, and what can't be looked at, isn't counted.
+    """
     blocks = os.fstat(top).st_blocks
     seen: set[tuple[int, int]] = set()
     for info in _below(top):

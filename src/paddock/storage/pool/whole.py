@@ -31,7 +31,7 @@ def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600,
 
 
 def keep_file(path: Path, content: bytes) -> None:
-    """As `write_whole`, by path, with `sync`."""
+    """Write a file by path as `write_whole` does, with `sync`."""
     with closing(_open(path.parent)) as directory:
         write_whole(directory, path.name, content, sync=True)
 

@@ -1,4 +1,4 @@
-"""Work on trees in a process of its own (`_jobs`), where the daemon may not do it or should not.
+"""Work on trees in a process of its own (`_jobs`), where the daemon can't do it or shouldn't.
 
 It may not, where paddock is an ordinary user and the files belong to his subordinate ids: the process has entered a
 user namespace that maps them. It should not, where a stranger wrote what is read.
@@ -14,21 +14,14 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.storage.pool.config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
 
-if TYPE_CHECKING:
-    from paddock.storage.pool.base import Pool
-
 T = TypeVar("T")
-P = ParamSpec("P")
 
 SECONDS = 3600
 _BOOTSTRAP = (
@@ -39,7 +32,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Worker:
-    """Who works on the trees of a pool. May be used by several threads at once.
+    """The process that works on the trees of a pool. Several threads may use it at once.
 
     `base` is added to an id of a tree to store it; None: all files are those of who we are. With `ids`, all work is
     done by another process, in whose namespace `base` is 0.
@@ -52,20 +45,16 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether `do` has another process do it."""
-        return self._ids is not None
-
     def do(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object) -> T:
-        """What `work(*fds, *arguments)` returns or raises, done by a process that may. See `confined`."""
+        """Return what `work(*fds, *arguments)` returns or raises, done by a process that may do it. See `confined`."""
         if self._ids is None:
             return work(*fds, *arguments)
         return self.confined(work, fds, *arguments)
 
     def confined(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object, seconds: int = SECONDS) -> T:
-        """As `do`, but always by another process, which reaches nothing but what `fds` are: for input that a stranger
-        wrote. `work` is a function of a module; arguments and result are JSON.
+        """Do the work as `do` does, but always in another process, which reaches nothing but `fds`: for hostile input.
+
+        `work` is a function of a module; arguments and result are JSON.
 
         ResourceExhaustedError: it took too long, or too much memory. InternalError: it was killed.
         """
@@ -80,7 +69,7 @@ class Worker:
             with suppress(ConnectionError):
                 while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
                     said += piece
-        return _understood(bytes(said))
+        return _result(bytes(said))
 
     def start(self) -> None:
         """Start the process, if there is none. NotConfiguredError: the subordinate ids cannot be mapped."""
@@ -139,45 +128,13 @@ class Worker:
 
 
 def worker_for(config: PoolConfig) -> Worker:
-    """Who does the work on the trees of a pool."""
+    """Return the worker for the trees of a pool."""
     if os.geteuid() == 0:
         return Worker(TREE_ID_BASE)
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
 
 
-C = TypeVar("C", bound="Pool")
-
-
-def by_worker(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T]:
-    """Have the method done by the worker of its pool, with another object of the same class over the same directory."""
-
-    @wraps(method)
-    def do(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.worker.elsewhere:
-            return method(self, *args, **kwargs)
-        config, path = self.opened()
-        kind = f"{type(self).__module__}:{type(self).__qualname__}"
-        name = f"{method.__module__}:{method.__qualname__}"
-        with self.working():
-            answer: Any = self.worker.do(
-                _on_pool, (self.fileno(),), kind, msgspec.to_builtins(config), path, name, args, kwargs
-            )
-        return answer
-
-    return do
-
-
-def _on_pool(
-    fd: int, kind: str, config: dict[str, Any], path: str, method: str, args: list[Any], kwargs: dict[str, Any]
-) -> object:
-    from paddock.storage.pool._jobs import named  # the worker's: the daemon has no use for the rest of it
-
-    pool: Pool = named(kind)(fd, msgspec.convert(config, PoolConfig), path)
-    pool.worker = Worker(0)
-    return named(method)(pool, *args, **kwargs)
-
-
-def _understood(said: bytes) -> Any:
+def _result(said: bytes) -> Any:
     try:
         answer: dict[str, Any] = json.loads(said)
     except ValueError:

@@ -31,7 +31,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def ask(source: str, url: str, headers: Mapping[str, str], *, body: object = None) -> tuple[int, bytes]:
-    """Status and body; GET, or POST of a JSON `body`. Refused: it cannot be asked."""
+    """Return status and body of a GET, or of a POST of a JSON `body`. Refused: there is no answer."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
         raise Refused(source, f"{parts.scheme}://{parts.netloc} is neither https nor on this machine")
@@ -67,7 +67,7 @@ class _Answer(msgspec.Struct):
 
 
 def read(place: str, environment: Mapping[str, str]) -> bytes:
-    """`place` is `<mount>/data/<path>#<field>`."""
+    """Read a value of a key-value engine. `place` is `<mount>/data/<path>#<field>`."""
     path, hash, field = place.partition("#")
     if not (hash and field and path.strip("/")) or {"", ".", ".."} & set(path.split("/")):
         raise Refused("vault", f"{place!r} is not of the form secret/data/path#field")
@@ -114,7 +114,7 @@ class _Token(msgspec.Struct):
 
 
 def exchange(app: GitHubApp, private_key: bytes, now: float) -> tuple[bytes, float]:
-    """The token, and until when it is good, in seconds since the epoch as `now` is."""
+    """Return a token, and until when it is valid, in seconds since the epoch as `now` is."""
     url = f"{app.api.rstrip('/')}/app/installations/{app.installation_id}/access_tokens"
     headers = {
         "Authorization": f"Bearer {statement(app.app_id, private_key, now)}",
@@ -133,7 +133,7 @@ def exchange(app: GitHubApp, private_key: bytes, now: float) -> tuple[bytes, flo
 
 
 def statement(app_id: str, private_key: bytes, now: float) -> str:
-    """A JWT, RS256."""
+    """Sign a JWT with RS256."""
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -6,9 +6,7 @@ Of a file and of what a command prints, one newline at the end is not part of it
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import stat
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,6 +14,7 @@ import msgspec
 
 from paddock.errors import SecretUnavailableError
 from paddock.model import SecretSource, SecretValue
+from paddock.storage.commands import CommandFailed, output
 
 LEAST_BYTES = 8
 """A shorter one could not be told from ordinary text where it comes back and has to be taken out."""
@@ -23,7 +22,7 @@ MOST_BYTES = 64 << 10
 
 
 class Refused(Exception):
-    """The words name the source and say why. Nothing of a value is in them."""
+    """A reason why a source has no value. It names the source and holds nothing of a value."""
 
     def __init__(self, source: str, why: str, hint: str | None = None) -> None:
         super().__init__(why)
@@ -56,59 +55,11 @@ def from_file(path: str) -> bytes:
 async def from_command(
     argv: Sequence[str], environment: Mapping[str, str], *, seconds: float = COMMAND_SECONDS
 ) -> bytes:
-    """Its output; what it says to stderr may hold the value, and is nobody's."""
-    if not argv:
-        raise Refused("command", "the command is empty")
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-    )
+    """Return the command's output."""
     try:
-        process = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await asyncio.wait((starting,))  # it runs already, and may have started others
-        if starting.exception() is None:
-            await _end(starting.result())
-        raise
-    except OSError as error:
-        raise Refused("command", f"{argv[0]} cannot be started: {error.strerror}") from None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(seconds):
-            data = await _bounded(process.stdout)
-            code = await process.wait()
-    except TimeoutError:
-        raise Refused("command", f"{argv[0]} did not end within {seconds:g} s") from None
-    finally:
-        await _end(process)
-    if code:
-        raise Refused("command", f"{argv[0]} ended with {code}")
-    return _stripped(data)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill it with all that it has started. asyncio says that it has ended once its pipe was read to the end."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    assert process.stdout is not None
-    while await process.stdout.read(MOST_BYTES):
-        pass
-    await process.wait()
-
-
-async def _bounded(reader: asyncio.StreamReader) -> bytes:
-    data = b""
-    while len(data) <= MOST_BYTES + 1 and (more := await reader.read(MOST_BYTES)):
-        data += more
-    if len(data) > MOST_BYTES + 1:
-        raise Refused("command", f"it prints more than {MOST_BYTES} bytes")
-    return data
+        return _stripped(await output(argv, environment, seconds=seconds, most_bytes=MOST_BYTES))
+    except CommandFailed as error:
+        raise Refused("command", str(error)) from None
 
 
 def _stripped(data: bytes) -> bytes:
@@ -116,15 +67,15 @@ def _stripped(data: bytes) -> bytes:
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """`seconds`: so long it is good for, if its source says so."""
+    """A value from a source. `seconds`: how long it is valid, if its source says so."""
 
     value: SecretValue
     seconds: float | None = None
 
 
 class Fetcher:
-    """`environment` has the variables of who set the policy, `stored` looks into paddock's store, `wall` is the time in
-    seconds since the epoch."""
+    """The sources of secrets. `environment` has the variables of the user who set the policy, `stored` reads paddock's
+    store, `wall` is the time in seconds since the epoch."""
 
     def __init__(
         self, environment: Mapping[str, str], stored: Callable[[str], SecretValue], wall: Callable[[], float]
@@ -132,7 +83,7 @@ class Fetcher:
         self._environment, self._stored, self._wall = environment, stored, wall
 
     async def fetch(self, name: str, source: SecretSource) -> Fetched:
-        """`name` is that of the secret, for errors."""
+        """Return the value of a source. `name` is that of the secret, for errors."""
         try:
             return await self._fetch(name, source)
         except Refused as refused:
@@ -165,7 +116,7 @@ class Fetcher:
 
 
 def is_kept(source: SecretSource) -> bool:
-    """It is one's own in paddock's store; every other source is opened with what the service's user may do."""
+    """Tell whether the value is in paddock's store. The daemon reads every other source with its own rights."""
     return source.stored is not None
 
 

@@ -33,7 +33,7 @@ _COMMAND_SECONDS = 20.0
 
 
 class VaultKeys(ABC):
-    """No other process uses them: the daemon seals, and changes keys, without an await between."""
+    """The keys of a vault. No other process uses them: the daemon has no await between encrypting and changing keys."""
 
     where: str
     """In words."""
@@ -55,7 +55,7 @@ class VaultKeys(ABC):
 
 
 def open_keys(state_dir: Path, config: Config) -> VaultKeys:
-    """Where `config` says; else a file of the state directory."""
+    """Open the keys where `config` says, or in a file of the state directory."""
     if config.vault_key_command is not None:
         return CommandKeys(config.vault_key_command)
     if config.vault_keyring:
@@ -64,7 +64,7 @@ def open_keys(state_dir: Path, config: Config) -> VaultKeys:
 
 
 def key_id(key: bytes) -> str:
-    """Tells keys apart and says nothing about them."""
+    """Return an id that tells keys apart and says nothing about them."""
     return hashlib.sha256(b"paddock vault key\0" + key).hexdigest()[:16]
 
 
@@ -95,7 +95,7 @@ class FileKeys(VaultKeys):
 
 
 class CommandKeys(VaultKeys):
-    """Keys in base64, a line each: whoever has written the command keeps and changes them. It runs once."""
+    """Keys in base64, a line each, from a command that runs once. Its author keeps and changes them."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv, self.where = argv, f"what {argv[0]} prints"
@@ -150,7 +150,7 @@ def _keyring() -> Any:
 
 
 def _why(error: OSError | subprocess.SubprocessError) -> str:
-    """Without what it printed, which may be the keys."""
+    """Say why a command failed, without what it printed: that may be the keys."""
     if isinstance(error, subprocess.CalledProcessError):
         return f"it ended with {error.returncode}"
     return (
@@ -175,7 +175,7 @@ _NONCE_BYTES = 12
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Whose value it is: what a sealed one cannot be taken away from."""
+    """The owner, name and version that a value is encrypted for. It can't be decrypted for another."""
 
     owner: str
     name: str
@@ -198,7 +198,7 @@ class Vault:
         self.keys = keys
 
     def seal(self, value: bytes, place: Place) -> Sealed:
-        """Under the newest key, which is made if there is none."""
+        """Encrypt a value under the newest key, which is made if there is none."""
         data_key, newest = os.urandom(KEY_BYTES), self.keys.ring(make=True)[0]
         return Sealed(
             key_id(newest),
@@ -207,12 +207,12 @@ class Vault:
         )
 
     def open(self, sealed: Sealed, place: Place) -> bytes:
-        """SecretUnavailableError: its key is not here, or it is not what was sealed for that place."""
+        """Decrypt a value. SecretUnavailableError: its key isn't here, or the value wasn't encrypted for that place."""
         data_key = self._unwrap(sealed, place)
         return self._decrypt(data_key, sealed.sealed, place.authenticated("value"), place)
 
     def rewrap(self, sealed: Sealed, place: Place) -> Sealed:
-        """The same under the newest key. The value itself is not touched."""
+        """Wrap the data key with the newest key. The value itself doesn't change."""
         data_key, newest = self._unwrap(sealed, place), self.keys.ring(make=True)[0]
         wrapped = _encrypt(newest, data_key, place.authenticated("key"))
         return Sealed(key_id(newest), wrapped, sealed.sealed)

@@ -35,8 +35,8 @@ _SECONDS_TO_CLEAN = 60
 
 
 def recipe(machine: Path) -> Recipe:
-    """NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine is no Debian, or we may not build
-    one."""
+    """Return the recipe. NotConfiguredError: mmdebstrap is missing. UnsupportedError: the machine isn't a Debian, or we
+    may not build one."""
     release = _os_release(machine)
     suite = release.get("VERSION_CODENAME", "")
     if release.get("ID") != "debian" or not re.fullmatch(r"[a-z]+", suite, re.ASCII):
@@ -106,7 +106,7 @@ def unpack(source: int, root: int, base: int | None) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """By SIGTERM first, at which mmdebstrap removes what it has unpacked."""
+    """End mmdebstrap by SIGTERM first, at which it removes what it has unpacked."""
     process.terminate()
     try:
         process.wait(_SECONDS_TO_CLEAN)
@@ -116,7 +116,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of ours but what leads to the mirror."""
+    """Return an environment with nothing of ours but what leads to the mirror."""
     kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     return {**kept, "PATH": PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 
@@ -128,7 +128,7 @@ def _end_of(said: IO[bytes]) -> str:
 
 
 def _sources(machine: Path) -> list[Path]:
-    """Where Debian itself comes from: not what else was added, which needs keys that a fresh system has not."""
+    """Return the files that name Debian's own sources. Other sources need keys that a fresh system doesn't have."""
     apt = machine / "etc/apt"
     candidates = [apt / "sources.list", apt / "sources.list.d/debian.sources", apt / "sources.list.d/debian.list"]
     return [path for path in candidates if path.is_file() and path.read_text().strip()]

@@ -110,7 +110,7 @@ _LINKS = {"etc/mtab": "../proc/self/mounts", "etc/localtime": "/usr/share/zonein
 
 
 def recipe(machine: Path) -> Recipe:
-    """UnsupportedError: the machine keeps programs outside /usr."""
+    """Return the recipe. UnsupportedError: the machine keeps programs outside /usr."""
     files = manifest(machine)
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:
@@ -144,9 +144,9 @@ def manifest(machine: Path) -> Manifest:
 
 
 def python_packages(machine: Path) -> str | None:
-    """Where packages for the machine's /usr/bin/python3 are put beside it; None: it has no such interpreter.
+    """Return the directory of packages beside the machine's /usr/bin/python3. None: it has no such interpreter.
 
-    Debian's own site.py looks into dist-packages (README.Debian of python3.11), every other one is told by PYTHONPATH.
+    Debian's own site.py looks into dist-packages (README.Debian of python3.11). Every other one needs PYTHONPATH.
     """
     version = python_version(machine)
     if version is None:
@@ -156,7 +156,7 @@ def python_packages(machine: Path) -> str | None:
 
 
 def python_version(machine: Path) -> int | None:
-    """The minor version of the machine's /usr/bin/python3, by the name of what it links to."""
+    """Return the minor version of the machine's /usr/bin/python3, by the name of what it links to."""
     try:
         target = os.readlink(machine / "usr/bin/python3")
     except OSError:
@@ -178,7 +178,7 @@ def _add_links_into_usr(files: dict[str, Entry], machine: Path) -> None:
 
 
 def _add_alternatives(files: dict[str, Entry], machine: Path) -> None:
-    """What names in /usr/bin lead to on Debian (update-alternatives(1))."""
+    """Add what names in /usr/bin lead to on Debian (update-alternatives(1))."""
     try:
         entries = sorted(os.scandir(machine / "etc/alternatives"), key=lambda entry: entry.name)
     except OSError:
@@ -218,7 +218,7 @@ def _taken_trees(machine: Path) -> list[str]:
 
 
 def _read_as_anybody(path: Path) -> bytes | None:
-    """The content, if it is a file that every user of the machine may read: paddock may be root, a sandbox is not."""
+    """Read a file if every user of the machine may read it: paddock may be root, a sandbox isn't."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -27,8 +27,8 @@ sys.exit(console_main())
 
 
 def recipe(machine: Path) -> Recipe:
-    """NotConfiguredError: python3, git or pytest is missing; the hint is the command. UnsupportedError: too old a
-    Python."""
+    """Return the recipe. NotConfiguredError: python3, git or pytest is missing; the hint is the command.
+    UnsupportedError: too old a Python."""
     for tool in ("python3", "git"):
         if not os.path.lexists(machine / "usr/bin" / tool):
             raise NotConfiguredError(f"/usr/bin/{tool} is not installed", hint=f"apt-get install {tool}")

@@ -42,10 +42,10 @@ class Templates:
         return tuple(_RECIPES)
 
     def get(self, name: str, progress: Progress | None = None) -> Template:
-        """The template, built if it is not there: up to minutes, so call it where waiting is allowed.
+        """Return the template, built if it isn't there: up to minutes, so call it where waiting is allowed.
 
-        `progress` is told what goes on, in words. NotFoundError; NotConfiguredError: something is missing on this
-        machine; UnsupportedError; ResourceExhausted.
+        `progress` gets what goes on, as text. NotFoundError; NotConfiguredError: something is missing on this machine;
+        UnsupportedError; ResourceExhausted.
         """
         if (known := self._resolved.get(name)) is not None:
             return known
@@ -64,17 +64,18 @@ class Templates:
         return self._resolved.setdefault(name, template)
 
     def kit(self) -> str:
-        """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
+        """Return the tree with the interpreter of the VMM controllers (`kit`), built and kept as templates are.
+        Unsupported."""
         if self._kit is None:
             self._kit = self.part(kit.recipe())
         return self._kit
 
     def part(self, recipe: Recipe) -> str:
-        """A tree beside the kit, built and held as templates are. The recipe's name begins with `kit-`."""
+        """Return a tree beside the kit, built and kept as templates are. The recipe's name begins with `kit-`."""
         return self._layers(recipe, _silent)[0]
 
     def versions(self) -> frozenset[str]:
-        """The trees that templates would be made of now. What this machine cannot build has none."""
+        """Return the trees that templates would have now. Templates that this machine can't build have none."""
         found: set[str] = set()
         for name in (*_RECIPES, "kit"):
             with suppress(PaddockError):
@@ -85,14 +86,14 @@ class Templates:
         return frozenset(found)
 
     def is_version(self, tree: str) -> bool:
-        """Whether a recipe of ours made it, or a builder has begun it: of these we know when they may go."""
+        """Tell whether a recipe of ours made the tree, or a builder has begun it."""
         parts = _VERSION.fullmatch(tree)
         return parts is not None and (
             parts[1].replace("_", "-") in _RECIPES or parts[1] == "kit" or parts[1].startswith("kit_")
         )
 
     def discard(self, tree: str) -> bool:
-        """Deletes one version, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one version, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
     def _recipe(self, name: str) -> Recipe:
@@ -100,7 +101,7 @@ class Templates:
 
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
         below = self._layers(recipe.below, progress) if recipe.below else ()
-        self._versions.have(
+        self._versions.ensure(
             recipe.tree,
             f"template {recipe.name}",
             lambda _, root: recipe.fill(root, self.pool.worker, progress),

@@ -64,7 +64,7 @@ print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__,
 
 
 def recipe() -> Recipe:
-    """UnsupportedError: no kit can be made of the Python that runs us."""
+    """Return the recipe. UnsupportedError: no kit can be made of the Python that runs us."""
     program = _program()
     loader = _loader(program)
     sources = hashlib.sha256()
@@ -79,7 +79,7 @@ def recipe() -> Recipe:
 
 
 def manifest() -> Manifest:
-    """The files of the kit, by their path below `PLACE`: for whoever puts them somewhere else than into the pool."""
+    """Return the files of the kit, by their path below `PLACE`."""
     program = _program()
     loader = _loader(program)
     found = _look(program)
@@ -102,7 +102,7 @@ def manifest() -> Manifest:
 
 
 def _program() -> Path:
-    """The interpreter itself, also where we run in an environment that was made of it."""
+    """Return the interpreter itself, also where we run in an environment that was made of it."""
     base: str | None = getattr(sys, "_base_executable", None)
     return Path(base or sys.executable).resolve()
 
@@ -112,7 +112,7 @@ def _vmm_sources() -> list[Path]:
 
 
 def _loader(program: Path) -> Path:
-    """The loader that the program names, by the name that it has there. UnsupportedError: it needs none."""
+    """Return the loader that the program names. UnsupportedError: it needs none."""
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02":
@@ -160,7 +160,7 @@ def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path)
 
 
 def _compiled(source: Path, name: str) -> Entry:
-    """As a module without a source: nothing is compared with anything when it is imported."""
+    """Compile a module that has no source: nothing is compared at its import."""
     code = compile(source.read_bytes(), f"{PLACE}/{name}", "exec", dont_inherit=True)
     return Entry("file", 0o644, MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 

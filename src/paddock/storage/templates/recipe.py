@@ -87,7 +87,7 @@ def manifest_digest(manifest: Manifest) -> str:
 
 
 def write_manifest(root: int, worker: Worker, manifest: Manifest) -> None:
-    """Writes the files of `manifest` into the directory `root`, where nobody else writes."""
+    """Write the files of `manifest` into the directory `root`, where no one else writes."""
     entries = sorted(manifest.items())
     with open(os.memfd_create("manifest"), "w+b") as contents:
         contents.writelines(entry.content for _, entry in entries)
@@ -119,7 +119,8 @@ Fill = Callable[[int, int], None]
 
 
 class Versions:
-    """Those of one pool. May be used by several threads at once. What was asked for is in use until `let_go`."""
+    """The versions in one pool. Several threads may use it at once. A version that was asked for is in use until
+    `release`."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -130,11 +131,11 @@ class Versions:
         with self._turns[tree]:
             return self._is_there(tree)
 
-    def let_go(self, tree: str) -> None:
+    def release(self, tree: str) -> None:
         self._pool.in_use.discard(tree)
 
-    def have(self, tree: str, words: str, fill: Fill, progress: Progress, *, on: str = "") -> None:
-        """Builds it, if nobody has. It begins with the content of the tree `on`, or empty."""
+    def ensure(self, tree: str, words: str, fill: Fill, progress: Progress, *, on: str = "") -> None:
+        """Build a version, if it isn't there. It begins with the content of the tree `on`, or empty."""
         turn = self._turns[tree]
         if not turn.acquire(blocking=False):
             progress(f"{words} is being built")
@@ -146,7 +147,7 @@ class Versions:
             turn.release()
 
     def discard(self, tree: str) -> bool:
-        """Deletes one, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one version, or what its builder has begun. False: it is in use, or being built."""
         version = "tp" + tree[2:]
         turn = self._turns[version]
         if not turn.acquire(blocking=False):
@@ -164,7 +165,7 @@ class Versions:
         return is_there(self._pool, tree)
 
     def _build(self, tree: str, words: str, fill: Fill, progress: Progress, on: str) -> None:
-        """Builds under another name: what has the name of a version is whole, also after a power loss."""
+        """Build under another name, so that a version is whole, also after a power loss."""
         scratch = "tb" + tree.removeprefix("tp")
         self._pool.delete(scratch)  # a killed builder's
         progress(f"building {words}")

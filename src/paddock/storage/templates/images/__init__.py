@@ -1,4 +1,4 @@
-"""OCI images as templates: read from a layout, an archive or a registry, verified, and unpacked as nobody's."""
+"""OCI images as templates: read from a layout, an archive or a registry, verified, and unpacked without trust."""
 
 from ._images import Images as Images
 from .limits import ImageLimits as ImageLimits

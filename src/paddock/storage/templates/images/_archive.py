@@ -24,8 +24,7 @@ from paddock.wire import tar
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._reference import Reference
 from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
-from ._tar import Reader
-from .limits import MOST_LAYERS
+from .limits import HEADER_BYTES, MOST_LAYERS
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _INDEX = "index.json"
@@ -41,7 +40,7 @@ class Files(Protocol):
 
     def stamp(self) -> object | None: ...
     def open(self, path: str) -> AbstractContextManager[Piece]:
-        """NotFound."""
+        """Open a file of the layout. NotFound."""
         ...
 
 
@@ -90,7 +89,7 @@ class Layout:
 
 
 class Directory:
-    """A layout that is a directory: nothing of it is found through a link, so that no link leads out of it."""
+    """A layout that is a directory. Nothing of it is found through a link, so no link leads out of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -118,7 +117,7 @@ class Directory:
 
 
 def _place(digest: str) -> str:
-    """A digest has been looked at where it was decoded: it climbs nowhere."""
+    """Return the path of a blob. Decoding has checked the digest, so it can't lead upwards."""
     return f"blobs/{digest.replace(':', '/')}"
 
 
@@ -133,18 +132,6 @@ class _Member(NamedTuple):
     offset: int
     size: int
     link: str = ""
-
-
-class _Window:
-    """A file as a stream, by an own position; what is skipped is not read."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self.at = fd, 0
-
-    def read(self, size: int, /) -> bytes:
-        data = os.pread(self._fd, size, self.at)
-        self.at += len(data)
-        return data
 
 
 class Archive:
@@ -186,7 +173,7 @@ class Archive:
 
 
 def _find(fd: int, path: str) -> tuple[int, int] | None:
-    """Where the content of a file is, and its bytes."""
+    """Find where the content of a file begins, and its bytes."""
     members = _list(fd)
     member = members.get(path)
     if member is not None and member.link:  # as old versions of Docker name a layer twice
@@ -196,19 +183,28 @@ def _find(fd: int, path: str) -> tuple[int, int] | None:
 
 
 def _list(fd: int) -> dict[str, _Member]:
-    window = _Window(fd)
-    reader = Reader(window)
+    """List the files of the archive. Their content is passed over, not read."""
+    headers = tar.Headers(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
     members: dict[str, _Member] = {}
-    spent = 0
-    for entry in reader:
+    at = spent = 0
+    while not headers.complete:
+        data = os.pread(fd, headers.wanted, at)
+        if data and len(data) < headers.wanted:
+            raise ImageInvalidError("the archive ends in the middle of a header")
+        at += len(data)
+        try:
+            entry = headers.take(data) if data else headers.end()
+        except tar.TarError as error:
+            raise ImageInvalidError(str(error)) from None
+        if entry is None:
+            continue
         name = posixpath.normpath(entry.name.decode("utf-8", "surrogateescape")).lstrip("/")
         spent += len(name) + len(entry.target)
         if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
             raise ImageInvalidError("the archive holds more files than an image has")
         if entry.kind == tar.FILE:
-            members[name] = _Member(window.at, entry.size)
-            reader.pass_over()
-            window.at += entry.size
+            members[name] = _Member(at, entry.size)
+            at += entry.size + tar.padding(entry.size)
         elif entry.kind in (tar.SYMLINK, tar.LINK):
             target = entry.target.decode("utf-8", "surrogateescape")
             members[name] = _Member(0, 0, f"/{target}" if entry.kind == tar.LINK else target)
@@ -245,6 +241,6 @@ class SavedArchive(Layout):
 
 
 def _is_named(image: SavedImage, wanted: str) -> bool:
-    """`NAME:TAG` as the archive has it; without the host before it, too; without a tag, `latest`."""
+    """Tell whether `wanted` names the image: with or without the host, and `latest` without a tag."""
     wanted = wanted if ":" in wanted.rpartition("/")[2] else f"{wanted}:latest"
     return any(name == wanted or name.endswith(f"/{wanted}") for name in image.RepoTags or ())

@@ -1,4 +1,4 @@
-"""From an image to a tree: its layers one over the other, and what a sandbox needs over all of them.
+"""Build a tree from an image: its layers one over the other, and what a sandbox needs over all of them.
 
 The trees are whole: what hides something has been applied, so that any driver copies and any level mounts them. Where
 a copy costs nothing (btrfs), each layer with all below it is a tree of its own, and images share what they have in
@@ -38,7 +38,7 @@ class Built(NamedTuple):
     chain: tuple[str, ...]
 
 
-class People(NamedTuple):
+class Accounts(NamedTuple):
     users: tuple[User, ...]
     user: User
     left: dict[str, list[str]]
@@ -50,7 +50,7 @@ def tree_of(found: Found) -> str:
 
 
 def workdir_of(found: Found) -> str:
-    """Where commands start. The top is what images have that say nothing; there, work does not lie."""
+    """Return where commands start. An image that says nothing has the top, which isn't a place for work."""
     path = found.config.execution.WorkingDir or "/"
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in path or len(path) > 4095:
@@ -59,7 +59,7 @@ def workdir_of(found: Found) -> str:
 
 
 def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
-    """Makes what is not there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
+    """Make the trees that aren't there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
     tree = tree_of(found)
     budget = limits.budget(pool.space().available_bytes)
     chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
@@ -82,21 +82,21 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
         below = ""
         for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
             words = f"layer {number + 1} of {len(chain)}"
-            versions.have(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
+            versions.ensure(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
             below = name
-        versions.have(tree, f"image {found.digest[:19]}", finish, say, on=below)
+        versions.ensure(tree, f"image {found.digest[:19]}", finish, say, on=below)
     return Built(tree, chain)
 
 
-def people(pool: Pool, tree: str, found: Found) -> People:
-    """Who there is in a tree that was built."""
+def accounts_of(pool: Pool, tree: str, found: Found) -> Accounts:
+    """Return the users of a tree that was built."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
         said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
-        return msgspec.convert(said, People)
+        return msgspec.convert(said, Accounts)
 
 
 def _chain(found: Found) -> list[str]:
-    """Names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
+    """Return the names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
     names: list[str] = []
     chain = ""
     for layer in found.layers:
@@ -107,13 +107,13 @@ def _chain(found: Found) -> list[str]:
 
 
 def _wanted(found: Found) -> str:
-    """As whom its commands are to run."""
+    """Return the user of the image's commands."""
     return found.config.execution.User or ""
 
 
 def _look(at: int, root: int, whole: bool, wanted: str) -> object:
     users, user = accounts(root, wanted, whole=whole)
-    return msgspec.to_builtins(People(users, user, _left(at)))
+    return msgspec.to_builtins(Accounts(users, user, _left(at)))
 
 
 def _lay(
@@ -124,7 +124,7 @@ def _lay(
     left_over: tuple[int, int, bool],
     what: tuple[int, int, str | None, str],
 ) -> tuple[int, int]:
-    """What is left of the budget afterwards: another process does this."""
+    """Write one layer into a tree, in a worker. Return what is left of the budget."""
     offset, size, stored_digest, diff_id = what
     budget = Budget(*left_over)
     left = Left()

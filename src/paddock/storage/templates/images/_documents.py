@@ -116,7 +116,7 @@ class SavedImage(msgspec.Struct, frozen=True):
 
 
 def decode(data: bytes, kind: type[T], what: str) -> T:
-    """ImageInvalidError: it is not of that form."""
+    """Decode a document. ImageInvalidError: it isn't of that form."""
     if len(data) > MANIFEST_BYTES:
         raise ImageInvalidError(f"{what} has more than {MANIFEST_BYTES >> 20} MiB")
     try:
@@ -146,7 +146,7 @@ def decode_manifest(data: bytes, what: str) -> Manifest:
 
 
 def decode_config(data: bytes, layers: int) -> Config:
-    """That of an image for this machine. ImageInvalidError, Unsupported."""
+    """Decode the configuration of an image for this machine. ImageInvalidError, Unsupported."""
     config = decode(data, Config, "the configuration of the image")
     own = architecture()
     if config.os != "linux" or config.architecture != own:
@@ -166,7 +166,7 @@ def architecture() -> str:
 
 
 def choose(descriptors: list[Descriptor]) -> Descriptor | None:
-    """That for this machine, where each says for which it is; the only one, where it is silent."""
+    """Choose the descriptor for this machine by its platform, or the only one if it names none."""
     own = architecture()
     fitting = [
         each
@@ -184,7 +184,7 @@ def platforms(descriptors: list[Descriptor]) -> str:
 
 
 def check_digest(data: bytes, digest: str, what: str) -> None:
-    """ImageInvalid."""
+    """Compare a document with its digest. ImageInvalid."""
     algorithm, _, expected = digest.partition(":")
     found = hashlib.new(algorithm, data).hexdigest()
     if found != expected:

@@ -1,4 +1,4 @@
-"""What a sandbox needs and an image may not have: places to mount on, homes, files about its host and network.
+"""Add what a sandbox needs and an image may not have: mount points, homes, files about its host and network.
 
 Who there is in an image, by its own /etc/passwd and /etc/group, and who of them its commands run as.
 """
@@ -28,10 +28,10 @@ _NOWHERE = frozenset({"/nonexistent", "/dev/null", "/proc", "/sys", "/dev", "/tm
 
 
 def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], User]:
-    """Those of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
+    """Return the users of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
 
-    Not `whole`: of all ids there is one, and so one user; what the image wants cannot be had. ImageInvalidError: it
-    wants somebody who is not there.
+    Not `whole`: a sandbox has one id and so one user, whatever the image wants. ImageInvalidError: the wanted user
+    isn't there.
     """
     tree = HostileTree(root)
     users = _users(_read(tree, b"etc/passwd"))
@@ -52,7 +52,7 @@ def _own(user: User) -> User:
 
 
 def _users(text: str) -> list[User]:
-    """Root is always there, and always 0: the sandbox has him whatever the image says."""
+    """Parse /etc/passwd. Root is always there, and always 0, whatever the image says."""
     found: dict[str, User] = {"root": User(name="root", uid=0, gid=0, home="/root")}
     for line in text.splitlines():
         fields = line.split(":")
@@ -67,7 +67,7 @@ def _users(text: str) -> list[User]:
 
 
 def _choose(wanted: str, users: list[User], groups: dict[str, int]) -> User:
-    """As Docker reads `USER`: a number that no line has is a user all the same, of group 0."""
+    """Find the user as Docker reads `USER`: an unknown number is a user all the same, of group 0."""
     name, _, group = wanted.partition(":")
     number = _id(name)
     found = next((user for user in users if user.name == name or (number is not None and user.uid == number)), None)
@@ -96,19 +96,19 @@ def _groups(text: str) -> dict[str, int]:
 
 
 def _home(path: str, name: str) -> str:
-    """A home has to be a directory of its own that can be written: there lies what background commands print."""
+    """Return the home: a directory of its own, which can be written. It holds the output of background commands."""
     if path in _NOWHERE or not _HOME.fullmatch(path) or {".", ".."} & set(path.split("/")):
         return "/root" if name == "root" else f"/home/{name}"
     return path
 
 
 def _id(text: str) -> int | None:
-    """An id that a sandbox has."""
+    """Parse an id that a sandbox has."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= _HIGHEST_ID else None
 
 
 def _read(tree: HostileTree, path: bytes) -> str:
-    """Empty, where there is no such file."""
+    """Read a file. Empty, if it isn't there."""
     node = tree.node(path)
     if node is None or node.kind is not FileKind.FILE:
         return ""
@@ -119,7 +119,7 @@ def _read(tree: HostileTree, path: bytes) -> str:
 
 
 def knows(root: int, user: User) -> bool:
-    """Whether the image has a line for that id."""
+    """Tell whether the image has a line for that id."""
     return any(each.uid == user.uid for each in _users(_read(HostileTree(root), b"etc/passwd")))
 
 
@@ -135,7 +135,8 @@ _FILES = {
 
 
 class Finish:
-    """Writes into the directory `root`, where nobody else writes. `base` is added to owners; None: all is ours."""
+    """The directory `root` that is being finished, where no one else writes. `base` is added to owners; None: all is
+    ours."""
 
     def __init__(self, root: int, base: int | None) -> None:
         self._root, self._base = root, base
@@ -152,7 +153,7 @@ class Finish:
             self._file(path, text)
 
     def account(self, user: User) -> None:
-        """A line for somebody whom the image does not know."""
+        """Add a line for a user whom the image doesn't know."""
         line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh\n".encode()
         try:
             fd = openat2.open_beneath(self._root, b"etc/passwd", _APPEND, symlinks=False)
@@ -166,7 +167,7 @@ class Finish:
                 os.write(fd, line)
 
     def directory_of(self, user: User, path: str, mode: int) -> None:
-        """The user's, made if there is nothing; the way to it, if need be, too."""
+        """Make a directory of the user's and those above it, if there is nothing."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             at, last = "/".join(parts[:depth]), depth == len(parts)
@@ -177,7 +178,8 @@ class Finish:
                 return  # a file, or a link of the image's, is left as it is
 
     def _mode(self, path: str) -> int | None:
-        """Of what is there, 0 if the way leads through something that is no directory; None: there is nothing."""
+        """Return the mode of what is there. 0: the way leads through something that isn't a directory. None: there is
+        nothing."""
         try:
             fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False)
         except OSError as error:
@@ -186,7 +188,7 @@ class Finish:
             return os.fstat(fd).st_mode
 
     def _directory(self, path: str, uid: int, gid: int, mode: int) -> None:
-        """A directory it is afterwards, whatever was there: what is mounted on is found through no link."""
+        """Make a directory, whatever was there: the supervisor mounts on it through no link."""
         parent, name = self._above(path)
         with closing(parent):
             if not make_directory(parent, name):

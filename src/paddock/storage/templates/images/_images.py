@@ -18,7 +18,7 @@ from paddock.storage.templates.recipe import PATH, Progress, Versions
 from paddock.supervisor.layout import IMAGES
 
 from ._archive import Archive, Directory, Layout, SavedArchive
-from ._building import VERSION, People, build, people, workdir_of
+from ._building import VERSION, Accounts, accounts_of, build, workdir_of
 from ._reference import Reference, parse
 from ._source import Found, Source
 from .limits import ImageLimits
@@ -32,7 +32,8 @@ _SUFFIX = ".json"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """`tree` is the image's; `chain` are those of its layers, each with all below it, where the pool keeps them."""
+    """An image that is here. `tree` is its own; `chain` are those of its layers, each with all below it, where the pool
+    keeps them."""
 
     image: Image
     template: Template
@@ -45,7 +46,7 @@ _decode = msgspec.json.Decoder(Record).decode
 
 
 class Records:
-    """Which images are here: a small file for each reference, written whole or not at all."""
+    """The records of the images: a small file for each reference, written whole or not at all."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -69,7 +70,7 @@ class Records:
         return self.directory / (hashlib.sha256(reference.encode()).hexdigest()[:40] + _SUFFIX)
 
     def _load(self, path: Path) -> Record | None:
-        """None: it is not there, or of another version of ours: then the image is made anew."""
+        """Load a record. None: it isn't there, or of another version of ours: then the image is made anew."""
         try:
             record = _decode(path.read_bytes())
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -78,7 +79,7 @@ class Records:
 
 
 class Images:
-    """May be used by several threads at once. Times are by `clock`, seconds since the epoch.
+    """The images of a pool. Several threads may use it at once. Times are by `clock`, seconds since the epoch.
 
     A registry is asked when an image is not here or is pulled; a file or directory is looked at each time.
     """
@@ -97,7 +98,7 @@ class Images:
         self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
-        """What was found under that name before, if it is still so; else as `pull`."""
+        """Return what was found under that name before, if it is still so; else as `pull`."""
         reference = parse(text)
         source = self._source(reference)
         stamp = source.stamp()
@@ -112,8 +113,11 @@ class Images:
         return self._make(reference, source, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
-        """Minutes, where much has to be fetched. InvalidArgumentError, NotFoundError, ImageInvalidError,
-        UnsupportedError, ResourceExhaustedError, PlatformError: it cannot be reached."""
+        """Find, fetch and build an image, which can take minutes.
+
+        InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError, ResourceExhaustedError, PlatformError:
+        the source can't be reached.
+        """
         reference = parse(text)
         source = self._source(reference)
         return self._make(reference, source, source.stamp(), progress)
@@ -122,7 +126,10 @@ class Images:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
 
     def remove(self, text: str) -> tuple[str, ...]:
-        """The trees that no image has any more. NotFoundError, InvalidArgumentError: it is the beginning of several."""
+        """Remove images, and return the trees that no image has any more.
+
+        NotFoundError, InvalidArgumentError: `text` is the beginning of several digests.
+        """
         before = self._records.all()
         removed = [record for record in before if _is_meant(record, text)]
         if not removed:
@@ -135,16 +142,16 @@ class Images:
         return tuple(sorted({tree for record in removed for tree in self._let_go(record)}))
 
     def trees(self) -> dict[str, str]:
-        """Those of the images that are here, each with one that has it."""
+        """Return the trees of the images that are here, each with one image that has it."""
         records = self._records.all()
         return {tree: record.image.reference for record in records for tree in (*record.chain, record.tree)}
 
     def is_version(self, tree: str) -> bool:
-        """Whether it is one of an image's, or a builder has begun it."""
+        """Tell whether the tree is one of an image's, or a builder has begun it."""
         return tree.startswith(_TREES)
 
     def discard(self, tree: str) -> bool:
-        """Deletes one, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one tree, or what its builder has begun. False: it is in use, or being built."""
         return self._versions.discard(tree)
 
     def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:
@@ -153,7 +160,7 @@ class Images:
         workdir_of(found)  # what can't be, before anything is fetched
         environment = _environment(found)
         built = build(self._pool, self._versions, self._limits, found, source, progress)
-        who = people(self._pool, built.tree, found)
+        who = accounts_of(self._pool, built.tree, found)
         record = Record(
             image=self._image(reference, found, who),
             template=Template(
@@ -177,13 +184,13 @@ class Images:
         return record
 
     def _let_go(self, record: Record) -> tuple[str, ...]:
-        """The trees of a record that is none any more, but for those that others have."""
+        """Return the trees of a removed record, but for those that other images have."""
         gone = {record.tree, *record.chain} - self.trees().keys()
         for tree in gone:
-            self._versions.let_go(tree)
+            self._versions.release(tree)
         return tuple(sorted(gone))
 
-    def _image(self, reference: Reference, found: Found, who: People) -> Image:
+    def _image(self, reference: Reference, found: Found, who: Accounts) -> Image:
         execution = found.config.execution
         sizes = [layer.size for layer in found.layers]
         return Image(
@@ -200,7 +207,7 @@ class Images:
             pulled_at=self._clock(),
         )
 
-    def _notes(self, found: Found, who: People) -> list[str]:
+    def _notes(self, found: Found, who: Accounts) -> list[str]:
         notes: list[str] = []
         wanted = found.config.execution.User or "root"
         if self._pool.worker.base is None:
@@ -229,7 +236,7 @@ class Images:
 
 
 def _environment(found: Found) -> dict[str, str]:
-    """ImageInvalid."""
+    """Return the environment that the image sets. ImageInvalid."""
     lines = found.config.execution.Env or []
     if sum(map(len, lines)) > _ENVIRONMENT_BYTES:
         raise ImageInvalidError(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")

@@ -1,4 +1,4 @@
-"""How an image is named: `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:NAME]`, `docker://NAME`.
+"""The names of images: `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:NAME]`, `docker://NAME`.
 
 As in containers-transports(5). A path holds no colon; what follows one is a tag.
 """
@@ -45,7 +45,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str) -> Reference:
-    """InvalidArgument."""
+    """Parse a reference. InvalidArgument."""
     transport, _, rest = text.partition(":")
     if "\0" in text or not is_image(text) or not rest:
         raise _wrong(text)

@@ -12,7 +12,6 @@ import http.client
 import json
 import os
 import re
-import ssl
 import tempfile
 import urllib.error
 import urllib.parse
@@ -26,8 +25,9 @@ from typing import IO, Any, cast
 import msgspec
 
 from paddock.errors import ImageInvalidError, NotFoundError, PlatformError, RequestError
-from paddock.storage.git import ADVICE, authorities, is_loopback
-from paddock.storage.https import opener
+from paddock.storage.certificates import authorities
+from paddock.storage.git import is_loopback
+from paddock.storage.https import opener, unreachable
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._reference import Reference
@@ -39,7 +39,7 @@ _ANY = "application/octet-stream, */*"
 
 
 class Registry:
-    """`directory` is where layers are kept for as long as they are unpacked."""
+    """A registry as a source. `directory` is where layers lie while they are unpacked."""
 
     def __init__(self, reference: Reference, directory: Path) -> None:
         self._reference, self._directory = reference, directory
@@ -110,7 +110,7 @@ class _Token(msgspec.Struct):
 
 
 class Http:
-    """Of one repository of one registry. The environment says where credentials and certificates are."""
+    """Requests to one repository of one registry. The environment names credentials and certificates."""
 
     def __init__(self, host: str, repository: str) -> None:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
@@ -122,7 +122,7 @@ class Http:
 
     @contextmanager
     def open(self, path: str, accept: str) -> Generator[Answer]:
-        """The answer to GET, a success. NotFoundError, RequestError: it wants a credential; PlatformError."""
+        """Return the answer to GET, a success. NotFoundError, RequestError: it needs a credential; PlatformError."""
         url = f"{self.base}{path}"
         answer = self._ask(url, accept, self._authorization)
         if isinstance(answer, urllib.error.HTTPError) and answer.code == 401 and self._authorization is None:
@@ -162,10 +162,7 @@ class Http:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: BaseException) -> PlatformError:
-        reason = getattr(error, "reason", error)
-        untrusted = isinstance(reason, ssl.SSLCertVerificationError)
-        hint = ADVICE if untrusted else "try again"
-        return PlatformError(f"registry {self._host} cannot be reached: {reason}", hint=hint)
+        return unreachable(f"registry {self._host}", error)
 
     def _may_go(self, here: str, there: str) -> bool:
         scheme = urllib.parse.urlsplit(there).scheme
@@ -217,12 +214,12 @@ class Http:
 
 
 def _is_own(host: str) -> bool:
-    """On this machine nobody listens in: there a registry may do without TLS, as elsewhere."""
+    """Tell whether the registry is on this machine, where it may do without TLS."""
     return is_loopback((host.rpartition(":")[0] if re.search(r":\d+$", host) else host).strip("[]"))
 
 
 def _credential(host: str, environment: Mapping[str, str]) -> str | None:
-    """What `docker login` or `podman login` has left for that registry (containers-auth.json(5)), base64."""
+    """Return what `docker login` or `podman login` has left for that registry (containers-auth.json(5)), base64."""
     home = environment.get("HOME", "/nonexistent")
     files = [
         environment.get("REGISTRY_AUTH_FILE"),

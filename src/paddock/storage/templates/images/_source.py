@@ -1,4 +1,4 @@
-"""What every place that images come from gives: the documents of one image, and its layers one by one.
+"""The sources of images: each gives the documents of one image, and its layers one by one.
 
 The bytes of a layer on their way are hashed as they lie there, unpacked, counted, and hashed as they are unpacked.
 """
@@ -32,7 +32,6 @@ from ._documents import (
     decode_manifest,
     platforms,
 )
-from ._tar import Stream
 from .limits import INDEX_DEPTH, MANIFEST_BYTES, Budget
 
 _CHUNK = 1 << 18
@@ -41,8 +40,14 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # RFC 8878: a 
 _ZSTD_WINDOW = 128 << 20  # what `zstd -d` takes at most if nobody tells it otherwise
 
 
+class Stream(Protocol):
+    def read(self, size: int, /) -> bytes:
+        """Return at most so many bytes; none only at the end."""
+        ...
+
+
 class Piece(NamedTuple):
-    """A part of a file, or all of it. The descriptor is whoever asked for it's to close."""
+    """A part of a file, or all of it. The opener closes the descriptor."""
 
     fd: int
     offset: int
@@ -50,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class Stored(io.RawIOBase):
-    """The bytes of a piece, hashed; `digest` None: nobody has said what it has to be."""
+    """The bytes of a piece, hashed. `digest` None: its digest is unknown."""
 
     def __init__(self, piece: Piece, digest: str | None) -> None:
         self._piece, self._expected, self._at = piece, digest, 0
@@ -68,7 +73,7 @@ class Stored(io.RawIOBase):
         return count
 
     def finish(self) -> None:
-        """ImageInvalidError: it was another one, or cut short."""
+        """Read the rest and compare the digest. ImageInvalidError: it was another layer, or cut short."""
         while self.read(_CHUNK):
             pass
         if self._at != self._piece.size:
@@ -78,7 +83,7 @@ class Stored(io.RawIOBase):
 
 
 class Unpacked:
-    """What comes out of the compression, whichever it is: hashed, and charged to the budget."""
+    """The decompressed bytes of a layer, hashed and charged to the budget."""
 
     def __init__(self, stored: Stored, budget: Budget, diff_id: str) -> None:
         self._source, self._errors = _decompressed(stored)
@@ -86,7 +91,7 @@ class Unpacked:
         self._hash = hashlib.new(diff_id.partition(":")[0])
 
     def read(self, size: int, /) -> bytes:
-        """At most so many, none at the end. ImageInvalidError, ResourceExhausted."""
+        """Read at most so many bytes, none at the end. ImageInvalidError, ResourceExhausted."""
         try:
             data = self._source.read(min(size, _CHUNK))
         except self._errors as error:
@@ -97,7 +102,7 @@ class Unpacked:
         return data
 
     def finish(self) -> None:
-        """ImageInvalidError: it was not what the image's configuration says."""
+        """Read the rest and compare the digest. ImageInvalidError: the image's configuration says another."""
         while self.read(_CHUNK):
             pass
         found = f"{self._hash.name}:{self._hash.hexdigest()}"
@@ -106,7 +111,7 @@ class Unpacked:
 
 
 def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
-    """What gives its content, in no more memory than is asked for; and the errors by which that says that it cannot."""
+    """Return a stream of the content in bounded memory, and the errors by which it reports damage."""
     file = io.BufferedReader(stored, _CHUNK)
     head = file.peek(4)
     if head.startswith(_GZIP):
@@ -120,7 +125,7 @@ def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """`diff_id` is the digest of its archive, `digest` that of what lies at the source, where the image says it."""
+    """A layer. `diff_id` is the digest of its archive, `digest` that of the stored form, where the image names it."""
 
     diff_id: str
     digest: str | None = None
@@ -139,15 +144,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 class Source(Protocol):
     def stamp(self) -> object | None:
-        """Equal as long as `find` would find the same, seen without reading much; None: that cannot be told."""
+        """Return a value that is equal as long as `find` would find the same, without reading much. None: unknown."""
         ...
 
     def find(self) -> Found:
-        """NotFoundError, InvalidArgumentError: it has several; ImageInvalidError, UnsupportedError, PlatformError."""
+        """Find the image. NotFoundError, InvalidArgumentError: there are several; ImageInvalidError, UnsupportedError,
+        PlatformError."""
         ...
 
     def open(self, layer: Layer) -> AbstractContextManager[Piece]:
-        """Where the layer lies. Nothing of it is checked."""
+        """Open the layer as it is stored. Nothing of it is checked."""
         ...
 
 
@@ -156,7 +162,7 @@ Fetch = Callable[[Descriptor], bytes]
 
 
 def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
-    """From a descriptor, by way of indexes, to the image for this machine."""
+    """Follow a descriptor, by way of indexes, to the image for this machine."""
     data = _document(descriptor, fetch)
     if descriptor.media_type in INDEXES:
         if depth == INDEX_DEPTH:
@@ -190,7 +196,7 @@ def _document(descriptor: Descriptor, fetch: Fetch) -> bytes:
 
 
 def whole_file(fd: int, what: str) -> Piece:
-    """All of an open file. ImageInvalidError: it is none."""
+    """Return all of an open file. ImageInvalidError: it isn't a regular one."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
         raise ImageInvalidError(f"{what} is no file")
@@ -198,7 +204,7 @@ def whole_file(fd: int, what: str) -> Piece:
 
 
 def identity(info: os.stat_result) -> tuple[int, ...]:
-    """Changes when somebody writes to the file or replaces it."""
+    """Return what changes when the file is written or replaced."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 

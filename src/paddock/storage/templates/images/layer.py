@@ -1,4 +1,4 @@
-"""Laying one layer of an image over a tree: as its archive says, and not one byte outside.
+"""Write one layer of an image over a tree: as its archive says, and not one byte outside.
 
 Each place is opened beneath the tree, through no link. What hides something of a lower layer (`.wh.NAME`,
 `.wh..wh..opq`; OCI image specification, layer.md) takes it away. Devices are never made.
@@ -19,9 +19,11 @@ from paddock.storage.pool.trees import DIRECTORY, NEW, names_in, open_to_all
 from paddock.wire import tar
 from paddock.wire.tar import shown
 
-from ._tar import Reader, Stream
-from .limits import Budget
+from ._source import Stream
+from .limits import HEADER_BYTES, Budget
 
+_CHUNK = 1 << 18
+_PATH_BYTES = 4095
 _HIGHEST_ID = 65535
 _PATHS_BYTES = 256 << 20
 _LATEST = 1 << 33  # seconds; more than file systems keep
@@ -40,9 +42,11 @@ _NAMES = {
     errno.EINVAL: "is refused by the kernel",
 }
 
+_NOTHING = tar.Entry(b"", b"", 0, 0, 0, 0, 0, b"", {})
+
 
 class Left:
-    """What an image held that its template does not, counted."""
+    """The number of devices and the attributes of an image that its template doesn't have."""
 
     def __init__(self) -> None:
         self.devices = 0
@@ -50,7 +54,7 @@ class Left:
 
 
 class LayerWriter:
-    """Lays archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
+    """A writer of archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
 
     One object per layer: what this layer itself has brought is not hidden by it.
     """
@@ -61,48 +65,63 @@ class LayerWriter:
         self._times: list[tuple[bytes, int]] = []
         self._times_bytes = 0
         self._parent: tuple[bytes, int] | None = None
+        self._file, self._due, self._entry = -1, 0, _NOTHING
 
     def apply(self, stream: Stream) -> None:
-        """ImageInvalidError, ResourceExhaustedError; the tree is then half made."""
-        reader = Reader(stream)
+        """Write what the archive holds. ImageInvalidError, ResourceExhaustedError; the tree is then half made."""
+        reader = tar.Reader(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
         try:
-            for entry in reader:
-                self._charge()
-                path = _path(entry.name)
-                if path:
-                    self._add(entry, path, reader)
+            while not reader.headers.complete and (data := stream.read(_CHUNK)):
+                self._lay(reader.feed(data))
+            reader.end()
             for path, mtime in self._times:
                 self._set_time(path, mtime)
+        except tar.TarError as error:
+            raise ImageInvalidError(str(error)) from None
         finally:
+            if self._file >= 0:
+                os.close(self._file)
             self._forget_parent()
 
-    def _add(self, entry: tar.Entry, path: bytes, reader: Reader) -> None:
+    def _lay(self, events: Iterator[tar.Entry | bytes]) -> None:
         try:
-            above, _, name = path.rpartition(b"/")
-            if any(part.startswith(_HIDES) for part in above.split(b"/")):
-                raise ImageInvalidError(f"{shown(path)} lies in what hides something")
-            if name.startswith(_HIDES):
-                self._hide(entry, above, name)
-                return
-            if entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
-                self._left.devices += 1
-                return
-            self._make(entry, path, self._directory(above), name, reader)
-            self._note(path)
+            for event in events:
+                if isinstance(event, tar.Entry):
+                    self._charge()
+                    self._entry = event
+                    self._add(event)
+                elif self._file >= 0:
+                    write_all(self._file, event)
+                    self._due -= len(event)
+                    if not self._due:
+                        self._end_file()
         except OSError as error:
             if error.errno in OUT_OF:
                 raise
             why = _NAMES.get(error.errno or 0, error.strerror)
-            raise ImageInvalidError(f"{shown(path)} of the image {why}") from error
+            raise ImageInvalidError(f"{shown(self._entry.name)} of the image {why}") from error
 
-    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes, reader: Reader) -> None:
+    def _add(self, entry: tar.Entry) -> None:
+        path = _path(entry.name)
+        above, _, name = path.rpartition(b"/")
+        if any(part.startswith(_HIDES) for part in above.split(b"/")):
+            raise ImageInvalidError(f"{shown(path)} lies in what hides something")
+        if name.startswith(_HIDES):
+            self._hide(entry, above, name)
+        elif entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
+            self._left.devices += 1
+        elif path:
+            self._make(entry, path, self._directory(above), name)
+            self._note(path)
+
+    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         if entry.kind == tar.LINK:
             self._link(entry, path, parent, name)
             return
         if entry.kind == tar.DIRECTORY:
             make_directory(parent, name)
             with closing(os.open(name, DIRECTORY, dir_fd=parent)) as fd:
-                self._attributes(entry, parent, name, fd)
+                self._attributes(entry, fd)
             self._times.append((path, entry.mtime))
             self._times_bytes += len(path)
             if self._times_bytes > _PATHS_BYTES:
@@ -110,18 +129,25 @@ class LayerWriter:
             return
         self._remove(parent, name)  # of two entries the later holds
         if entry.kind == tar.SYMLINK:
-            os.symlink(entry.target, name, dir_fd=parent)
-            self._own(entry, parent, name)
+            os.symlink(_checked(entry.target), name, dir_fd=parent)
+            self._own(entry, name, parent)
         elif entry.kind == tar.FIFO:
             os.mkfifo(name, 0o600, dir_fd=parent)
-            self._own(entry, parent, name)
+            self._own(entry, name, parent)
             os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
         else:
-            with closing(os.open(name, NEW, 0o600, dir_fd=parent)) as fd:
-                for data in reader.content():
-                    write_all(fd, data)
-                self._attributes(entry, parent, name, fd)
+            self._file = os.open(name, NEW, 0o600, dir_fd=parent)
+            self._due = entry.size
+            if not entry.size:
+                self._end_file()
+            return
         os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
+
+    def _end_file(self) -> None:
+        self._attributes(self._entry, self._file)
+        os.utime(self._file, ns=_times(self._entry.mtime))
+        fd, self._file = self._file, -1
+        os.close(fd)
 
     def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         source = _path(entry.target)
@@ -135,9 +161,9 @@ class LayerWriter:
             self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
-    def _attributes(self, entry: tar.Entry, parent: int, name: bytes, fd: int) -> None:
-        """Of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
-        self._own(entry, parent, name)
+    def _attributes(self, entry: tar.Entry, fd: int) -> None:
+        """Set those of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
+        self._own(entry, fd)
         mode = entry.mode
         if self._base is None:
             # Whose program a set-user-id one is, is lost; and nobody but us has to get into directories.
@@ -161,14 +187,18 @@ class LayerWriter:
                 raise
             self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
 
-    def _own(self, entry: tar.Entry, parent: int, name: bytes) -> None:
+    def _own(self, entry: tar.Entry, what: int | bytes, parent: int | None = None) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
             raise ImageInvalidError(
                 f"{shown(entry.name)} of the image belongs to {entry.uid}:{entry.gid}",
                 hint=f"in a sandbox there are the ids 0 to {_HIGHEST_ID}: build the image with others",
             )
         if self._base is not None:
-            os.chown(name, self._base + entry.uid, self._base + entry.gid, dir_fd=parent, follow_symlinks=False)
+            ids = self._base + entry.uid, self._base + entry.gid
+            if isinstance(what, int):
+                os.fchown(what, *ids)
+            else:
+                os.chown(what, *ids, dir_fd=parent, follow_symlinks=False)
 
     # -- what hides
 
@@ -189,7 +219,7 @@ class LayerWriter:
             self._take(self._directory(above), hidden, path)
 
     def _empty(self, path: bytes) -> None:
-        """Takes away what lower layers have brought into the directory, at any depth; what this one has, stays."""
+        """Remove what lower layers have brought into the directory, at any depth. What this layer has brought stays."""
         waiting = [path]
         while waiting:
             at = waiting.pop()
@@ -217,7 +247,8 @@ class LayerWriter:
     # -- places
 
     def _directory(self, path: bytes) -> int:
-        """The directory at `path`, made with those above it if it is not there. Open until another is asked for."""
+        """Return the directory at `path`, made with those above it if it isn't there. Open until another is asked
+        for."""
         if self._parent is not None and self._parent[0] == path:
             return self._parent[1]
         try:
@@ -230,7 +261,7 @@ class LayerWriter:
         return fd
 
     def _make_way(self, path: bytes) -> None:
-        """As others do where an archive names a file before its directory: root's, for all to read."""
+        """Make the directories above a file that the archive names before them: root's, for all to read."""
         for above in _ancestors(path):
             place, _, name = above.rpartition(b"/")
             with closing(self._open(place)) as fd:
@@ -253,7 +284,7 @@ class LayerWriter:
         return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
 
     def _note(self, path: bytes) -> None:
-        """This layer has brought it, and so those above it."""
+        """Note that this layer has brought `path`, and the directories above it."""
         while path and hash(path) not in self._made:
             self._made.add(hash(path))
             self._charge()
@@ -279,11 +310,17 @@ class LayerWriter:
 
 
 def _path(name: bytes) -> bytes:
-    """Relative, without `.`; b"" is the top. ImageInvalidError: it climbs."""
-    parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+    """Return a relative path without `.`; b"" is the top. ImageInvalidError: it leads upwards."""
+    parts = [part for part in _checked(name).split(b"/") if part not in (b"", b".")]
     if b".." in parts:
         raise ImageInvalidError(f"{shown(name)} of the image leads outside")
     return b"/".join(parts)
+
+
+def _checked(name: bytes) -> bytes:
+    if b"\0" in name or len(name) > _PATH_BYTES:
+        raise ImageInvalidError(f"{shown(name)} is no name of a file")
+    return name
 
 
 def _ancestors(path: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""How much of an image is taken in. Whoever made it may have made it to fill the disk or the memory."""
+"""The limits of an image. Its author may have made it to fill the disk or the memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import msgspec
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
 
 MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take
+HEADER_BYTES = 1 << 20  # of pax headers and long names of one entry; an attribute may have 64 KiB
 INDEX_DEPTH = 3
 MOST_LAYERS = 500
 _HINT = "the image may be damaged or made to fill disks; with `paddock gc` there is more room"
@@ -31,7 +32,7 @@ class Budget(msgspec.Struct):
     short_of_room: bool
 
     def check(self, size: int) -> None:
-        """ImageInvalidError, ResourceExhaustedError: that many bytes are more than is left."""
+        """Raise ImageInvalidError or ResourceExhaustedError if that many bytes are more than is left."""
         if size > self.bytes:
             if self.short_of_room:
                 raise ResourceExhaustedError("the pool has no room for all of the image", hint=_HINT)

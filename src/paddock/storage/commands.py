@@ -1,0 +1,87 @@
+"""Run one command of the caller's for what it prints, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+
+
+class CommandFailed(Exception):
+    """A reason why a command gave no output. It holds nothing of the output."""
+
+
+async def output(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    seconds: float,
+    most_bytes: int,
+    input: bytes = b"",
+) -> bytes:
+    """Return what a command prints; its stderr, which may hold secrets, is dropped. CommandFailed.
+
+    It starts in /, where no workspace can mislead it, and ends with all that it has started.
+    """
+    if not argv:
+        raise CommandFailed("the command is empty")
+    starting = asyncio.ensure_future(_start(argv, environment))
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait((starting,))  # it runs already, and may have started others
+        if starting.exception() is None:
+            await _end(starting.result())
+        raise
+    except OSError as error:
+        raise CommandFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
+    try:
+        async with asyncio.timeout(seconds):
+            data = await _exchange(process, input, most_bytes)
+            code = await process.wait()
+    except TimeoutError:
+        raise CommandFailed(f"{argv[0]} did not end within {seconds:g} s") from None
+    finally:
+        await _end(process)
+    if code:
+        raise CommandFailed(f"{argv[0]} ended with {code}")
+    return data
+
+
+async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )
+
+
+async def _exchange(process: asyncio.subprocess.Process, input: bytes, most_bytes: int) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(ConnectionError):  # it doesn't read its input
+        process.stdin.write(input)
+        await process.stdin.drain()
+    process.stdin.close()
+    data = b""
+    while len(data) <= most_bytes + 1 and (more := await process.stdout.read(1 << 16)):
+        data += more
+    if len(data) > most_bytes + 1:  # a newline at the end is one more
+        raise CommandFailed(f"it prints more than {most_bytes} bytes")
+    return data
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill it with all that it has started. asyncio says that it has ended once its pipe was read to the end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdout is not None
+    while await process.stdout.read(1 << 16):
+        pass
+    await process.wait()
