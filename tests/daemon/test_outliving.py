@@ -10,14 +10,16 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paddock import Process, Sandbox
 from paddock.client import default_transport, stop_daemon
+from paddock.errors import LevelUnavailableError, UnsupportedError
 from paddock.model import Limit, PtySize
+from tests.backends.engines import podman_service
 from tests.daemon.conftest import daemon_pid
+from tests.levels.conftest import LEVELS
 from tests.orphans import wait_until
 
 _LINES = 200
@@ -39,10 +41,31 @@ _NUMBERS = "".join(f"out {number}\n" for number in range(_LINES))
 _OUT, _ERR = "x" * _FILLS + "\n" + _NUMBERS, _NUMBERS.replace("out", "err")
 
 
-@pytest.fixture
-def box(state_dir: Path) -> Generator[Sandbox]:
-    with Sandbox.create(level="jail", ttl_seconds=300, transport=default_transport(state_dir)) as made:
+@pytest.fixture(scope="module")
+def engine() -> Generator[None]:
+    """Podman with a store of its own, of which each daemon knows."""
+    with podman_service() as service, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        yield
+
+
+@pytest.fixture(params=[pytest.param(level, marks=pytest.mark.slow if level == "microvm" else ()) for level in LEVELS])
+def box(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Sandbox]:
+    if request.param == "container":
+        request.getfixturevalue("engine")
+    try:
+        made = Sandbox.create(level=request.param, ttl_seconds=900, transport=default_transport(state_dir))
+    except LevelUnavailableError as error:
+        pytest.skip(str(error))
+    with made:
         yield made
+
+
+def _start_terminal(box: Sandbox, script: str, size: PtySize) -> Process:
+    try:
+        return box.start(script, pty=size)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 def _kill(state_dir: Path) -> None:
@@ -96,7 +119,9 @@ def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) 
         assert (command.result().out.head + command.result().out.tail)[_FILLS:] == given
 
 
-def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, **options: Any) -> None:
+def _echoes(
+    box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, start: Callable[[str], Process]
+) -> None:
     """What is written to eight commands, and read of them meanwhile, comes back whole while three daemons end."""
     count = 8
     given = [random.Random(number).randbytes(size) for number in range(count)]
@@ -109,7 +134,7 @@ def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: in
     def echo(number: int) -> bytes:
         parts: list[bytes] = []
         script = f"[ ! -t 0 ] || stty raw -echo; echo; exec head -c {size}"
-        with box.start(script, **options) as process:
+        with start(script) as process:
             assert process.stdout.read(1) == b"\n"  # no byte is written to a terminal before it is raw
             written = threads.submit(write, process, given[number])
             for part in iter(process.stdout.read, b""):
@@ -136,16 +161,18 @@ def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: in
 def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
     end: Callable[[Path], None], box: Sandbox, state_dir: Path
 ) -> None:
-    _echoes(box, state_dir, end, 6 << 20, stdin=True)
+    _echoes(box, state_dir, end, 6 << 20, partial(box.start, stdin=True))
 
 
 @pytest.mark.parametrize("end", [_kill, _restart])
 def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, state_dir: Path) -> None:
-    _echoes(box, state_dir, end, 1 << 20, pty=PtySize(rows=24, columns=80))
+    size = PtySize(rows=24, columns=80)
+    _start_terminal(box, "true", size).close()
+    _echoes(box, state_dir, end, 1 << 20, partial(box.start, pty=size))
 
 
 def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_dir: Path) -> None:
-    with box.start("cat; stty size", pty=PtySize(rows=20, columns=30)) as process:
+    with _start_terminal(box, "cat; stty size", PtySize(rows=20, columns=30)) as process:
         process.stdin.write("before\n")
         assert process.stdout.read(1) == b"b"
         _kill(state_dir)

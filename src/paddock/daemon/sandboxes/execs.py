@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from paddock.backends._base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
-from paddock.daemon.clock import start_time
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
@@ -25,6 +24,7 @@ from paddock.errors import (
     ProgramNotFoundError,
     SandboxDiedError,
 )
+from paddock.linux.proc import is_running
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -266,8 +266,7 @@ class Execs(Component):
 
 def _owner_lives(owner: str) -> bool:
     """Tell whether the process of `caller.PROCESS` lives. One of another pid namespace, seen as 0, counts as alive."""
-    pid, _, started = owner.partition(" ")
-    return bool(pid) and (pid == "0" or start_time(int(pid)) == started)
+    return owner.startswith("0 ") or is_running(owner)
 
 
 def _not_started(id: ExecId, error: PaddockError, op: Operation) -> ExecResult:
