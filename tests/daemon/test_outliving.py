@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from paddock import Process, Sandbox
 from paddock.client import default_transport, stop_daemon
 from paddock.errors import LevelUnavailableError, UnsupportedError
 from paddock.model import Limit, PtySize
+from paddock.wire import Connection, Frame, Kind
 from tests.backends.engines import podman_service
 from tests.daemon.conftest import daemon_pid
 from tests.levels.conftest import LEVELS
@@ -197,6 +199,37 @@ def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box:
         process.stdin.close()
         assert process.wait().exit_code == 0
     assert box.filesystem.read_text("count") == "200000\n"
+
+
+def test_a_command_outlives_connections_that_end_before_it_is_taken_up(
+    box: Sandbox, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon answers, and nobody hears it: the caller asks again, and gets the command with all of its bytes."""
+    send, receive, lost = Connection.send, Connection.receive, list[Connection]()
+
+    def noted(connection: Connection, kind: Kind, channel: int, body: bytes = b"", **options: Any) -> None:
+        if b'"exec.attach"' in body and len(lost) < 2:
+            lost.append(connection)
+        send(connection, kind, channel, body, **options)
+
+    def unheard(connection: Connection) -> Frame | None:
+        if connection not in lost:
+            return receive(connection)
+        assert select.select([connection.detach()], [], [], 60)[0]
+        connection.close()
+        raise ConnectionResetError("ended by the test")
+
+    with box.start(["python3", "-c", _PRINTS, "0"]) as process:
+        assert process.stdout.read(1) == b"x"
+        assert wait_until(lambda: box.filesystem.exists("half0"), seconds=60)
+        _kill(state_dir)
+        monkeypatch.setattr(Connection, "send", noted)
+        monkeypatch.setattr(Connection, "receive", unheard)
+        box.filesystem.write("go", "")
+        assert b"x" + b"".join(iter(process.stdout.read, b"")) == _OUT.encode()
+        assert b"".join(iter(process.stderr.read, b"")) == _ERR.encode()
+        assert process.wait().exit_code == 0
+    assert len(lost) == 2
 
 
 def test_its_time_goes_on(box: Sandbox, state_dir: Path) -> None:
