@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -108,6 +109,25 @@ def test_no_command_and_no_byte_is_lost_with_a_daemon(
             end(state_dir)
         box.filesystem.write("go", "")
         assert [command.result() for command in commands] == [(_OUT, _ERR, 0)] * count
+
+
+def test_a_hundred_streams_go_on(box: Sandbox, state_dir: Path) -> None:
+    count, lines = 100, 50
+    script = f"""
+        say() {{ n=0; while [ $n -lt {lines} ]; do echo $1 $n; echo $1 $n >&2; n=$((n + 1)); done; }}
+        say first; read line; say $line"""
+    said = [b"".join(b"%s %d\n" % (word, number) for number in range(lines)) for word in (b"first", b"then")]
+    with contextlib.ExitStack() as stack:
+        commands = [stack.enter_context(box.start(["sh", "-c", script], stdin=True)) for _ in range(count)]
+        for process in commands:
+            assert b"".join(process.stdout.read(1) for _ in said[0]) == said[0]
+        _kill(state_dir)
+        for process in commands:
+            process.stdin.write("then\n")
+        for process in commands:
+            assert b"".join(iter(process.stdout.read, b"")) == said[1]
+            assert b"".join(iter(process.stderr.read, b"")) == b"".join(said)
+            assert process.wait().exit_code == 0
 
 
 def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) -> None:
