@@ -193,6 +193,26 @@ def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, sta
     _echoes(box, state_dir, end, 1 << 20, partial(box.start, pty=size))
 
 
+def test_what_a_command_has_read_takes_no_room(box: Sandbox, state_dir: Path) -> None:
+    script = "[ ! -t 0 ] || stty raw -echo; echo; exec head -c 8388608 > /dev/null"
+    try:
+        process = box.start(script, pty=PtySize(rows=24, columns=80))
+    except UnsupportedError:
+        process = box.start(script, stdin=True)
+    with process:
+        assert process.stdout.read(1) == b"\n"
+        for _ in range(127):
+            process.stdin.write(b"x" * 65536)
+        journals: list[os.stat_result] = []
+        for one in Path(f"/proc/{daemon_pid(state_dir)}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                journals += [one.stat()] if str(one.readlink()).startswith(f"{state_dir}/#") else []
+        assert max(journal.st_size for journal in journals) > 6 << 20
+        assert sum(journal.st_blocks * 512 for journal in journals) < 4 << 20
+        process.stdin.write(b"x" * 65536)
+        assert process.wait().exit_code == 0
+
+
 def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_dir: Path) -> None:
     with _start_terminal(box, "cat; stty size", PtySize(rows=20, columns=30)) as process:
         process.stdin.write("before\n")
