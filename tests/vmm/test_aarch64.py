@@ -11,19 +11,18 @@ import platform
 import shutil
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from paddock.backends.guest import orders
+from paddock.backends.guest import PING, orders
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.microvm._kernel import find, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.errors import PaddockError
 from paddock.model import PtySize
 from paddock.wire.guest import PartFlags as Part
-from paddock.wire.guest import Renew, RenewReply
+from paddock.wire.guest import PingReply, Renew, RenewReply
 from tests.native.driver import build_module
 from tests.vmm.controllers import ControllerProcess, collect, start
 
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.root]
 KIT = Path("/usr/local/lib/paddock/aarch64")
 PROGRAM = Path("/usr/bin/qemu-system-aarch64")
 MACHINE = Machine(memory_mib=512, processors=2, accelerator="tcg")
-COMMANDS = ("cat", "hostname", "id", "pidof", "setsid", "sh", "sleep", "stty", "uname")
+COMMANDS = ("cat", "grep", "hostname", "id", "kill", "ls", "pidof", "setsid", "sh", "sleep", "stty", "uname")
 BOARD = {
     "q35": "virt,memory-backend=ram",
     "isa-serial,": "",
@@ -87,8 +86,10 @@ def test_the_guest_is_pid_1_of_a_machine_of_the_other_architecture(tmp_path: Pat
             async with asyncio.timeout(SECONDS):
                 await machine.begin()
                 connection = machine.dial("user")
-                for check in (_says_what_it_is, _moves_bytes, _has_terminals, _ends_all, _is_renewed(machine)):
+                for check in (_says_what_it_is, _is_plain, _moves_bytes, _has_terminals, _ends_all, _forgets):
                     await check(connection)
+                await _is_renewed(machine, connection)
+                await _ends_with_its_agent(machine, connection)
                 connection.close()
         except (PaddockError, TimeoutError, AssertionError):
             print((await machine.control("log"))["log"])  # its console: only that says why
@@ -143,28 +144,65 @@ async def _ends_all(connection: GuestConnection) -> None:
     assert (await _sh(connection, "pidof sleep"))[0] == 1
 
 
-def _is_renewed(machine: ControllerProcess) -> Callable[[GuestConnection], Awaitable[None]]:
-    async def renewed(connection: GuestConnection) -> None:
-        """Name, clock, limits, entropy, network card: by system calls that have other numbers here."""
-        parts = Part.HOSTNAME | Part.HOSTS | Part.MACHINE_ID | Part.CLOCK | Part.ENTROPY | Part.CARD | Part.LIMITS
-        id, init = uuid.uuid4().hex, machine.dial("init")
-        renewal = Renew(
-            parts=parts | Part.NETWORK,
-            out=1,
-            open_files=500,
-            processes=200,
-            tmp_bytes=1 << 20,
-            clock=time.time_ns(),
-            entropy=os.urandom(64),
-            hostname=b"other",
-            hosts=b"other",
-            card=b"\x02abcde",
-            machine_id=id.encode(),
-        )
-        answer = await init.open(orders.renew(renewal)).call(RenewReply)
-        init.close()
-        assert Part(answer.failed) == Part(0)
-        asked = "hostname; cat /etc/machine-id /sys/class/net/eth0/address; ulimit -n"
-        assert (await _sh(connection, asked))[1].split() == ["other", id, "02:61:62:63:64:65", "500"]
+# What `tests/native` cannot look at under `qemu-user` (EMULATOR_DIFFERS).
 
-    return renewed
+
+async def _is_plain(connection: GuestConnection) -> None:
+    """A program has three descriptors and default signals."""
+    assert (await _sh(connection, "ls /proc/self/fd"))[1].split() == ["0", "1", "2", "3"]  # the last is that of ls
+    _, signals, _ = await collect(await start(connection, "grep", "-E", "^Sig(Blk|Ign|Pnd)", "/proc/self/status"))
+    assert signals.split()[1::2] == [b"0" * 16] * 3  # a shell of Busybox's ignores one
+
+
+async def _forgets(connection: GuestConnection) -> None:
+    """Commands leave no descriptors behind, and of memory only their places in a list of the last thousand."""
+    agent = (await connection.open(PING).call(PingReply)).pid
+
+    async def held() -> tuple[str, int]:
+        for _ in range(80):
+            await collect(await start(connection, "id"))
+        _, said = await _sh(connection, f"ls /proc/{agent}/fd; grep VmRSS /proc/{agent}/status")
+        *descriptors, _, resident, _ = said.split()
+        return " ".join(descriptors), int(resident)
+
+    descriptors, resident = await held()
+    after = await held()
+    assert after[0] == descriptors
+    assert after[1] < resident + 2 * 80, "not a page for each"
+
+
+async def _ends_with_its_agent(machine: ControllerProcess, connection: GuestConnection) -> None:
+    agent = (await connection.open(PING).call(PingReply)).pid
+    handle = await start(connection, "sh", "-c", "setsid sleep 98765 & echo; wait")
+    assert await handle.stdout.read() == b"\n"
+    other = machine.dial("root")
+    assert (await _sh(other, f"pidof sleep >/dev/null && kill -9 {agent}"))[0] == 0
+    with pytest.raises(PaddockError):
+        await handle.wait()
+    while (await _sh(other, "pidof sleep"))[0] == 0:  # until the test's time is over
+        pass
+    other.close()
+
+
+async def _is_renewed(machine: ControllerProcess, connection: GuestConnection) -> None:
+    """Name, clock, limits, entropy, network card: by system calls that have other numbers here."""
+    parts = Part.HOSTNAME | Part.HOSTS | Part.MACHINE_ID | Part.CLOCK | Part.ENTROPY | Part.CARD | Part.LIMITS
+    id, init = uuid.uuid4().hex, machine.dial("init")
+    renewal = Renew(
+        parts=parts | Part.NETWORK,
+        out=1,
+        open_files=500,
+        processes=200,
+        tmp_bytes=1 << 20,
+        clock=time.time_ns(),
+        entropy=os.urandom(64),
+        hostname=b"other",
+        hosts=b"other",
+        card=b"\x02abcde",
+        machine_id=id.encode(),
+    )
+    answer = await init.open(orders.renew(renewal)).call(RenewReply)
+    init.close()
+    assert Part(answer.failed) == Part(0)
+    asked = "hostname; cat /etc/machine-id /sys/class/net/eth0/address; ulimit -n"
+    assert (await _sh(connection, asked))[1].split() == ["other", id, "02:61:62:63:64:65", "500"]
