@@ -52,7 +52,10 @@ def engine() -> Generator[None]:
         yield
 
 
-@pytest.fixture(params=[pytest.param(level, marks=pytest.mark.slow if level == "microvm" else ()) for level in LEVELS])
+_MARKS = {"jail": pytest.mark.both, "microvm": pytest.mark.slow}
+
+
+@pytest.fixture(params=[pytest.param(level, marks=_MARKS.get(level, ())) for level in LEVELS])
 def box(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Sandbox]:
     if request.param == "container":
         request.getfixturevalue("engine")
