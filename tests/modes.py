@@ -52,7 +52,7 @@ ONCE = {
     "client": "client_real",
     # without isolation there is nothing that root could do differently
     "contract": "jail_backend process_backend sanitized",
-    "daemon": "first_start lifetime many_clients steps",
+    "daemon": "first_start lifetime many_clients outliving steps",  # of outliving, level jail: `both`
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
     "gateway": "mock_real registry_reader whole",
     "eval": "*",

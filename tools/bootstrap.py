@@ -76,6 +76,12 @@ SYSTEM_PACKAGES = (
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
     SystemPackage("runsc", "runsc", "level gvisor", frozenset({"levels"})),
     SystemPackage("qemu-system-x86", "qemu-system-x86_64", "level microvm", frozenset({"levels"})),
+    SystemPackage(
+        "qemu-system-arm",
+        "qemu-system-aarch64",
+        "boots the guest as pid 1 on aarch64, in a test",
+        frozenset({"levels"}),
+    ),
     SystemPackage("e2fsprogs", "mke2fs", "level microvm makes its disks with it", frozenset({"levels"})),
     SystemPackage("podman", "podman", "level container", frozenset({"levels"})),
     SystemPackage(
@@ -97,6 +103,9 @@ KERNEL_PLACE = Path("/usr/local/lib/paddock/kernel")
 RUNSC_PLACE = Path("/usr/local/lib/paddock/runsc")
 """A later runsc than the release's, unpacked: in that of Debian 12, of 2022, Debian 12's own `ls` and `stat` fail."""
 RUNSC_SINCE = 2023
+OTHER_PLACE = Path("/usr/local/lib/paddock/aarch64")
+"""What a machine of the other architecture boots in a test: a kernel, and Busybox, unpacked."""
+OTHER_KERNEL = "linux-image-cloud-arm64"
 RUNSC_SUITE = "trixie"
 
 
@@ -115,6 +124,7 @@ def main(arguments: list[str]) -> int:
     if purpose == "levels":
         provide_kernel()
         provide_runsc()
+        provide_other_architecture()
     if fresh:
         make_environment()
     if purpose == "check":
@@ -205,6 +215,16 @@ def provide_runsc(place: Path = RUNSC_PLACE) -> None:
     unpack_whole(place, fetch_runsc)
 
 
+def provide_other_architecture(place: Path = OTHER_PLACE) -> None:
+    """What `tests/vmm/test_aarch64.py` boots, whole or not at all."""
+    if any(place.glob("boot/vmlinuz-*")) or os.uname().machine != "x86_64":
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return say(f"no kernel for aarch64 in {place}: as root, on Debian: tools/bootstrap levels")
+    say(f"fetching a kernel and Busybox for aarch64 into {place}")
+    unpack_whole(place, fetch_other_architecture)
+
+
 def provide_textlint(place: Path = ROOT / "tools" / "prose") -> None:
     """Install what package-lock.json names, unless it is there."""
     lock, installed = place / "package-lock.json", place / "node_modules" / ".package-lock.json"
@@ -242,23 +262,41 @@ def runsc_year() -> int | None:
 
 
 def fetch_runsc(scratch: Path) -> bool:
-    """From a later suite of the archive that this machine has already, of which it learns nothing for good."""
+    """From a later suite."""
+    options = options_for(scratch, RUNSC_SUITE)
+    return options is not None and unpack(scratch, "runsc", options)
+
+
+def fetch_other_architecture(scratch: Path) -> bool:
+    """Those of this machine's own suite."""
+    suite = re.search(r"^VERSION_CODENAME=(\w+)$", Path("/etc/os-release").read_text(), re.MULTILINE)
+    options = None if suite is None else options_for(scratch, suite[1], "arm64")
+    if options is None:
+        return False
+    newest = newest_kernel(OTHER_KERNEL, options)
+    return newest is not None and all(unpack(scratch, name, options) for name in (newest, "busybox-static"))
+
+
+def options_for(scratch: Path, suite: str, architecture: str | None = None) -> list[str] | None:
+    """Apt's options for another suite or architecture of the archive that this machine has already, of which it learns
+    nothing for good. None: there is no such archive."""
     origin = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"]
     sites = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *origin]
     found = subprocess.run(sites, capture_output=True, text=True, check=False).stdout.split()
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
     if not found or not keyring.exists():
-        return False
+        return None
     sources, lists = scratch / "sources.list", scratch / "lists"
-    sources.write_text(f"deb [signed-by={keyring}] {found[0]} {RUNSC_SUITE} main\n")
+    only = "" if architecture is None else f"arch={architecture} "
+    sources.write_text(f"deb [{only}signed-by={keyring}] {found[0]} {suite} main\n")
     (lists / "partial").mkdir(parents=True)
     # Neither the machine's lists nor its caches, which are of its own sources.
     names = {"Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "-", "Dir::State::lists": lists}
     names |= {"Dir::Cache::pkgcache": "", "Dir::Cache::srcpkgcache": "", "Acquire::Languages": "none"}
+    if architecture is not None:
+        names |= {"APT::Architecture": architecture, "APT::Architectures::": architecture}
     options = [word for name, value in names.items() for word in ("-o", f"{name}={value}")]
-    return succeeds(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "update"]) and unpack(
-        scratch, "runsc", options
-    )
+    return options if succeeds(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "update"]) else None
 
 
 def unpack_whole(place: Path, fetch: Callable[[Path], bool]) -> None:
@@ -273,10 +311,16 @@ def unpack_whole(place: Path, fetch: Callable[[Path], bool]) -> None:
 
 def fetch_kernel(scratch: Path) -> bool:
     """Unpacks the newest kernel's package."""
-    facts = subprocess.run(["apt-cache", "depends", KERNEL], capture_output=True, text=True, check=False).stdout
-    names = [words[1] for line in facts.splitlines() if (words := line.split())[:1] == ["Depends:"]]
-    newest = next((name for name in names if name.startswith("linux-image-")), None)
+    newest = newest_kernel(KERNEL)
     return newest is not None and unpack(scratch, newest)
+
+
+def newest_kernel(name: str, options: Sequence[str] = ()) -> str | None:
+    """The package on which that one depends."""
+    depends = ["apt-cache", *options, "depends", name]
+    facts = subprocess.run(depends, capture_output=True, text=True, check=False).stdout
+    names = [words[1] for line in facts.splitlines() if (words := line.split())[:1] == ["Depends:"]]
+    return next((name for name in names if name.startswith("linux-image-")), None)
 
 
 def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
@@ -286,7 +330,9 @@ def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
     if subprocess.run(fetch, cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode:
         return False
     (file,) = scratch.glob("*.deb")
-    return succeeds(["dpkg-deb", "-x", str(file), str(scratch / "tree")])
+    done = succeeds(["dpkg-deb", "-x", str(file), str(scratch / "tree")])
+    file.unlink()
+    return done
 
 
 def succeeds(argv: list[str], environment: dict[str, str] | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -99,6 +100,28 @@ def test_whoever_holds_a_pipe_and_its_journal_has_all_of_the_stream(steps: list[
         for fd in (near, far, file):
             if fd >= 0:
                 os.close(fd)
+
+
+def test_a_journal_takes_no_room_for_what_nobody_asks_for_again(tmp_path: Path) -> None:
+    near, far = os.pipe2(os.O_NONBLOCK)
+    file = os.open(tmp_path, os.O_TMPFILE | os.O_RDWR, 0o600)
+    journal = Journal(os.dup(file))
+    part = bytes(range(256)) * 128
+    try:
+        for number in range(300):
+            os.write(far, part)
+            assert journal.read(near, len(part)) == part
+            journal.done = number * len(part)
+        assert os.fstat(file).st_blocks * 512 < 3 << 20
+        assert Journal.is_whole(file)
+        journal.close()
+        journal = Journal(os.dup(file))
+        journal.skip(299 * len(part) + 1)
+        assert journal.again(len(part)) == part[1:]
+    finally:
+        journal.close()
+        for fd in (near, far, file):
+            os.close(fd)
 
 
 @pytest.mark.parametrize("first", [b"", b"one"])

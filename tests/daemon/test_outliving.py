@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -16,8 +17,12 @@ import pytest
 
 from paddock import Process, Sandbox
 from paddock.client import default_transport, stop_daemon
+from paddock.errors import LevelUnavailableError, UnsupportedError
 from paddock.model import Limit, PtySize
+from paddock.wire import Connection, Frame, Kind
+from tests.backends.engines import podman_service
 from tests.daemon.conftest import daemon_pid
+from tests.levels.conftest import LEVELS
 from tests.orphans import wait_until
 
 _LINES = 200
@@ -39,10 +44,34 @@ _NUMBERS = "".join(f"out {number}\n" for number in range(_LINES))
 _OUT, _ERR = "x" * _FILLS + "\n" + _NUMBERS, _NUMBERS.replace("out", "err")
 
 
-@pytest.fixture
-def box(state_dir: Path) -> Generator[Sandbox]:
-    with Sandbox.create(level="jail", ttl_seconds=300, transport=default_transport(state_dir)) as made:
+@pytest.fixture(scope="module")
+def engine() -> Generator[None]:
+    """Podman with a store of its own, of which each daemon knows."""
+    with podman_service() as service, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        yield
+
+
+_MARKS = {"jail": pytest.mark.both, "microvm": pytest.mark.slow}
+
+
+@pytest.fixture(params=[pytest.param(level, marks=_MARKS.get(level, ())) for level in LEVELS])
+def box(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Sandbox]:
+    if request.param == "container":
+        request.getfixturevalue("engine")
+    try:
+        made = Sandbox.create(level=request.param, ttl_seconds=900, transport=default_transport(state_dir))
+    except LevelUnavailableError as error:
+        pytest.skip(str(error))
+    with made:
         yield made
+
+
+def _start_terminal(box: Sandbox, script: str, size: PtySize) -> Process:
+    try:
+        return box.start(script, pty=size)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 def _kill(state_dir: Path) -> None:
@@ -85,6 +114,25 @@ def test_no_command_and_no_byte_is_lost_with_a_daemon(
         assert [command.result() for command in commands] == [(_OUT, _ERR, 0)] * count
 
 
+def test_a_hundred_streams_go_on(box: Sandbox, state_dir: Path) -> None:
+    count, lines = 100, 50
+    script = f"""
+        say() {{ n=0; while [ $n -lt {lines} ]; do echo $1 $n; echo $1 $n >&2; n=$((n + 1)); done; }}
+        say first; read line; say $line"""
+    said = [b"".join(b"%s %d\n" % (word, number) for number in range(lines)) for word in (b"first", b"then")]
+    with contextlib.ExitStack() as stack:
+        commands = [stack.enter_context(box.start(["sh", "-c", script], stdin=True)) for _ in range(count)]
+        for process in commands:
+            assert b"".join(process.stdout.read(1) for _ in said[0]) == said[0]
+        _kill(state_dir)
+        for process in commands:
+            process.stdin.write("then\n")
+        for process in commands:
+            assert b"".join(iter(process.stdout.read, b"")) == said[1]
+            assert b"".join(iter(process.stderr.read, b"")) == b"".join(said)
+            assert process.wait().exit_code == 0
+
+
 def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) -> None:
     given = bytes(range(256)) * 20_000
     script = f"head -c {_FILLS} /dev/zero; touch half; while [ ! -e go ]; do sleep 0.05; done; cat"
@@ -96,7 +144,9 @@ def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) 
         assert (command.result().out.head + command.result().out.tail)[_FILLS:] == given
 
 
-def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, **options: Any) -> None:
+def _echoes(
+    box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, start: Callable[[str], Process]
+) -> None:
     """What is written to eight commands, and read of them meanwhile, comes back whole while three daemons end."""
     count = 8
     given = [random.Random(number).randbytes(size) for number in range(count)]
@@ -109,7 +159,7 @@ def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: in
     def echo(number: int) -> bytes:
         parts: list[bytes] = []
         script = f"[ ! -t 0 ] || stty raw -echo; echo; exec head -c {size}"
-        with box.start(script, **options) as process:
+        with start(script) as process:
             assert process.stdout.read(1) == b"\n"  # no byte is written to a terminal before it is raw
             written = threads.submit(write, process, given[number])
             for part in iter(process.stdout.read, b""):
@@ -136,16 +186,38 @@ def _echoes(box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: in
 def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
     end: Callable[[Path], None], box: Sandbox, state_dir: Path
 ) -> None:
-    _echoes(box, state_dir, end, 6 << 20, stdin=True)
+    _echoes(box, state_dir, end, 6 << 20, partial(box.start, stdin=True))
 
 
 @pytest.mark.parametrize("end", [_kill, _restart])
 def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, state_dir: Path) -> None:
-    _echoes(box, state_dir, end, 1 << 20, pty=PtySize(rows=24, columns=80))
+    size = PtySize(rows=24, columns=80)
+    _start_terminal(box, "true", size).close()
+    _echoes(box, state_dir, end, 1 << 20, partial(box.start, pty=size))
+
+
+def test_what_a_command_has_read_takes_no_room(box: Sandbox, state_dir: Path) -> None:
+    script = "[ ! -t 0 ] || stty raw -echo; echo; exec head -c 8388608 > /dev/null"
+    try:
+        process = box.start(script, pty=PtySize(rows=24, columns=80))
+    except UnsupportedError:
+        process = box.start(script, stdin=True)
+    with process:
+        assert process.stdout.read(1) == b"\n"
+        for _ in range(127):
+            process.stdin.write(b"x" * 65536)
+        journals: list[os.stat_result] = []
+        for one in Path(f"/proc/{daemon_pid(state_dir)}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                journals += [one.stat()] if str(one.readlink()).startswith(f"{state_dir}/#") else []
+        assert max(journal.st_size for journal in journals) > 6 << 20
+        assert sum(journal.st_blocks * 512 for journal in journals) < 4 << 20
+        process.stdin.write(b"x" * 65536)
+        assert process.wait().exit_code == 0
 
 
 def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_dir: Path) -> None:
-    with box.start("cat; stty size", pty=PtySize(rows=20, columns=30)) as process:
+    with _start_terminal(box, "cat; stty size", PtySize(rows=20, columns=30)) as process:
         process.stdin.write("before\n")
         assert process.stdout.read(1) == b"b"
         _kill(state_dir)
@@ -170,6 +242,37 @@ def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box:
         process.stdin.close()
         assert process.wait().exit_code == 0
     assert box.filesystem.read_text("count") == "200000\n"
+
+
+def test_a_command_outlives_connections_that_end_before_it_is_taken_up(
+    box: Sandbox, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon answers, and nobody hears it: the caller asks again, and gets the command with all of its bytes."""
+    send, receive, lost = Connection.send, Connection.receive, list[Connection]()
+
+    def noted(connection: Connection, kind: Kind, channel: int, body: bytes = b"", **options: Any) -> None:
+        if b'"exec.attach"' in body and len(lost) < 2:
+            lost.append(connection)
+        send(connection, kind, channel, body, **options)
+
+    def unheard(connection: Connection) -> Frame | None:
+        if connection not in lost:
+            return receive(connection)
+        assert select.select([connection.detach()], [], [], 60)[0]
+        connection.close()
+        raise ConnectionResetError("ended by the test")
+
+    with box.start(["python3", "-c", _PRINTS, "0"]) as process:
+        assert process.stdout.read(1) == b"x"
+        assert wait_until(lambda: box.filesystem.exists("half0"), seconds=60)
+        _kill(state_dir)
+        monkeypatch.setattr(Connection, "send", noted)
+        monkeypatch.setattr(Connection, "receive", unheard)
+        box.filesystem.write("go", "")
+        assert b"x" + b"".join(iter(process.stdout.read, b"")) == _OUT.encode()
+        assert b"".join(iter(process.stderr.read, b"")) == _ERR.encode()
+        assert process.wait().exit_code == 0
+    assert len(lost) == 2
 
 
 def test_its_time_goes_on(box: Sandbox, state_dir: Path) -> None:

@@ -102,6 +102,21 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
     assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
 
 
+@pytest.mark.both
+def test_a_copy_has_nothing_of_the_commands_whose_output_is_read_where_it_was_made(create: SandboxFactory) -> None:
+    """Not even of one that is kept for the next daemon."""
+    parent = create()
+    with parent.start("echo begun; exec sleep 98765") as process:
+        assert process.stdout.read(1) == b"b"  # nothing is read before it is kept
+        try:
+            child = parent.fork()
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        with child:
+            assert child.exec("pgrep -x sleep").stdout == ""
+            assert parent.exec("pgrep -x sleep").stdout.strip()
+
+
 REFUSED = """
 import os, sys
 ours, theirs = os.pipe()

@@ -26,6 +26,8 @@ from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._supervisor import _error
 from paddock.errors import ResourceExhaustedError, SandboxDiedError, SupervisorUnavailableError
+from paddock.linux.proc import start_time
+from paddock.storage import prepare
 from paddock.supervisor import layout
 from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import MountError, Steps, as_jail_error
@@ -33,7 +35,7 @@ from paddock.supervisor._nursery import problem
 from paddock.supervisor._records import Records
 from paddock.supervisor._slots import NoSlot, Slots
 from paddock.wire import duplex
-from tests.supervisor.conftest import Yard, run
+from tests.supervisor.conftest import Yard, configure, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -338,3 +340,38 @@ def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours(
         told = _error(problem(error))
         assert isinstance(told, ResourceExhaustedError)
         assert "df -h" in str(told)
+
+
+def test_what_is_kept_of_another_engine_s_sandbox_outlives_the_daemon_as_long_as_its_caller_does(
+    state_dir: Path,
+) -> None:
+    async def scene() -> None:
+        prepare(state_dir)
+        configure(state_dir, idle_seconds=0.05)
+        first = SupervisorClient(state_dir, for_tests=True)
+        reading, writing = os.pipe()
+        caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once
+        kept = {"id": "sb_elsewhere", "command": "ex_1", "outside": True}
+        owner = f"{caller.pid} {start_time(caller.pid)}"
+        with pytest.raises(SandboxDiedError):
+            await first.request("keep", (writing,), id="sb_elsewhere", command="ex_1", owner=owner, after=0)
+        await first.request("keep", (writing,), owner=owner, after=0, **kept)
+        os.close(writing)
+        supervisor = os.pidfd_open(int(first.facts["pid"]))
+        first.close()
+        assert not select.select([supervisor], [], [], 0.5)[0]
+        second = SupervisorClient(state_dir, for_tests=True)
+        assert (await second.request("list"))["kept_outside"] == {"sb_elsewhere": {"ex_1": owner}}
+        (again,) = (await second.request("kept", **kept))["fds"]
+        os.write(again, b"whole")
+        os.close(again)
+        assert os.read(reading, 100) == b"whole"
+        second.close()
+        caller.kill()
+        caller.wait()
+        assert select.select([supervisor], [], [], 60.0)[0]
+        assert os.read(reading, 100) == b""
+        os.close(reading)
+        os.close(supervisor)
+
+    asyncio.run(scene())

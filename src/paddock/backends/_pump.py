@@ -17,6 +17,7 @@ from struct import unpack
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from paddock.linux.descriptors import tee
+from paddock.linux.files import free
 from paddock.model import ByteReader, ByteWriter
 from paddock.wire import close_all
 
@@ -27,6 +28,7 @@ _LOOKED_AT = 1 << 18
 _MUCH = 256 * 1024
 _LINGER_SECONDS = 1.0
 _END_BYTES = 4096
+_FREED_BYTES = 1 << 20
 _STEPS = 2 * (_CHUNK // _LOOKED_AT + 1)
 """A read and a write each, for what a large pipe holds."""
 
@@ -107,6 +109,9 @@ class Journal:
         self.file = file
         self._at, self._end = 0, os.lseek(file, 0, os.SEEK_CUR)
         self._is_lost = False
+        self.done = 0
+        """Bytes from its start that nobody asks for again. Their room is given back, piece by piece."""
+        self._freed = 0
 
     @staticmethod
     def is_whole(file: int) -> bool:
@@ -120,6 +125,8 @@ class Journal:
 
     def read(self, pipe: int, size: int) -> bytes:
         """At most `size` bytes. BlockingIOError: there is nothing now; b"" at the end."""
+        if self.done - self._freed >= _FREED_BYTES:
+            self._free()
         if not self.unread and not self._is_lost:
             try:
                 self._end += os.splice(pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
@@ -128,6 +135,15 @@ class Journal:
             except OSError:
                 self._give_up()
         return os.read(pipe, size) if self._is_lost else self.again(size)
+
+    def skip(self, count: int) -> None:
+        """Begin to read after so many bytes: nobody asks for those before."""
+        self._at = self.done = min(count, self._end)
+
+    def _free(self) -> None:
+        with contextlib.suppress(OSError):  # not every file system can
+            free(self.file, self._freed, self.done - self._freed)
+        self._freed = self.done
 
     def again(self, size: int) -> bytes:
         """At most `size` bytes of those that were not read of the file yet."""

@@ -384,7 +384,7 @@ def _look(what: Action[Any] | None) -> str:
 
 def _let_go(frame: Frame) -> bytes:
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-    return handle_methods(handle.handle, "abort" if handle.streams == ("in",) else "close")
+    return handle_methods(handle.handle, "leave")
 
 
 def _kill(sandbox: str) -> bytes:

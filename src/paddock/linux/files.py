@@ -10,6 +10,7 @@ from paddock.linux._syscall import call
 
 _EXCHANGE = 2  # RENAME_EXCHANGE, include/uapi/linux/fs.h
 _KEEP_SIZE = 0x01  # FALLOC_FL_KEEP_SIZE, include/uapi/linux/falloc.h
+_PUNCH_HOLE = 0x02  # FALLOC_FL_PUNCH_HOLE
 _EMPTY_PATH = 0x1000  # AT_EMPTY_PATH
 _BTIME = 0x800  # STATX_BTIME
 _SIZE, _AT = 256, 80  # of struct statx, and of stx_btime in it: include/uapi/linux/stat.h
@@ -30,6 +31,12 @@ def reserve(fd: int, offset: int, length: int) -> None:
     OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it.
     """
     call("fallocate", fd, _KEEP_SIZE, offset, length)
+
+
+def free(fd: int, offset: int, length: int) -> None:
+    """Give back the room of these bytes of the file, which are zeros from then on; its size stays as it is
+    (fallocate(2)). OSError EOPNOTSUPP: this file system can't."""
+    call("fallocate", fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
 
 
 def birth_ns(fd: int) -> int | None:

@@ -41,6 +41,16 @@ def is_same(pid: int, start: int, boot: str) -> bool:
         return False
 
 
+def is_running(process: str) -> bool:
+    """Return whether a process runs, named by its pid and `start_time` with a space between. A zombie doesn't."""
+    pid, _, start = process.partition(" ")
+    try:
+        fields = stat(int(pid))
+    except (OSError, ValueError):
+        return False
+    return fields[2] not in (b"Z", b"X") and fields[21].decode() == start
+
+
 def parent(pid: int) -> int:
     """Its parent; 0: none that is seen from here."""
     return int(stat(pid)[3])

@@ -24,7 +24,7 @@ from paddock.supervisor._nursery import Nursery, Reply, problem
 from paddock.supervisor._plan import WAITING, JailPlan, PlanError
 from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._slots import ENGINE
-from paddock.supervisor._supervised import Supervised
+from paddock.supervisor._supervised import Keeping, Supervised
 from paddock.supervisor._undertaker import Undertaker, attempt
 from paddock.supervisor._watch import Watch
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
@@ -54,6 +54,8 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._by_pidfd: dict[int, Supervised] = {}
         self._line: Connection | None = None
+        self._outside: dict[str, Keeping] = {}
+        """What is kept of sandboxes that are not this supervisor's, by id."""
         self._news: list[bytes] = []
         """Frames that go with the next answer, at the latest when the turn ends: the daemon wakes up once for both."""
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
@@ -83,6 +85,8 @@ class Supervisor:
                 self._flush()
         self._nursery.close()
         self._undertaker.close()
+        for keeping in self._outside.values():
+            keeping.close()
 
     def _call(self, handler: Callable[[], object]) -> None:
         """A fault of ours in one matter must not leave all the others without a supervisor."""
@@ -99,7 +103,12 @@ class Supervisor:
         if busy or self._line is not None:
             self._idle_since = proc.boottime()
             return False
-        return proc.boottime() - self._idle_since >= self._house.idle_seconds
+        if proc.boottime() - self._idle_since < self._house.idle_seconds:
+            return False
+        if any(proc.is_running(owner) for keeping in self._outside.values() for owner in keeping.owners().values()):
+            self._idle_since = proc.boottime()
+            return False
+        return True
 
     def _due(self) -> float | None:
         """When to do something that no descriptor tells of, in seconds of CLOCK_BOOTTIME."""
@@ -303,18 +312,28 @@ class Supervisor:
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
     def do_keep(
-        self, reply: Reply, id: str, command: str, owner: str, after: int, descriptors: tuple[int, ...] = ()
+        self,
+        reply: Reply,
+        id: str,
+        command: str,
+        owner: str,
+        after: int,
+        outside: bool = False,
+        descriptors: tuple[int, ...] = (),
     ) -> None:
         """Hold what a command reads and writes for the next daemon, in place of what was held of it before: all but the
-        first `after` descriptors."""
-        sandbox = self._sandbox(id)
-        if len(sandbox.kept) >= MOST_KEPT and command not in sandbox.kept:
+        first `after` descriptors. `outside`: its sandbox is not this supervisor's."""
+        keeping = self._outside.setdefault(id, Keeping()) if outside else self._sandbox(id).kept
+        if len(keeping) >= MOST_KEPT and command not in keeping:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
-        sandbox.keep(command, owner, descriptors, after)
+        keeping.put(command, owner, descriptors, after)
+        if not keeping:
+            self._outside.pop(id, None)
         reply()
 
-    def do_kept(self, reply: Reply, id: str, command: str) -> None:
-        kept = self._sandbox(id).kept.get(command)
+    def do_kept(self, reply: Reply, id: str, command: str, outside: bool = False) -> None:
+        keeping = self._outside.get(id, Keeping()) if outside else self._sandbox(id).kept
+        kept = keeping.get(command)
         reply({}, () if kept is None else kept.descriptors)
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
@@ -359,12 +378,11 @@ class Supervisor:
         living = {id: record.incarnation for id, record in records.items()}
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
-        kept = {
-            id: {command: one.owner for command, one in sandbox.kept.items()}
-            for id, sandbox in self._undertaker.sandboxes.items()
-            if sandbox.kept
-        }
-        reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept})
+        kept = {id: sandbox.kept.owners() for id, sandbox in self._undertaker.sandboxes.items() if sandbox.kept}
+        outside = {id: keeping.owners() for id, keeping in self._outside.items()}
+        reply(
+            {"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept, "kept_outside": outside}
+        )
 
     def do_inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""

@@ -55,6 +55,25 @@ class Kept(NamedTuple):
     descriptors: tuple[int, ...]
 
 
+class Keeping(dict[str, Kept]):
+    """Commands of one sandbox that outlive the daemon, by id."""
+
+    def put(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
+        """In place of what was kept before, but for its first `after` descriptors. Without any it is forgotten."""
+        before = self.pop(command, Kept(owner, ())).descriptors
+        close_all(before[after:])
+        if held := before[:after] + descriptors:
+            self[command] = Kept(owner, held)
+
+    def owners(self) -> dict[str, str]:
+        return {command: one.owner for command, one in self.items()}
+
+    def close(self) -> None:
+        for one in self.values():
+            close_all(one.descriptors)
+        self.clear()
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Supervised:
     """`cause` is set before the supervisor ends it; without one it died by itself."""
@@ -70,16 +89,8 @@ class Supervised:
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers that its end brings."""
-    kept: dict[str, Kept] = field(default_factory=dict[str, "Kept"])
-    """Commands that outlive the daemon, by id."""
+    kept: Keeping = field(default_factory=Keeping)
     seen: Seen = field(default_factory=Seen)
-
-    def keep(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
-        """In place of what was kept before, but for its first `after` descriptors. Without any it is forgotten."""
-        before = self.kept.pop(command, Kept(owner, ())).descriptors
-        close_all(before[after:])
-        if held := before[:after] + descriptors:
-            self.kept[command] = Kept(owner, held)
 
     def close_way(self) -> None:
         if self.way is not None:
@@ -88,8 +99,7 @@ class Supervised:
 
     def close(self) -> None:
         os.close(self.pidfd)
-        for one in self.kept.values():
-            close_all(one.descriptors)
+        self.kept.close()
         self.close_way()
         self.seen.close()
         if self.diag is not None:

@@ -14,13 +14,14 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.jail import SupervisorClient
+from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
     AlreadyExistsError,
     LevelUnavailableError,
     PaddockError,
     PlatformError,
     SandboxDiedError,
+    SupervisorUnavailableError,
 )
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
@@ -277,7 +278,22 @@ class ContainerBackend:
         return found
 
     async def kept(self) -> Mapping[ExecId, Kept]:
-        return {}
+        living = {record.id for record in self.records.all() if record.lives()}
+        if not living:
+            return {}
+        try:
+            answer = await self._carrier.supervisor.request("list")
+        except SupervisorUnavailableError:  # nor could the daemon before have had anything kept
+            return {}
+        outside: dict[SandboxId, dict[ExecId, str]] = answer["kept_outside"]
+        for id in outside.keys() - living:
+            for command in outside[id]:
+                await self.keeping(id).put(command, ())
+        return {command: Kept(id, owner) for id in living for command, owner in outside.get(id, {}).items()}
+
+    def keeping(self, id: SandboxId) -> SupervisorKeeping:
+        """Return where commands of that sandbox are kept: the engine holds nothing of them."""
+        return SupervisorKeeping(self._carrier.supervisor, id, outside=True)
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})

@@ -81,6 +81,10 @@ class Carrier:
         self._made = self._made or Porters(self._state, supervisor=self._supervisor)
         return self._made
 
+    @property
+    def supervisor(self) -> SupervisorClient:
+        return self._porters.supervisor
+
     async def pool(self) -> tuple[int, Worker]:
         """Return the pool's directory, which stays the supervisor's, and who may read what is in it. PaddockError."""
         templates = await self._porters.supervisor.templates()

@@ -40,6 +40,7 @@ class ContainerInstance(GuestInstance):
         self._incarnation = record.incarnation
         self._place = backend.records.place(record.id)
         self._places: dict[str, Place] = {}
+        self.keeping = backend.keeping(record.id)
 
     async def dial(self, identity: str) -> GuestConnection:
         if identity not in self._places:

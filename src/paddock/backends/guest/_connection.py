@@ -137,6 +137,8 @@ class Channel:
         self._inboxes = {stream: _Inbox() for stream in receives}
         self._sends = sends
         self._credit = Limit.WINDOW
+        self.taken = 0
+        """Bytes of what was written that the command has had, at the least."""
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
         self._reply: _Once[bytes] = _Once()
@@ -362,6 +364,7 @@ class Channel:
 
     def _grant(self, frame: Frame) -> None:
         self._credit += frame.credit
+        self.taken += frame.credit
         if frame.stream != Stream.IN or not self._sends or self._credit > Limit.CREDIT:
             raise ProtocolError("credit for what is not sent")
         self._wake_writers()

@@ -222,11 +222,15 @@ class ChannelWriter:
 
     async def write(self, data: bytes) -> None:
         await self._channel.write(data)
+        if self.journal is not None:
+            self.journal.done = self.skip + self._channel.taken
 
     async def draw(self, flow: Flow) -> None:
         self._flow = flow
         try:
-            flow.journal, flow.skip = await self.journaled(), self.skip
+            flow.journal = await self.journaled()
+            if flow.journal is not None:
+                flow.journal.skip(self.skip)
             await flow.draw(self.write)
         finally:
             self._flow = None

@@ -27,22 +27,28 @@ _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
 
 
-class _Kept:
-    """Commands of one sandbox, as its supervisor holds them."""
+class SupervisorKeeping:
+    """Commands of one sandbox, as the supervisor holds them. `outside`: the sandbox is not the supervisor's."""
 
-    def __init__(self, supervisor: SupervisorClient, id: SandboxId) -> None:
-        self._supervisor, self._id = supervisor, id
+    def __init__(self, supervisor: SupervisorClient, id: SandboxId, *, outside: bool = False) -> None:
+        self._supervisor, self._id, self._outside = supervisor, id, outside
 
     def journal(self) -> int:
         return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
         await self._supervisor.request(
-            "keep", descriptors=descriptors, id=self._id, command=command, owner=PROCESS.get(), after=after
+            "keep",
+            descriptors=descriptors,
+            id=self._id,
+            outside=self._outside,
+            command=command,
+            owner=PROCESS.get(),
+            after=after,
         )
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
-        answer = await self._supervisor.request("kept", id=self._id, command=command)
+        answer = await self._supervisor.request("kept", id=self._id, outside=self._outside, command=command)
         return tuple(answer.get("fds", ()))
 
 
@@ -55,7 +61,7 @@ class JailInstance(GuestInstance):
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
         self._env = env
-        self.keeping = _Kept(backend.supervisor, id)
+        self.keeping = SupervisorKeeping(backend.supervisor, id)
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False

@@ -186,6 +186,8 @@ class VmmBackend(JailBackend):
         try:
             async with instance.kept_awake(plan.spec.idle_seconds):
                 await instance.embark(orders)
+                if plan.begun:
+                    await instance.end_copies()
                 if not orders.waiting:
                     await self.ready(plan, instance)
             if self.at_hand or orders.waiting:

@@ -14,7 +14,7 @@ import msgspec
 from paddock.backends._base import Command, Ending
 from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
 from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._exec import exec_request
+from paddock.backends.guest._exec import exec_request, execs, kill_request
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import (
     InvalidStateError,
@@ -27,7 +27,7 @@ from paddock.errors import (
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
 from paddock.storage.templates.kit import COMMAND
 from paddock.vmm._control import pack_orders
-from paddock.wire.guest import ExecReply, PingReply, Renew, RenewReply
+from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
 
 from ._control import Control, Environment, Said
@@ -40,6 +40,7 @@ FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
 _CONTROLLER = "paddock_controller"
 _NO_PART = Part(0)
 _LAST_WORDS_SECONDS = 2.0
+_END_SECONDS = 60.0
 _MOST_WORDS = 2000
 _TRIES = 200
 _PAUSE_SECONDS = 0.005
@@ -102,7 +103,6 @@ class VmmInstance(JailInstance):
         self, backend: VmmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
     ) -> None:
         super().__init__(backend, id, template, incarnation, env)
-        self.keeping = None  # a fork carries memory, and what is kept in it would go on there as well
         self._level = backend
         self._agent: GuestConnection | None = None
         self._control: Control | None = None
@@ -134,6 +134,20 @@ class VmmInstance(JailInstance):
                 user = self._user(name)
                 await self.order(orders.identity(name, user, tells=self._level.tells, filter=b""))
         await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
+
+    async def end_copies(self) -> None:
+        """End the commands that were in somebody's hands where its memory is from. Nobody has them here. SandboxError:
+        they do not end."""
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                for identity in ("user", *(("root",) if await self._serves_root() else ())):
+                    connection = await self.connection(identity)
+                    for info in await execs(connection):
+                        if not info.background and info.status is None:
+                            await connection.open(kill_request(info.id)).call(KillReply)
+        except TimeoutError:
+            words = f"the commands that {self.id} was copied with did not end within {_END_SECONDS:g} s"
+            raise SandboxError(words, hint="end them, and copy it again") from None
 
     async def order(self, order: Request) -> None:
         """To the guest's pid 1."""

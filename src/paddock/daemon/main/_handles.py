@@ -104,7 +104,8 @@ class Input:
 class Opened:
     """One handle of a session: `reply` and `descriptors` are what the client is given.
 
-    `let_go` closes it when its client has gone, or never had it; `close` does the same unless `methods` has another.
+    `let_go` closes it when its client has gone; `close` does the same unless `methods` has another. `leave` closes what
+    its client never had: as `let_go`, unless it is given.
     """
 
     def __init__(
@@ -113,9 +114,11 @@ class Opened:
         let_go: Callable[[], Awaitable[object]],
         methods: Mapping[str, Method],
         descriptors: tuple[int, ...] = (),
+        leave: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.reply, self.let_go, self.descriptors = reply, let_go, descriptors
-        self._methods: dict[str, Method] = {"close": lambda _: let_go(), **methods}
+        self.leave = leave or let_go
+        self._methods: dict[str, Method] = {"close": lambda _: let_go(), "leave": lambda _: self.leave(), **methods}
 
     async def call(self, call: Call) -> object:
         method = self._methods.get(call.method)
@@ -264,7 +267,7 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = Non
             raise InvalidArgumentError("a terminal's new size is missing")
         await inner.resize(call.size)
 
-    async def let_go() -> None:
+    async def stop() -> None:
         if input is not None:
             await input.stop()
         close_all(nears.values())
@@ -272,11 +275,18 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = Non
         for output in outputs.values():
             with contextlib.suppress(Exception):
                 await output.end(wait=False)
+
+    async def let_go() -> None:
+        await stop()
         await inner.aclose()
+
+    async def leave() -> None:
+        await stop()
+        await getattr(inner, "leave", inner.aclose)()
 
     methods |= {"signal": signalled, "resize": resize}
     reply = HandleReply(handle=number, streams=tuple(ends), id=inner.id, pid=inner.pid)
-    return Opened(reply, let_go, methods, tuple(ends.values()))
+    return Opened(reply, let_go, methods, tuple(ends.values()), leave)
 
 
 async def _over(_: Call) -> None: ...

@@ -180,7 +180,7 @@ class Requests:
             raise InvalidArgumentError("a request without an action")
         session.has_asked = True
         result = await session.handle(request.call.handle).call(request.call)
-        if request.call.method in ("close", "abort"):
+        if request.call.method in ("close", "abort", "leave"):
             session.handles.pop(request.call.handle, None)
         return result
 
@@ -259,6 +259,8 @@ class Requests:
             made = (result,)
         elif isinstance(action, ForkSandbox):
             made = result
+        elif hasattr(result, "leave"):
+            await result.leave()
         elif hasattr(result, "abort"):
             await result.abort()
         elif hasattr(result, "aclose"):
@@ -293,7 +295,7 @@ async def let_go(session: Session, answer: bytes) -> None:
     """Close a handle whose descriptors its caller never gets."""
     opened = session.handles.pop(codec.decode(answer, codec.Handle).handle, None)
     if opened is not None:
-        await opened.let_go()
+        await opened.leave()
 
 
 def _read_all(descriptor: int) -> bytes:

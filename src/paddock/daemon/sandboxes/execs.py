@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from paddock.backends._base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
-from paddock.daemon.clock import start_time
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
@@ -25,6 +25,7 @@ from paddock.errors import (
     ProgramNotFoundError,
     SandboxDiedError,
 )
+from paddock.linux.proc import is_running
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -95,7 +96,7 @@ class Execs(Component):
         self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
         self._bindings, self._policies = bindings, policies
         self._kept: dict[ExecId, Kept] = {}
-        """Commands of an earlier daemon, whose callers may ask again for what became of them."""
+        """Commands of an earlier daemon, whose callers may ask again for what became of them, until they are closed."""
         self.leaves = False
         """This daemon does, and the next one takes up what is kept."""
 
@@ -131,10 +132,10 @@ class Execs(Component):
         id, turn = _id(action), Turn()
         op.on_end(turn.give)
         try:
-            if self._kept.pop(id, None) is None:
-                started = await self._start(action, id, op, turn)
-            else:
+            if id in self._kept:
                 started = await self._reattach(action.sandbox, id, op, is_kept=True)
+            else:
+                started = await self._start(action, id, op, turn)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _not_started(id, error, op)
         row, held, _, handle = started
@@ -156,6 +157,7 @@ class Execs(Component):
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
                 stop_telling()
+                self._kept.pop(id, None)
                 await (handle.leave() if self.leaves else handle.aclose())
             status = await _with_limit(self._running, started, status, err.ending() or out.ending())
         except SandboxDiedError:
@@ -222,8 +224,9 @@ class Execs(Component):
 
     @handles(AttachExec)
     async def attach(self, action: AttachExec, op: Operation) -> ExecHandle:
-        is_kept = self._kept.pop(ExecId(action.exec), None) is not None
-        started = await self._reattach(action.sandbox, ExecId(action.exec), op, is_kept=is_kept)
+        id = ExecId(action.exec)
+        is_kept = id in self._kept
+        started = await self._reattach(action.sandbox, id, op, is_kept=is_kept)
         return GuardedExec(
             started,
             self._running,
@@ -232,7 +235,7 @@ class Execs(Component):
             self._bindings.redaction(started.row.id),
             background=not is_kept,
             typed=True,
-            taken_up=is_kept,
+            close_kept=partial(self._kept.pop, id, None) if is_kept else None,
         )
 
     @handles(ListExecs)
@@ -267,8 +270,7 @@ class Execs(Component):
 
 def _owner_lives(owner: str) -> bool:
     """Tell whether the process of `caller.PROCESS` lives. One of another pid namespace, seen as 0, counts as alive."""
-    pid, _, started = owner.partition(" ")
-    return bool(pid) and (pid == "0" or start_time(int(pid)) == started)
+    return owner.startswith("0 ") or is_running(owner)
 
 
 def _not_started(id: ExecId, error: PaddockError, op: Operation) -> ExecResult:
@@ -313,14 +315,13 @@ class GuardedExec:
         timeout_seconds: float | None = None,
         background: bool,
         typed: bool,
-        taken_up: bool = False,
+        close_kept: Callable[[], object] | None = None,
     ) -> None:
         self._start, self._running, self._op = started, running, op
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
         inner, record = self._inner, Record(self._row, running, None)
-        self.taken_up = taken_up
-        """Its caller follows it already, and has begun to read."""
+        self._close_kept = close_kept
         op.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
@@ -342,6 +343,19 @@ class GuardedExec:
         self._recorded: dict[str, object] | None = None
         self._closing = False
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
+
+    @property
+    def taken_up(self) -> bool:
+        """Its caller follows it already, and has begun to read."""
+        return self._close_kept is not None
+
+    async def leave(self) -> None:
+        """Let go of what its caller never got. One that is kept goes on, for when he asks again."""
+        if not self.taken_up:
+            await self.aclose()
+            return
+        self._end.cancel()
+        await self._inner.leave()
 
     async def wait(self) -> ExitStatus:
         stop_telling = self._held.tell_of_pauses()
@@ -372,6 +386,8 @@ class GuardedExec:
         await self._inner.resize(size)
 
     async def aclose(self) -> None:
+        if self._close_kept is not None:
+            self._close_kept()
         if self._end.done():
             await self._close_inner()
             if self._recorded is not None and self._recorded != (passed := self._passed()):
