@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paddock.backends._threads import to_its_end
 from paddock.backends.guest import program
 from paddock.errors import (
@@ -61,6 +63,8 @@ _TOOLS = "/usr/bin:/bin"
 _WANTED = {"memory", "pids", "cpu"}
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 Listener = Callable[[Message], None]
 
 
@@ -125,7 +129,7 @@ class SupervisorClient:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 
         SupervisorUnavailableError, SandboxDiedError, or the PaddockError that fits what the supervisor says."""
-        body = json.dumps({"op": operation, **fields}).encode()
+        body = _encode({"op": operation, **fields})
         await self.connect()
         try:
             return await self._exchange(body, tuple(map(os.dup, descriptors)))
@@ -141,7 +145,7 @@ class SupervisorClient:
         await self.connect()
         if self._line is not None:
             with contextlib.suppress(NotSent):
-                self._line.send(Kind.OPEN, 0, json.dumps({"op": operation, **fields}).encode(), flags=NO_REPLY)
+                self._line.send(Kind.OPEN, 0, _encode({"op": operation, **fields}), flags=NO_REPLY)
 
     async def connect(self) -> None:
         if self._line is not None:
@@ -158,7 +162,7 @@ class SupervisorClient:
     async def _greet(self) -> bool:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
-            met = await greet(connect, json.dumps({"version": VERSION}).encode(), self._heard, self._lost)
+            met = await greet(connect, _encode({"version": VERSION}), self._heard, self._lost)
         except Stranger as error:
             raise _foreign(error.pid) from None
         if met is None:
@@ -167,7 +171,7 @@ class SupervisorClient:
         if answer.kind is Kind.ERROR:
             line.close()
             raise _foreign(line.pid)
-        self._line, self.facts = line, json.loads(answer.body)
+        self._line, self.facts = line, _decode(answer.body)
         if self.pool is not None:
             os.close(self.pool)
         (self.pool,) = answer.descriptors
@@ -186,14 +190,14 @@ class SupervisorClient:
             raise SupervisorUnavailableError(
                 "the supervisor went away before it answered", unheard=isinstance(error, NotSent), lost=True
             ) from error
-        result: Message = json.loads(answer.body)
+        result: Message = _decode(answer.body)
         if answer.kind is Kind.ERROR:
             raise _error(result)
         return {**result, "fds": list(answer.descriptors)} if answer.descriptors else result
 
     def _heard(self, line: Duplex, frame: Frame) -> None:
         close_all(frame.descriptors)
-        self._tell_all(json.loads(frame.body))
+        self._tell_all(_decode(frame.body))
 
     def _tell_all(self, event: Message) -> None:
         for listener in tuple(self._listeners):
@@ -242,7 +246,7 @@ class SupervisorClient:
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps(options).encode())
+                process.stdin.write(json.dumps(options).encode())  # a path may be no UTF-8
             # Not to its end: a child of the supervisor has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
