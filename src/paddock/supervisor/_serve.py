@@ -172,6 +172,8 @@ class Supervisor:
 
         try:
             fields = json.loads(frame.body)
+            for id in fields.pop("forgotten", ()):
+                self._forget(id)
             operation = self._hello if frame.kind is Kind.HELLO else getattr(self, f"do_{fields.pop('op')}")
             if frame.descriptors:
                 fields["descriptors"] = frame.descriptors
@@ -372,9 +374,13 @@ class Supervisor:
         reply(self._sandbox(id).record.to_message())
 
     def do_forget(self, reply: Reply, id: str) -> None:
+        self._forget(id)
+        reply()
+
+    def _forget(self, id: str) -> None:
+        """Every request may name ended sandboxes that the daemon has recorded."""
         self._nursery.drop(id)
         self._house.records.forget(id)
-        reply()
 
     def do_mounts(self, reply: Reply, plan: Message) -> None:
         """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of

@@ -1,15 +1,14 @@
-"""The trees of sandboxes: made ahead of a create and deleted after a kill, several in one call of a thread.
+"""The trees of sandboxes: some are made ahead, in the call of a thread that deletes those of an ended sandbox.
 
-The way to a thread and back costs more than a tree does. So a kill is answered before its tree is deleted, and a create
-that is like the one before it takes an empty tree that is there already. Each batch makes as many as were asked for
-since the batch before it. A daemon that is killed leaves trees without a row, which the next one's sweep deletes.
+The way to a thread and back costs more than a tree does. So a create that is like others before it takes an empty tree
+that is there already. A daemon that is killed leaves trees without a row, which the next one's sweep deletes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -19,46 +18,39 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import PaddockError
 from paddock.model import Noun, SandboxId, mint
 
-_BATCH_SECONDS = 0.02
 _LIFE_SECONDS = 30.0
-"""After so long without a create, what was made ahead is deleted."""
+"""After so long, what was made ahead last is deleted."""
+_FROM_CREATE = 2
 _MOST_AHEAD = 4
 """Trees of one kind."""
 
 
 class Kind(NamedTuple):
-    """What the creates have in common that may take one another's tree."""
+    """What creates have in common that may take one another's tree."""
 
     layers: tuple[str, ...]
     limit_bytes: int
 
 
-class _Ended(NamedTuple):
-    id: str
-    trees: tuple[str, ...]
-
-
 class SandboxTrees(Component):
-    """Until a row says that a tree is needed, and from when none says so, `Pool.in_use` keeps sweeps from it."""
+    """`Pool.in_use` keeps sweeps from what was made ahead, until a row says that it is needed."""
 
     def __init__(self, context: Context, remove_outputs: Callable[[str], None]) -> None:
         super().__init__(context)
         self._remove_outputs = remove_outputs
         self._ready: dict[Kind, list[SandboxId]] = {}
         self._asked: Counter[Kind] = Counter()
-        self._ended: list[_Ended] = []
-        self._batch: asyncio.TimerHandle | None = None
+        """Creates since something was made ahead the last time."""
+        self._seen: Counter[Kind] = Counter()
         self._expiry: asyncio.TimerHandle | None = None
 
     def take(self, kind: Kind) -> SandboxId | None:
         """Return the id of a sandbox that is not there yet, and whose empty tree is. `keep` or `give_back` follows.
 
-        None: no such tree is there. The next create of the kind finds one.
+        None: there is no such tree.
         """
-        if self._config.spares == 0:
-            return None
         self._asked[kind] += 1
-        self._begin_soon()
+        self._seen[kind] += 1
         ready = self._ready.get(kind)
         return ready.pop() if ready else None
 
@@ -70,79 +62,58 @@ class SandboxTrees(Component):
         """Keep for another create what `take` returned."""
         self._ready.setdefault(kind, []).append(id)
 
-    def delete(self, row: Row) -> None:
-        """Delete the trees and outputs of an ended sandbox with the next batch."""
-        self._pool().in_use.update(row.own_trees)
-        self._ended.append(_Ended(row.id, row.own_trees))
-        self._begin_soon()
-
-    async def aclose(self) -> None:
-        """Delete what has ended, and what was made ahead."""
-        for timer in (self._batch, self._expiry):
-            if timer is not None:
-                timer.cancel()
-        self._asked.clear()
-        self._give_up()
-        await self._work()
-
-    def _begin_soon(self) -> None:
-        if self._batch is None and not self._tasks.closed:
-            self._batch = asyncio.get_running_loop().call_later(_BATCH_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._batch = None
-        if not self._tasks.closed:
-            self._tasks.start(self._work(), name="make and delete trees", finishes=True)
-
-    async def _work(self) -> None:
-        ended, self._ended = self._ended, []
-        asked, self._asked = self._asked, Counter()
-        wanted = [
-            kind
-            for kind, count in asked.items()
-            for _ in range(min(count, _MOST_AHEAD) - len(self._ready.get(kind, ())))
-        ]
-        if not ended and not wanted:
-            return
-        made = [(kind, SandboxId(mint(Noun.SANDBOX))) for kind in wanted]
-        self._pool().in_use.update(id for _, id in made)
-        there, failures = await in_thread(self._do, ended, made)
-        self._pool().in_use.difference_update(tree for one in ended for tree in one.trees)
-        self._pool().in_use.difference_update(id for kind, id in made if (kind, id) not in there)
-        for kind, id in there:
+    async def delete(self, row: Row) -> None:
+        """Delete the trees and outputs of an ended sandbox. PlatformError names what would not go."""
+        wanted = list(self._wanted())
+        self._pool().in_use.update(id for _, id in wanted)
+        made = await in_thread(self._delete_and_make, row, wanted)
+        self._pool().in_use.difference_update(id for _, id in wanted[made:])
+        for kind, id in wanted[:made]:
             self.give_back(kind, id)
-        if there:
+        if made:
             if self._expiry is not None:
                 self._expiry.cancel()
             self._expiry = asyncio.get_running_loop().call_later(_LIFE_SECONDS, self._expire)
-        if failures:
-            raise failures[0]
 
-    def _do(
-        self, ended: Sequence[_Ended], wanted: Sequence[tuple[Kind, SandboxId]]
-    ) -> tuple[list[tuple[Kind, SandboxId]], list[PaddockError]]:
-        """In a thread. Return what was made, and what could not be deleted. That something can't be made ahead is no
-        failure: the next create says why."""
-        pool, failures = self._pool(), list[PaddockError]()
-        for one in ended:
-            for tree in one.trees:
-                try:
-                    pool.delete(tree)
-                except PaddockError as error:
-                    failures.append(error)
-            self._remove_outputs(one.id)
-        there: list[tuple[Kind, SandboxId]] = []
+    async def aclose(self) -> None:
+        """Delete what was made ahead."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._asked.clear()
+        self._seen.clear()
+        ready, self._ready = self._ready, {}
+        ids = [id for kind in ready.values() for id in kind]
+        if ids:
+            await in_thread(self._discard, ids)
+            self._pool().in_use.difference_update(ids)
+
+    def _expire(self) -> None:
+        if not self._tasks.closed:
+            self._tasks.start(self.aclose(), name="delete trees that were made ahead", finishes=True)
+
+    def _wanted(self) -> Iterable[tuple[Kind, SandboxId]]:
+        if self._config.spares == 0 or self._tasks.closed:
+            return
+        asked, self._asked = self._asked, Counter()
+        for kind, count in asked.items():
+            if self._seen[kind] >= _FROM_CREATE:
+                for _ in range(min(count, _MOST_AHEAD) - len(self._ready.get(kind, ()))):
+                    yield kind, SandboxId(mint(Noun.SANDBOX))
+
+    def _delete_and_make(self, row: Row, wanted: Sequence[tuple[Kind, SandboxId]]) -> int:
+        """In a thread. Return how many of `wanted` were made. The next create says why another could not be."""
+        pool, made = self._pool(), 0
         with suppress(PaddockError, OSError):
             for kind, id in wanted:
                 pool.create(id, layers=kind.layers, limit_bytes=kind.limit_bytes)
-                there.append((kind, id))
-        return there, failures
+                made += 1
+        for tree in row.own_trees:
+            pool.delete(tree)
+        self._remove_outputs(row.id)
+        return made
 
-    def _expire(self) -> None:
-        self._expiry = None
-        self._give_up()
-        self._begin_soon()
-
-    def _give_up(self) -> None:
-        self._ended.extend(_Ended(id, (id,)) for ready in self._ready.values() for id in ready)
-        self._ready.clear()
+    def _discard(self, ids: Sequence[SandboxId]) -> None:
+        pool = self._pool()
+        for id in ids:
+            with suppress(PaddockError):  # a sweep finds it
+                pool.delete(id)

@@ -73,15 +73,12 @@ class Cleanup(Component):
         return ended
 
     async def clean_up(self, row: Row) -> None:
-        """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent.
-
-        Trees and outputs go soon after this returns.
-        """
+        """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent."""
         if row.sandbox.policy is not None:
             await self._gateways.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
-        self.trees.delete(row)
+        await self.trees.delete(row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.discard_hibernation(row.id)
         backend = self._backends.find(row.sandbox.backend)
