@@ -17,7 +17,7 @@ from paddock.supervisor import _jail
 from paddock.supervisor._errors import Died, Gone, Steps, died_of
 from paddock.supervisor._serve import Supervisor
 from tests.supervisor.test_plan import plan
-from tests.supervisor.test_undertaker import yard_of_the_dead
+from tests.supervisor.test_running import yard_of_the_dead
 
 
 @pytest.mark.parametrize("has_exits", [True, False])

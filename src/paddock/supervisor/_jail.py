@@ -18,9 +18,9 @@ from typing import NamedTuple, NoReturn
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
+from paddock.supervisor._context import House
 from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._places import PLACE, move
 from paddock.supervisor._plan import JAIL, WAITING, JailPlan

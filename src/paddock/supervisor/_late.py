@@ -23,9 +23,9 @@ from paddock.linux import namespaces
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor._context import House
 from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._plan import CLAIM, JailPlan
 from paddock.supervisor._records import Record

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.linux import local_sockets, pidfd, proc
-from paddock.supervisor import _house, _serve, layout
+from paddock.supervisor import _context, _serve, layout
 from paddock.supervisor._bootstrap import READY
 from paddock.vmm._process import seal_imports
 
@@ -45,7 +45,7 @@ def main(options: dict[str, Any]) -> None:
         return
     try:
         _set_title()
-        house = _house.furnish(state, cast("str", options["guest"]))
+        house = _context.furnish(state, cast("str", options["guest"]))
         listener = local_sockets.listen(state, layout.SUPERVISOR_SOCKET)
         seal_imports()
         os.write(1, READY)
@@ -83,7 +83,7 @@ def _outlive(parent: int) -> None:
     os.close(descriptor)
 
 
-def _leave(house: _house.House, state: Path) -> None:
+def _leave(house: _context.House, state: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
         os.unlink(state / layout.SUPERVISOR_SOCKET)
     if house.groups is not None:

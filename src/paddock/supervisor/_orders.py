@@ -19,7 +19,7 @@ from paddock.wire import Kind, pack
 from paddock.wire.guest import VERSION, Deadline, HostHello, House, HouseFlags, Op, Plan, PlanFlags
 
 if TYPE_CHECKING:
-    from paddock.supervisor._house import House as Furnished
+    from paddock.supervisor._context import House as Furnished
 
 STAGED = (b"dev", b"proc", b"tmp", b"told")
 """Directories below the stage. In the last one are the files that lie over some of /proc."""

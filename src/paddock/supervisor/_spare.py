@@ -16,9 +16,9 @@ from typing import NamedTuple
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+from paddock.supervisor._context import House
 from paddock.supervisor._door import Door
 from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._records import remove_directory
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID

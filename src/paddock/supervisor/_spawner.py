@@ -29,7 +29,7 @@ from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
-    from paddock.supervisor._house import House
+    from paddock.supervisor._context import House
 
 _ANSWER_BYTES = 64
 _NAME = "paddock-guest"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
 from paddock.linux.descriptors import closing
-from paddock.supervisor._house import House
+from paddock.supervisor._context import House
 from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._spare import SOCKET_BYTES
 from paddock.supervisor._supervised import Count, Supervised

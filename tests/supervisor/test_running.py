@@ -14,8 +14,8 @@ import pytest
 
 from paddock.linux import cgroups, pidfd, proc
 from paddock.supervisor._records import Record, Records
+from paddock.supervisor._running import Undertaker
 from paddock.supervisor._supervised import Supervised
-from paddock.supervisor._undertaker import Undertaker
 from tests.orphans import wait_until
 
 

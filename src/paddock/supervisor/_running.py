@@ -15,7 +15,7 @@ from functools import partial
 
 from paddock.linux import cgroups, pidfd, proc
 from paddock.supervisor import _late
-from paddock.supervisor._house import House
+from paddock.supervisor._context import House
 from paddock.supervisor._orders import send_deadline
 from paddock.supervisor._pause import Pauses, go_on
 from paddock.supervisor._plan import JAIL

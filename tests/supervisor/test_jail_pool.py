@@ -12,10 +12,10 @@ import pytest
 
 from paddock.errors import SupervisorUnavailableError
 from paddock.linux.undo import UndoStack
-from paddock.supervisor import _house, _spare
+from paddock.supervisor import _context, _spare
 from paddock.supervisor._door import Door
 from paddock.supervisor._errors import JailError, Steps
-from paddock.supervisor._nursery import MOST_AT_ONCE, Nursery
+from paddock.supervisor._jail_pool import MOST_AT_ONCE, Nursery
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, run
 from tests.supervisor.test_plan import plan
@@ -88,4 +88,4 @@ def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_di
 @pytest.mark.parametrize("seconds", [0, -1, "2", True, 1e9])
 def test_a_time_of_the_supervisor_that_is_none_is_refused(seconds: object) -> None:
     with pytest.raises(ValueError, match="idle_seconds must be a number"):
-        _house._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]
+        _context._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]

@@ -13,8 +13,8 @@ from typing import Any
 
 from paddock.linux import proc
 from paddock.supervisor import _jail, _spare
+from paddock.supervisor._context import House
 from paddock.supervisor._errors import Died, Gone, JailError, Steps
-from paddock.supervisor._house import House
 from paddock.supervisor._plan import JailPlan
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor._supervised import Supervised
