@@ -33,7 +33,7 @@ TESTS = {
     "src/paddock/eval/": "eval",
     "src/paddock/vmm/": "vmm contract/test_jail_backend.py",
     "src/paddock/supervisor/": "supervisor/test_client.py supervisor/test_exits.py supervisor/test_plan.py"
-    " supervisor/test_records.py supervisor/test_undertaker.py contract/test_jail_backend.py",
+    " supervisor/test_records.py supervisor/test_running.py contract/test_jail_backend.py",
     "src/paddock/linux/": "linux supervisor/test_mounts.py",
     "src/paddock/agents/": "agents",
     "src/paddock/model/": "policy client service/test_store.py service/test_door.py",

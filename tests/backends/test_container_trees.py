@@ -19,7 +19,7 @@ from paddock.errors import PlatformError
 from paddock.model import SandboxId, SandboxSpec
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
-from paddock.supervisor._undertaker import UNFINISHED
+from paddock.supervisor._running import UNFINISHED
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
 from tests.conformance import Box, eventually

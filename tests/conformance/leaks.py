@@ -173,7 +173,7 @@ def _mounts(root: Path, pids: set[int]) -> Iterator[str]:
 
 
 def _supervisors_group(state_dir: Path) -> str:
-    """What a supervisor calls the group of all its sandboxes (supervisor/_house.py)."""
+    """What a supervisor calls the group of all its sandboxes (supervisor/_context.py)."""
     return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
 
 

@@ -95,18 +95,18 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
 
 def test_a_supervisor_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     """poll's own clock stands still meanwhile; a machine can't be put to sleep in a test."""
-    undertaker = SimpleNamespace(
+    running = SimpleNamespace(
         next_deadline=lambda: proc.boottime() + 7 * 86_400,
         next_removal=lambda: None,
         pauses=SimpleNamespace(deadlines=lambda: []),
     )
-    nursery = SimpleNamespace(deadlines=lambda: [])
+    jails = SimpleNamespace(deadlines=lambda: [])
     supervisor = SimpleNamespace(
-        _house=SimpleNamespace(idle_seconds=10.0),
+        _context=SimpleNamespace(idle_seconds=10.0),
         _idle_since=0.0,
         _line=object(),
-        _undertaker=undertaker,
-        _nursery=nursery,
+        _running=running,
+        _jails=jails,
         _watched=SimpleNamespace(next=lambda: None),
     )
     assert Supervisor._milliseconds(supervisor, Supervisor._due(supervisor)) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore

@@ -31,7 +31,7 @@ from paddock.storage import prepare
 from paddock.supervisor import layout
 from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import MountError, Steps, as_jail_error
-from paddock.supervisor._nursery import problem
+from paddock.supervisor._jail_pool import problem
 from paddock.supervisor._records import Records
 from paddock.supervisor._slots import NoSlot, Slots
 from paddock.wire import duplex

@@ -17,23 +17,23 @@ from paddock.supervisor import _jail
 from paddock.supervisor._errors import Died, Gone, Steps, died_of
 from paddock.supervisor._serve import Supervisor
 from tests.supervisor.test_plan import plan
-from tests.supervisor.test_undertaker import yard_of_the_dead
+from tests.supervisor.test_running import yard_of_the_dead
 
 
 @pytest.mark.parametrize("has_exits", [True, False])
 def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> None:
-    with yard_of_the_dead(tmp_path) as (undertaker, add):
+    with yard_of_the_dead(tmp_path) as (running, add):
         life = add("sb_x", 0.0)
         assert pidfd.wait(life.pidfd)
         life.record.exits = has_exits
-        house = cast("Any", undertaker._house)
-        house.root_mode = True
+        context = cast("Any", running._context)
+        context.root_mode = True
         supervisor = cast(
-            "Any", SimpleNamespace(_undertaker=undertaker, _house=house, _sandbox=lambda id, incarnation: life)
+            "Any", SimpleNamespace(_running=running, _context=context, _sandbox=lambda id, incarnation: life)
         )
         with pytest.raises(Gone):
             Supervisor.do_exits(supervisor, cast("Any", None), "sb_x", 0, make=True)
-        undertaker.bury(life)
+        running.reap(life)
 
 
 def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() -> None:

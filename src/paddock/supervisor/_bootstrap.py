@@ -9,5 +9,5 @@ BOOTSTRAP = (
     "from paddock.supervisor._main import main;main(o)"
 )
 READY = b"ready\n"
-VERSION = 9
+VERSION = 10
 """Of what supervisor and daemon say to each other. The first frames never change: docs/supervisor.md."""

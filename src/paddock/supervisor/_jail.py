@@ -18,9 +18,9 @@ from typing import NamedTuple, NoReturn
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._places import PLACE, move
 from paddock.supervisor._plan import JAIL, WAITING, JailPlan
@@ -64,13 +64,13 @@ class Pending:
     """Seconds of the agent's steps."""
 
 
-def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
+def begin(context: SupervisorContext, plan: JailPlan, spare: Spare) -> Pending:
     """Fits out `spare`. JailError, with everything undone, the spare too."""
     steps = Steps.of_supervisor(plan.fault)
     try:
         with spare.undo:
             try:
-                return _begin(house, plan, spare, steps)
+                return _begin(context, plan, spare, steps)
             except OSError as error:
                 raise _died(spare, error) or error from None
     except Exception as error:
@@ -82,11 +82,11 @@ def _died(spare: Spare, error: BaseException) -> Died | None:
     return Died(f"the child died before it was ready: {error}") if died_of(error, spare.pidfd) else None
 
 
-def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
+def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     late: list[int] = []
     spare.undo.push(_close_all, late)
     with steps("record"):
-        orders = _orders.plan(house, plan)
+        orders = _orders.plan(context, plan)
     with steps("limits"):
         if spare.group is not None:
             spare.group.limit(
@@ -94,13 +94,13 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
                     memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
                 )
             )
-    mounting = Mounting(house, plan, spare.slot, late)
+    mounting = Mounting(context, plan, spare.slot, late)
     with steps("overlay"):
         root = mounting.root()
     usr = None
     if plan.host_usr:
         with steps("usr"):
-            usr = house.slots.usr(spare.slot, late)
+            usr = context.slots.usr(spare.slot, late)
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):
@@ -109,23 +109,23 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
-            trust = _trust_places.make(house.spares, spare.name, late)
+            trust = _trust_places.make(context.spares, spare.name, late)
 
     dev = None
     if plan.devices:
         with steps("devices"):
-            dev = _make_dev(house, plan.devices)
+            dev = _make_dev(context, plan.devices)
             late.append(dev)
 
     told = None
     if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
         with steps("sizes"):
-            told = house.sizes.tell(plan, spare.group, late)
+            told = context.sizes.tell(plan, spare.group, late)
 
-    _fit_out(house, plan, spare, _Layers(root, usr, mounted, trust, dev, told), steps, orders)
+    _fit_out(context, plan, spare, _Layers(root, usr, mounted, trust, dev, told), steps, orders)
     place = os.fstat(root)
     with steps("init"):
-        _check_init(house, spare, place)
+        _check_init(context, spare, place)
     exits = _make_exits(spare, steps) if plan.exits else None
     return Pending(
         plan=plan,
@@ -138,11 +138,11 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     )
 
 
-def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
+def _check_init(context: SupervisorContext, spare: Spare, root: os.stat_result) -> None:
     """While the agent still works: pid 1 has nothing more to do."""
-    base = house.base(spare.slot) or 0  # 0: as the supervisor's own namespace shows it
+    base = context.base(spare.slot) or 0  # 0: as the supervisor's own namespace shows it
     try:
-        _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
+        _posture.check_init(spare.pid, base=base, root=root, own=context.own_namespaces)
     except _posture.PostureError as error:
         raise _died(spare, error) or JailError(f"the sandbox is not as planned: {error}") from None
     except (FileNotFoundError, ProcessLookupError):
@@ -163,9 +163,9 @@ def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
     return exits
 
 
-def _make_dev(house: House, devices: tuple[str, ...]) -> int:
+def _make_dev(context: SupervisorContext, devices: tuple[str, ...]) -> int:
     try:
-        return _dev.make(house.dev_tree + b"_more", root_mode=house.root_mode, more=devices)
+        return _dev.make(context.dev_tree + b"_more", root_mode=context.root_mode, more=devices)
     except OSError as error:
         raise JailError(f"it cannot have {', '.join(devices)} of this machine: {error}", error.errno) from None
 
@@ -178,39 +178,41 @@ def _close_all(descriptors: list[int]) -> None:
 # -- from inside
 
 
-def _fit_out(house: House, plan: JailPlan, spare: Spare, layers: _Layers, steps: Steps, orders: bytes) -> None:
+def _fit_out(
+    context: SupervisorContext, plan: JailPlan, spare: Spare, layers: _Layers, steps: Steps, orders: bytes
+) -> None:
     """Makes `layers` the tree of the spare's processes, and puts in place what is on its stage.
 
     They get their `orders` when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
-    door, home = spare.door, house.home
+    door, home = spare.door, context.home
     with visit(namespaces.NEWUTS, door.names, home.names), visit(namespaces.NEWNS, door.mounts, home.mounts):
         with steps("attach"):
-            if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
+            if context.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
                 namespaces.set_hostname(plan.hostname.encode())
-            with closing(os.open(house.mount_point, PLACE)) as place:
+            with closing(os.open(context.mount_point, PLACE)) as place:
                 mounts.move_mount(layers.root, place)
             os.fchdir(layers.root)
             if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
-                _name(plan, house.base(spare.slot))
+                _name(plan, context.base(spare.slot))
             if layers.usr is not None:
                 _attach_usr(layers.usr)
         with steps("stage"):
             if layers.dev is None:
-                _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
+                _take(context, plan, b"dev", b"shm", plan.tmp_bytes // 2)
             else:
                 move(layers.dev, b"dev")
-                _take(house, plan, b"dev/pts")
-                _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
-            _take(house, plan, b"proc")
-            _take(house, plan, b"tmp", b"", plan.tmp_bytes)
+                _take(context, plan, b"dev/pts")
+                _take(context, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
+            _take(context, plan, b"proc")
+            _take(context, plan, b"tmp", b"", plan.tmp_bytes)
             if layers.told is not None:
                 _tell(layers.told)
             if layers.trust:
                 _trust_places.attach(layers.trust)
         if layers.mounts:
             with steps("places"):
-                _places.attach(house.base(spare.slot), layers.mounts)
+                _places.attach(context.base(spare.slot), layers.mounts)
         if plan.protect:
             with steps("protect"):
                 _places.protect(plan.protect)
@@ -270,9 +272,9 @@ def _tell(told: Told) -> None:
         mounts.move_mount(group, told.sys, name)
 
 
-def _take(house: House, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
+def _take(context: SupervisorContext, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
     """Moves a mount from the stage to its place, and sets the size of the tmpfs at `tmpfs` below it."""
-    with closing(os.open(house.stage + b"/" + name, PLACE)) as fd:
+    with closing(os.open(context.stage + b"/" + name, PLACE)) as fd:
         if tmpfs is not None:
             with closing(os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)) as where:
                 mounts.reconfigure(where, "tmpfs", (("size", str(size)), ("nr_inodes", str(plan.inodes))))
@@ -300,14 +302,14 @@ def abandon(pending: Pending, error: JailError) -> NoReturn:
         raise error
 
 
-def check(house: House, pending: Pending) -> None:
+def check(context: SupervisorContext, pending: Pending) -> None:
     """Look at the sandbox from outside. JailError, with everything undone."""
     steps, spare = pending.steps, pending.spare
     try:
         steps.end("inside")
         with steps("posture"):
             try:
-                _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
+                _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=context.own_namespaces)
             except (FileNotFoundError, ProcessLookupError):
                 raise Died("its agent died before it was ready") from None
             if pending.cpus is not None:
@@ -317,7 +319,7 @@ def check(house: House, pending: Pending) -> None:
         _give_up(pending, error)
 
 
-def commit(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]]:
+def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, dict[str, float]]:
     """Write the record of a sandbox that was checked. JailError, with everything undone.
 
     Its directory gets its name when the record is in it, so `run` never has a directory without one.
@@ -328,7 +330,7 @@ def commit(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
             record = Record(
                 pid=spare.pid,
                 start=proc.start_time(spare.pid),
-                boot=house.boot,
+                boot=context.boot,
                 slot=spare.slot,
                 group=None if spare.group is None else spare.group.name.decode(),
                 limits={name: getattr(plan, name) for name in ("disk_bytes", "inodes", "memory_bytes", "processes")},
@@ -336,8 +338,8 @@ def commit(house: House, pending: Pending) -> tuple[Supervised, dict[str, float]
                 devices=list(plan.devices),
                 **plan.recorded,
             )
-            house.records.publish(record, house.spares, spare.name)
-            spare.undo.push(house.records.remove, plan.id)
+            context.records.publish(record, context.spares, spare.name)
+            spare.undo.push(context.records.remove, plan.id)
             way = None
             if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
                 way = Door(os.dup(spare.door.mounts), network=os.dup(spare.network))

@@ -23,9 +23,9 @@ from paddock.linux import namespaces
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._plan import CLAIM, JailPlan
 from paddock.supervisor._records import Record
@@ -34,12 +34,12 @@ from paddock.wire import close_all
 
 
 @contextmanager
-def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Door]:
+def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[Door]:
     """Its namespaces, until the end of the block. OSError, JailError."""
     if sandbox.way is not None:
         yield sandbox.way
         return
-    if not house.root_mode:
+    if not context.root_mode:
         raise JailError(f"the supervisor that could {what} is dead, and an ordinary user's next one can't")
     with contextlib.closing(Door.of(sandbox.record.pid, network=True)) as way:
         yield way
@@ -48,13 +48,13 @@ def _way_into(house: House, sandbox: Supervised, what: str) -> Generator[Door]:
 # -- exits
 
 
-def open_exits(house: House, sandbox: Supervised) -> bool:
+def open_exits(context: SupervisorContext, sandbox: Supervised) -> bool:
     """Make exits if it has none, or if they are lost. False: it has died meanwhile. OSError, JailError."""
     try:
         if not sandbox.record.exits:
-            _give_exits(house, sandbox)
+            _give_exits(context, sandbox)
         if sandbox.exits is None:
-            reopen(house, sandbox)
+            reopen(context, sandbox)
     except (OSError, JailError) as error:
         if not died_of(error, sandbox.pidfd):
             raise
@@ -62,9 +62,9 @@ def open_exits(house: House, sandbox: Supervised) -> bool:
     return True
 
 
-def reopen(house: House, sandbox: Supervised) -> None:
+def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
     """Listens again for a sandbox whose supervisor died, unless the gateway still does. OSError, JailError."""
-    if not house.root_mode:
+    if not context.root_mode:
         raise JailError("the supervisor that held its exits is dead, and an ordinary user's can't make them anew")
     with closing(_exits.open_network(sandbox.record.pid)) as network:
         try:
@@ -74,24 +74,24 @@ def reopen(house: House, sandbox: Supervised) -> None:
                 raise
 
 
-def _give_exits(house: House, sandbox: Supervised) -> None:
+def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
     """Exits, and the certificates that go with them; its record says so. OSError, JailError."""
-    with _way_into(house, sandbox, "give it a network") as way:
-        _trust(house, sandbox.record.id, way)
-        sandbox.exits = _exits.make(way.network, may_return=house.root_mode)
+    with _way_into(context, sandbox, "give it a network") as way:
+        _trust(context, sandbox.record.id, way)
+        sandbox.exits = _exits.make(way.network, may_return=context.root_mode)
     sandbox.record.exits = sandbox.record.late = True
-    house.records.write(sandbox.record)
+    context.records.write(sandbox.record)
     sandbox.close_way()
 
 
-def _trust(house: House, id: str, way: Door) -> None:
+def _trust(context: SupervisorContext, id: str, way: Door) -> None:
     held: list[int] = []
     try:
         try:
-            made = _trust_places.make(house.records.directory, id, held)
+            made = _trust_places.make(context.records.directory, id, held)
         except FileExistsError:
             return  # an attempt before has come so far
-        with visit(namespaces.NEWNS, way.mounts, house.home.mounts):
+        with visit(namespaces.NEWNS, way.mounts, context.home.mounts):
             os.chdir("/")
             _trust_places.attach(made)
     finally:
@@ -101,16 +101,16 @@ def _trust(house: House, id: str, way: Door) -> None:
 # -- the plan of what waits
 
 
-def claim(house: House, sandbox: Supervised, plan: JailPlan, late: Collection[str]) -> Record:
+def claim(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, late: Collection[str]) -> Record:
     """Its record from now on. `late`: where those trees of the plan belong that it has not got yet. JailError."""
     steps = Steps(plan.fault.removeprefix(CLAIM))
-    records, was = house.records, sandbox.record.id
+    records, was = context.records, sandbox.record.id
     try:
         with UndoStack() as undo:
             record = _settled(sandbox.record, plan, late)
             if late or plan.mounts or plan.protect:
                 with steps("mounts"):
-                    _mount(house, sandbox, plan, late)
+                    _mount(context, sandbox, plan, late)
             with steps("rename"):
                 records.adopt(plan.id, records.directory, was)
                 undo.push(records.adopt, was, records.directory, plan.id)
@@ -133,18 +133,18 @@ def _settled(record: Record, plan: JailPlan, late: Collection[str]) -> Record:
     return replace(record, **plan.recorded)
 
 
-def _mount(house: House, sandbox: Supervised, plan: JailPlan, targets: Collection[str]) -> None:
+def _mount(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, targets: Collection[str]) -> None:
     """Its mounts, those of its trees that belong at `targets`, and all that it protects. OSError, JailError."""
     held: list[int] = []
     slot = sandbox.record.slot
     late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
-    with _way_into(house, sandbox, "mount something into it") as way:
+    with _way_into(context, sandbox, "mount something into it") as way:
         try:
-            mounting = Mounting(house, late, slot, held)
+            mounting = Mounting(context, late, slot, held)
             made = [*mounting.mounts(), *mounting.trees()]
-            with visit(namespaces.NEWNS, way.mounts, house.home.mounts):  # its names are its own affair by now
+            with visit(namespaces.NEWNS, way.mounts, context.home.mounts):  # its names are its own affair by now
                 os.chdir("/")
-                _places.attach(house.base(slot), made)
+                _places.attach(context.base(slot), made)
                 _places.protect(plan.protect)
         finally:
             close_all(held)

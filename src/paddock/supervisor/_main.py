@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.linux import local_sockets, pidfd, proc
-from paddock.supervisor import _house, _serve, layout
+from paddock.supervisor import _context, _serve, layout
 from paddock.supervisor._bootstrap import READY
 from paddock.vmm._process import seal_imports
 
@@ -45,14 +45,14 @@ def main(options: dict[str, Any]) -> None:
         return
     try:
         _set_title()
-        house = _house.furnish(state, cast("str", options["guest"]))
+        context = _context.open_context(state, cast("str", options["guest"]))
         listener = local_sockets.listen(state, layout.SUPERVISOR_SOCKET)
         seal_imports()
         os.write(1, READY)
         for number in (0, 1):
-            os.dup2(house.null, number)
-        _serve.Supervisor(house, listener, for_tests=bool(options.get("for_tests"))).run()
-        _leave(house, state)
+            os.dup2(context.null, number)
+        _serve.Supervisor(context, listener, for_tests=bool(options.get("for_tests"))).run()
+        _leave(context, state)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -83,14 +83,14 @@ def _outlive(parent: int) -> None:
     os.close(descriptor)
 
 
-def _leave(house: _house.House, state: Path) -> None:
+def _leave(context: _context.SupervisorContext, state: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
         os.unlink(state / layout.SUPERVISOR_SOCKET)
-    if house.groups is not None:
+    if context.groups is not None:
         with contextlib.suppress(
             OSError
         ):  # a group that could not be removed is still there: the next supervisor sweeps
-            house.groups.remove()
+            context.groups.remove()
 
 
 def _set_title() -> None:

@@ -21,9 +21,9 @@ from contextlib import nullcontext
 from paddock.linux import mounts, namespaces, overlay
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._door import visit
 from paddock.supervisor._errors import MountError
-from paddock.supervisor._house import House
 from paddock.supervisor._plan import JailPlan, Mount, Tree, is_repository
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
 
@@ -41,22 +41,22 @@ _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 class Mounting:
     """Makes the detached mounts of one plan, as the range `slot` sees them. All descriptors are put on `late`."""
 
-    def __init__(self, house: House, plan: JailPlan, slot: int | None, late: list[int]) -> None:
-        self._house, self._plan, self._slot, self._late = house, plan, slot, late
-        self._stored = house.stored(slot)
+    def __init__(self, context: SupervisorContext, plan: JailPlan, slot: int | None, late: list[int]) -> None:
+        self._context, self._plan, self._slot, self._late = context, plan, slot, late
+        self._stored = context.stored(slot)
 
     def _keep(self, fd: int) -> int:
         self._late.append(fd)
         return fd
 
     def _part(self, path: str) -> int:
-        return self._keep(os.open(path, _PLACE, dir_fd=self._house.slots.view(self._slot)))
+        return self._keep(os.open(path, _PLACE, dir_fd=self._context.slots.view(self._slot)))
 
     # -- the root
 
     def root(self) -> int:
         """The plan's own tree, over its layers. OSError."""
-        plan, house = self._plan, self._house
+        plan, context = self._plan, self._context
         if not plan.layers:
             return self._keep(self._whole(plan.tree))
         lower = [self._part(f"{layer}/root") for layer in plan.layers]
@@ -64,15 +64,15 @@ class Mounting:
         options = _USER if self._slot is None else _LAYERED_ROOT
 
         def mount() -> int:
-            with house.slots.acting(self._slot):
-                return overlay.mount_volatile(lower, upper, work, options, _ATTRIBUTES, file_system=house.pool)
+            with context.slots.acting(self._slot):
+                return overlay.mount_volatile(lower, upper, work, options, _ATTRIBUTES, file_system=context.pool)
 
         try:
             return self._keep(mount())
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        _forget_volatile(house.pool, plan.tree)
+        _forget_volatile(context.pool, plan.tree)
         return self._keep(mount())
 
     # -- directories of the host
@@ -102,13 +102,13 @@ class Mounting:
     def _open_host(self, mount: Mount) -> tuple[int, os.stat_result]:
         """The directory, as a detached mount, and what it is. The supervisor has let go of most mounts of the host: it
         looks for it where it came from."""
-        house, flags = self._house, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        outside = house.host_mounts
-        among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, house.home.mounts)
+        context, flags = self._context, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        outside = context.host_mounts
+        among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, context.home.mounts)
         with among, closing(os.open(mount.source, flags)) as place:
-            _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
+            _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), context.state)
             # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
-            fd = self._keep(mounts.open_tree(b"", place, recursive=not house.root_mode))
+            fd = self._keep(mounts.open_tree(b"", place, recursive=not context.root_mode))
             info = os.fstat(place)
             if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
                 raise MountError(_elsewhere(mount, "is another directory"))
@@ -122,27 +122,27 @@ class Mounting:
         them away.
         """
         assert self._slot is not None
-        base, user = self._house.slots.base(self._slot), self._plan.user
+        base, user = self._context.slots.base(self._slot), self._plan.user
         uids, gids = _ids(info.st_uid, user.uid, base, stored), _ids(info.st_gid, user.gid, base, stored)
         with closing(namespaces.id_mapping_namespace(uids, gids)) as owner:
             mounts.set_attributes(host, userns_fd=owner)
 
     def _layered(self, number: int, mount: Mount, host: int, info: os.stat_result) -> int:
-        house, tree = self._house, self._plan.tree
+        context, tree = self._context, self._plan.tree
         self._adapt(f"{tree}/mount{number}", info)
         upper = self._part(f"{tree}/mount{number}")
         options: tuple[mounts.Option, ...] = _USER if self._slot is None else _LAYERED
-        with house.slots.attached(host), house.slots.acting(self._slot):
+        with context.slots.attached(host), context.slots.acting(self._slot):
             if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
                 fd = overlay.mount([host, upper], None, None, options, _ATTRIBUTES | mounts.RDONLY)
             else:
                 work = self._part(f"{tree}/work{number}")
-                fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=house.pool)
+                fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=context.pool)
         return self._keep(fd)
 
     def _adapt(self, part: str, info: os.stat_result) -> None:
         """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
-        with closing(os.open(part, _DIRECTORY, dir_fd=self._house.pool)) as fd:
+        with closing(os.open(part, _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.listdir(fd):
                 return
             os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
@@ -183,22 +183,22 @@ class Mounting:
 
     def _overlay(self, lower: list[int], upper: int | None, work: int | None, attributes: int) -> int:
         options = _USER if self._slot is None else _LAYERED_TREE
-        with self._house.slots.acting(self._slot):
+        with self._context.slots.acting(self._slot):
             return overlay.mount(lower, upper, work, options, attributes)
 
     def _repository(self, name: str) -> int:
         """The directory of the host that it lies in, whoever owns it there."""
-        place = self._keep(os.open(os.path.join(self._house.state, REPOSITORIES, name), _PLACE))
+        place = self._keep(os.open(os.path.join(self._context.state, REPOSITORIES, name), _PLACE))
         host = self._keep(mounts.open_tree(b"", place))
         if self._slot is not None:
             self._show_as(host, os.fstat(place))
-        slots = self._house.slots
+        slots = self._context.slots
         with slots.attached(host):  # an overlay that is only read has two layers at least
             return self._overlay([host, slots.empty], None, None, _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY)
 
     def _hand_over(self, name: str, stored: int) -> None:
         """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
-        with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)) as fd:
+        with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.fstat(fd).st_uid == stored and not os.listdir(fd):
                 os.fchown(fd, stored + self._plan.user.uid, stored + self._plan.user.gid)
 

@@ -19,7 +19,7 @@ from paddock.wire import Kind, pack
 from paddock.wire.guest import VERSION, Deadline, HostHello, House, HouseFlags, Op, Plan, PlanFlags
 
 if TYPE_CHECKING:
-    from paddock.supervisor._house import House as Furnished
+    from paddock.supervisor._context import SupervisorContext
 
 STAGED = (b"dev", b"proc", b"tmp", b"told")
 """Directories below the stage. In the last one are the files that lie over some of /proc."""
@@ -51,14 +51,14 @@ _IPC = (
 _PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
 
-def house(house: Furnished) -> bytes:
+def shared(context: SupervisorContext) -> bytes:
     """What all sandboxes have in common."""
-    machine, whole, root_mode = os.uname().machine, house.whole, house.root_mode
+    machine, whole, root_mode = os.uname().machine, context.whole, context.root_mode
     ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
     if not whole:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
-    counted = "memory" in house.held
+    counted = "memory" in context.held
     return House(
         flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
         below_root=0 if ruleset is None else ruleset.below_root,
@@ -70,8 +70,8 @@ def house(house: Furnished) -> bytes:
         rlimits=_FOR_ALL,
         counts=_PORTS if root_mode else (*_PORTS, *_shares()),
         ipc=() if counted else tuple(part for setting in _IPC for part in setting),
-        stage=house.stage,
-        dev=house.dev_tree,
+        stage=context.stage,
+        dev=context.dev_tree,
         masks=tuple(part.encode() for mask in masks.there(of_root=False).items() for part in mask),
     ).pack()
 
@@ -86,13 +86,13 @@ def _shares() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def plan(house: Furnished, plan: JailPlan) -> bytes:
+def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
     """The ceilings of each process beside what control groups limit for all together; users; the deadline."""
-    counted = "memory" in house.held
+    counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
-    if plan.file_bytes or not house.quotas:  # a quota counts what is written, and not the holes of sparse files
+    if plan.file_bytes or not context.quotas:  # a quota counts what is written, and not the holes of sparse files
         rlimits += [resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
-    if "pids" not in house.held:
+    if "pids" not in context.held:
         rlimits += [resource.RLIMIT_NPROC, plan.processes]
     if not counted:
         rlimits += [resource.RLIMIT_DATA, plan.memory_bytes]

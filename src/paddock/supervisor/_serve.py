@@ -17,15 +17,15 @@ from typing import Any
 from paddock.linux import btrfs, proc
 from paddock.supervisor import _late, _spawner, layout
 from paddock.supervisor._bootstrap import VERSION
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Gone
-from paddock.supervisor._house import House
+from paddock.supervisor._jail_pool import JailPool, Reply, problem
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._nursery import Nursery, Reply, problem
 from paddock.supervisor._plan import WAITING, JailPlan, PlanError
 from paddock.supervisor._records import Ended, Record
+from paddock.supervisor._running import Running, attempt
 from paddock.supervisor._slots import ENGINE
 from paddock.supervisor._supervised import Keeping, Supervised
-from paddock.supervisor._undertaker import Undertaker, attempt
 from paddock.supervisor._watch import Watch
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
@@ -43,11 +43,11 @@ class Supervisor:
     """Serves one daemon at a time, until nothing is left: no sandbox, no daemon. The next daemon is answered when the
     connection of the one before has ended."""
 
-    def __init__(self, house: House, listener: socket.socket, *, for_tests: bool) -> None:
-        self._house = house
+    def __init__(self, context: SupervisorContext, listener: socket.socket, *, for_tests: bool) -> None:
+        self._context = context
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell, lambda: self._line is not None)
+        self._running = Running(context, self._tell, lambda: self._line is not None)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -58,21 +58,21 @@ class Supervisor:
         """What is kept of sandboxes that are not this supervisor's, by id."""
         self._news: list[bytes] = []
         """Frames that go with the next answer, at the latest when the turn ends: the daemon wakes up once for both."""
-        self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
+        self._jails = JailPool(context, watch=self._watch, unwatch=self._unwatch, created=self._created)
         self._idle_since = proc.boottime()
-        self._watched = Watch(house, self._undertaker.sandboxes, self._undertaker.end)
+        self._watched = Watch(context, self._running.sandboxes, self._running.end)
         self._stopping = False
 
     def run(self) -> None:
-        self._undertaker.adopt()
-        for sandbox in self._undertaker.sandboxes.values():
+        self._running.adopt()
+        for sandbox in self._running.sandboxes.values():
             self._watch_end(sandbox)
         self._watch(self._listener.fileno(), self._accept)
-        self._watch(self._deaths.fileno(), self._bury_all)
+        self._watch(self._deaths.fileno(), self._reap_all)
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
-        self._nursery.open()
+        self._jails.open()
         while not self._finished():
             due = self._due()
             for fd, _ in self._poll.poll(self._milliseconds(due)):
@@ -83,8 +83,8 @@ class Supervisor:
             if due is not None and due <= proc.boottime():
                 self._call(self._housekeeping)
                 self._flush()
-        self._nursery.close()
-        self._undertaker.close()
+        self._jails.close()
+        self._running.close()
         for keeping in self._outside.values():
             keeping.close()
 
@@ -97,13 +97,13 @@ class Supervisor:
             sys.stderr.flush()
 
     def _finished(self) -> bool:
-        busy = self._undertaker.sandboxes or self._nursery.busy
+        busy = self._running.sandboxes or self._jails.busy
         if self._stopping:
             return not busy
         if busy or self._line is not None:
             self._idle_since = proc.boottime()
             return False
-        if proc.boottime() - self._idle_since < self._house.idle_seconds:
+        if proc.boottime() - self._idle_since < self._context.idle_seconds:
             return False
         if any(proc.is_running(owner) for keeping in self._outside.values() for owner in keeping.owners().values()):
             self._idle_since = proc.boottime()
@@ -112,11 +112,11 @@ class Supervisor:
 
     def _due(self) -> float | None:
         """When to do something that no descriptor tells of, in seconds of CLOCK_BOOTTIME."""
-        times = [*self._nursery.deadlines(), *self._undertaker.pauses.deadlines()]
-        once = (self._undertaker.next_deadline(), self._undertaker.next_removal(), self._watched.next())
+        times = [*self._jails.deadlines(), *self._running.pauses.deadlines()]
+        once = (self._running.next_deadline(), self._running.next_removal(), self._watched.next())
         times += [at for at in once if at is not None]
         if self._line is None:
-            times.append(self._idle_since + self._house.idle_seconds)
+            times.append(self._idle_since + self._context.idle_seconds)
         return min(times, default=None)
 
     def _milliseconds(self, due: float | None) -> float:
@@ -127,11 +127,11 @@ class Supervisor:
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
-        self._undertaker.expire(now)
-        self._undertaker.remove_left(now)
+        self._running.expire(now)
+        self._running.remove_left(now)
         self._watched.look(now)
-        self._nursery.expire(now)
-        self._undertaker.pauses.expire(now)
+        self._jails.expire(now)
+        self._running.pauses.expire(now)
 
     # -- connections
 
@@ -167,9 +167,9 @@ class Supervisor:
             self._news.clear()
             self._unwatch(line.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
-            self._undertaker.pauses.gone()
-            attempt(self._house.records.write_kept)
-            self._nursery.drop_all()
+            self._running.pauses.gone()
+            attempt(self._context.records.write_kept)
+            self._jails.drop_all()
             line.close()
 
     def _answer(self, line: Connection, frame: Frame) -> None:
@@ -181,6 +181,8 @@ class Supervisor:
 
         try:
             fields = json.loads(frame.body)
+            for id in fields.pop("forgotten", ()):
+                self._forget(id)
             operation = self._hello if frame.kind is Kind.HELLO else getattr(self, f"do_{fields.pop('op')}")
             if frame.descriptors:
                 fields["descriptors"] = frame.descriptors
@@ -219,7 +221,7 @@ class Supervisor:
 
     def _sandbox(self, id: str, incarnation: int | None = None) -> Supervised:
         """Gone."""
-        sandbox = self._undertaker.sandboxes.get(id)
+        sandbox = self._running.sandboxes.get(id)
         if sandbox is None or incarnation not in (None, sandbox.record.incarnation):
             raise Gone(id)
         return sandbox
@@ -227,43 +229,43 @@ class Supervisor:
     def _hello(self, reply: Reply, version: int) -> None:
         if version != VERSION:
             raise PlanError(f"the supervisor of another version of paddock serves this state directory ({VERSION})")
-        house = self._house
+        context = self._context
         facts = {
             "version": VERSION,
             "pid": os.getpid(),
-            "root_mode": house.root_mode,
-            "root_user": house.whole,
-            "cgroups": sorted(house.held),
-            "missing": list(house.missing),
+            "root_mode": context.root_mode,
+            "root_user": context.whole,
+            "cgroups": sorted(context.held),
+            "missing": list(context.missing),
             "watched": self._watched.kinds(),
-            "btrfs": btrfs.is_btrfs(house.pool),
-            "quotas": house.quotas,
-            "hostnames": house.hostnames,
-            "program_in_memory": _spawner.is_in_memory(house.program),
+            "btrfs": btrfs.is_btrfs(context.pool),
+            "quotas": context.quotas,
+            "hostnames": context.hostnames,
+            "program_in_memory": _spawner.is_in_memory(context.program),
         }
-        reply(facts, (house.pool,))
+        reply(facts, (context.pool,))
 
     def do_create(self, reply: Reply, plan: Message) -> None:
-        self._nursery.create(self._admitted(plan), reply)
+        self._jails.create(self._admitted(plan), reply)
 
     def do_prepare(self, reply: Reply, plan: Message) -> None:
         """Make a complete spare, which `commit` makes the sandbox of the plan, and `forget` ends. Answered when it is
         there. It ends with the connection."""
-        self._nursery.create(self._admitted(plan), reply, ahead=True)
+        self._jails.create(self._admitted(plan), reply, ahead=True)
 
     def do_commit(self, reply: Reply, id: str, **changes: Any) -> None:
         """Give a complete spare its record, with the fields of its plan that were not known when it was made. Gone."""
         if changes.get("fault"):
             self._refuse_faults()
-        self._nursery.commit(id, changes, reply)
+        self._jails.commit(id, changes, reply)
 
     def _admitted(self, message: Message) -> JailPlan:
         plan = JailPlan.from_message(message)
         if plan.fault:
             self._refuse_faults()
-        if plan.id in self._undertaker.sandboxes:
+        if plan.id in self._running.sandboxes:
             raise PlanError(f"{plan.id} is alive already")
-        if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
+        if not self._context.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
             raise PlanError(f"without subordinate ids a sandbox has one, {layout.ORDINARY_ID}; its user must have it")
         return plan
 
@@ -271,30 +273,30 @@ class Supervisor:
         if not self._for_tests:
             raise PlanError("faults are injected only into a supervisor that was started for tests")
 
-    def _born(self, sandbox: Supervised) -> None:
-        self._undertaker.add(sandbox)
+    def _created(self, sandbox: Supervised) -> None:
+        self._running.add(sandbox)
         self._watch_end(sandbox)
-        self._undertaker.end_orphan(sandbox)
+        self._running.end_orphan(sandbox)
 
     def _watch_end(self, sandbox: Supervised) -> None:
         self._deaths.register(sandbox.pidfd, select.EPOLLIN)
         self._by_pidfd[sandbox.pidfd] = sandbox
 
-    def _bury_all(self) -> None:
+    def _reap_all(self) -> None:
         for fd, _ in self._deaths.poll(0):
             self._deaths.unregister(fd)
             sandbox = self._by_pidfd.pop(fd)
-            self._call(partial(self._undertaker.bury, sandbox))
+            self._call(partial(self._running.reap, sandbox))
 
     def do_kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
         sandbox = self._sandbox(id, incarnation)
         sandbox.waiting.append(reply)
-        self._undertaker.end(sandbox, KILLED)
+        self._running.end(sandbox, KILLED)
 
     def do_deadline(self, reply: Reply, id: str, deadline: float) -> None:
         sandbox = self._sandbox(id)
         if sandbox.cause is None:
-            self._undertaker.set_deadline(sandbox, float(deadline))
+            self._running.set_deadline(sandbox, float(deadline))
         reply()
 
     def do_usage(self, reply: Reply, id: str) -> None:
@@ -305,7 +307,7 @@ class Supervisor:
         sandbox = self._sandbox(id, incarnation)
         if not sandbox.record.exits and not make:
             raise PlanError(f"{id} was made without exits: it has no network at all")
-        if not _late.open_exits(self._house, sandbox):
+        if not _late.open_exits(self._context, sandbox):
             raise Gone(id)
         exits, record = sandbox.exits, sandbox.record
         fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
@@ -338,11 +340,11 @@ class Supervisor:
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
         """Until `thaw`, or until the daemon is gone."""
-        self._undertaker.pauses.hold(self._sandbox(id), hold)
+        self._running.pauses.hold(self._sandbox(id), hold)
         reply()
 
     def do_thaw(self, reply: Reply, id: str, hold: int) -> None:
-        reply({"held": self._undertaker.pauses.let_go(id, hold)})
+        reply({"held": self._running.pauses.let_go(id, hold)})
 
     def _awakened(self, id: str, incarnation: int) -> Supervised:
         """One that is not just ending. Gone."""
@@ -354,31 +356,31 @@ class Supervisor:
     def do_pause(self, reply: Reply, id: str, incarnation: int) -> None:
         """Until `resume` or `awake`, whoever lives. Answered when none of its processes runs."""
         sandbox = self._awakened(id, incarnation)
-        self._undertaker.pauses.pause(sandbox)
+        self._running.pauses.pause(sandbox)
         reply(_times(sandbox.record))
 
     def do_resume(self, reply: Reply, id: str, incarnation: int) -> None:
         sandbox = self._awakened(id, incarnation)
-        woken = self._undertaker.pauses.resume(sandbox)
+        woken = self._running.pauses.resume(sandbox)
         reply({"woken": woken, **_times(sandbox.record)})
 
     def do_awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
         """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
-        reply({"woken": self._undertaker.pauses.keep_awake(self._awakened(id, incarnation), hold)})
+        reply({"woken": self._running.pauses.keep_awake(self._awakened(id, incarnation), hold)})
 
     def do_rest(self, reply: Reply, id: str, hold: int) -> None:
-        self._undertaker.pauses.let_rest(id, hold)
+        self._running.pauses.let_rest(id, hold)
         reply()
 
     def do_list(self, reply: Reply) -> None:
-        self._bury_all()  # who asks for the living is told nothing of the dead
-        known = self._house.records.ended()
+        self._reap_all()  # who asks for the living is told nothing of the dead
+        known = self._context.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
-        records = {id: sandbox.record for id, sandbox in self._undertaker.sandboxes.items()}
+        records = {id: sandbox.record for id, sandbox in self._running.sandboxes.items()}
         living = {id: record.incarnation for id, record in records.items()}
         kinds = {id: record.kind for id, record in records.items()}
-        paused = {record.id: _times(record) for record in self._undertaker.pauses.paused()}
-        kept = {id: sandbox.kept.owners() for id, sandbox in self._undertaker.sandboxes.items() if sandbox.kept}
+        paused = {record.id: _times(record) for record in self._running.pauses.paused()}
+        kept = {id: sandbox.kept.owners() for id, sandbox in self._running.sandboxes.items() if sandbox.kept}
         outside = {id: keeping.owners() for id, keeping in self._outside.items()}
         reply(
             {"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept, "kept_outside": outside}
@@ -386,23 +388,27 @@ class Supervisor:
 
     def do_inspect(self, reply: Reply, id: str) -> None:
         """All that is recorded of a living one."""
-        self._bury_all()
+        self._reap_all()
         reply(self._sandbox(id).record.to_message())
 
     def do_forget(self, reply: Reply, id: str) -> None:
-        self._nursery.drop(id)
-        self._house.records.forget(id)
+        self._forget(id)
         reply()
+
+    def _forget(self, id: str) -> None:
+        """Every request may name ended sandboxes that the daemon has recorded."""
+        self._jails.drop(id)
+        self._context.records.forget(id)
 
     def do_mounts(self, reply: Reply, plan: Message) -> None:
         """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of
         one that maps none. What is written to a copy-on-write one is in the plan's tree. The supervisor keeps none."""
         wanted = JailPlan.from_message(plan)
-        if not self._house.root_mode:
+        if not self._context.root_mode:
             raise PlanError("only root's supervisor can show directories with other owners")
         late: list[int] = []
         try:
-            reply(None, tuple(fd for _, fd in Mounting(self._house, wanted, ENGINE, late).mounts()))
+            reply(None, tuple(fd for _, fd in Mounting(self._context, wanted, ENGINE, late).mounts()))
         finally:
             close_all(late)
 
@@ -411,17 +417,17 @@ class Supervisor:
         if sandbox.cause is not None or sandbox.record.paused or sandbox.record.kind != wanted.kind + WAITING:
             raise Gone(id)
         try:
-            self._undertaker.pass_on(sandbox, _late.claim(self._house, sandbox, wanted, late))
+            self._running.pass_on(sandbox, _late.claim(self._context, sandbox, wanted, late))
         except Exception:
-            self._undertaker.end(sandbox, SPOILED)
+            self._running.end(sandbox, SPOILED)
             raise
         reply({"pid": sandbox.record.pid})
 
     def do_stop(self, reply: Reply) -> None:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
-        for sandbox in list(self._undertaker.sandboxes.values()):
-            self._undertaker.end(sandbox, Ended(limit=None, reason="the supervisor was told to stop"))
+        for sandbox in list(self._running.sandboxes.values()):
+            self._running.end(sandbox, Ended(limit=None, reason="the supervisor was told to stop"))
         reply()
 
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._door import Door
 from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._house import House
 from paddock.supervisor._records import remove_directory
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
@@ -54,41 +54,41 @@ class Spare:
     """Seconds of its own steps."""
 
 
-def begin(house: House, spawner: Spawner, fault: str = "") -> Spare:
+def begin(context: SupervisorContext, spawner: Spawner, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
     steps = Steps.of_supervisor(fault)
     try:
         with UndoStack() as undo:
-            return _begin(house, spawner, fault, steps, undo)
+            return _begin(context, spawner, fault, steps, undo)
     except Exception as error:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
     name = f"gr_{os.urandom(8).hex()}"
     with steps("cgroup"):
         group: cgroups.Group | None = None
         joining = cgroups.Joining(None, ())
-        if house.groups is not None:
+        if context.groups is not None:
             # The ceiling for sockets is the same for every plan: set ahead.
-            group = house.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
+            group = context.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
             undo.push(_remove_group, group)
             joining = group.join_descriptors()
     with steps("sockets"):
-        os.mkdir(name, 0o700, dir_fd=house.spares)
-        undo.push(remove_directory, house.spares, name)
-        listeners = _listen(house, name)
+        os.mkdir(name, 0o700, dir_fd=context.spares)
+        undo.push(remove_directory, context.spares, name)
+        listeners = _listen(context, name)
     with steps("clone"):
         slot = None
-        if house.root_mode:
-            slot = house.slots.take()
-            undo.push(house.slots.give_back, slot)
+        if context.root_mode:
+            slot = context.slots.take()
+            undo.push(context.slots.give_back, slot)
         sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.push(sync.close)
         sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
         try:
-            base = None if slot is None else house.slots.base(slot)
+            base = None if slot is None else context.slots.base(slot)
             pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
         finally:
             theirs.close()
@@ -101,7 +101,7 @@ def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoS
     with steps("maps"):
         sync.setblocking(False)
         try:
-            _write_maps(house, pid, slot)
+            _write_maps(context, pid, slot)
             door = Door.of(pid)
             undo.push(door.close)
             sync.send(b"m")
@@ -123,13 +123,13 @@ def _begin(house: House, spawner: Spawner, fault: str, steps: Steps, undo: UndoS
     )
 
 
-def _listen(house: House, name: str) -> list[socket.socket]:
+def _listen(context: SupervisorContext, name: str) -> list[socket.socket]:
     """The sockets of a sandbox; they will move with their directory. Without a range of ids there is one identity
     inside."""
-    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.spares)
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=context.spares)
     listeners: list[socket.socket] = []
     try:
-        for identity in ("init", "user", "root") if house.whole else ("init", "user"):
+        for identity in ("init", "user", "root") if context.whole else ("init", "user"):
             listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
             listeners[-1].bind(f"/proc/self/fd/{directory}/{identity}.sock")
@@ -143,14 +143,14 @@ def _listen(house: House, name: str) -> list[socket.socket]:
     return listeners
 
 
-def _write_maps(house: House, pid: int, slot: int | None) -> None:
+def _write_maps(context: SupervisorContext, pid: int, slot: int | None) -> None:
     if slot is not None:
-        maps = (IdMap(0, house.slots.base(slot), ID_COUNT),)
-    elif house.whole:
+        maps = (IdMap(0, context.slots.base(slot), ID_COUNT),)
+    elif context.whole:
         maps = subordinate_ids.identity(ORDINARY_ID)
     else:
         maps = (IdMap(0, 0, 1),)  # the supervisor's own namespace shows its one uid as 0
-    namespaces.write_id_maps(pid, maps, maps, deny_setgroups=not house.whole)
+    namespaces.write_id_maps(pid, maps, maps, deny_setgroups=not context.whole)
 
 
 def _remove_group(group: cgroups.Group) -> None:

@@ -29,7 +29,7 @@ from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
-    from paddock.supervisor._house import House
+    from paddock.supervisor._context import SupervisorContext
 
 _ANSWER_BYTES = 64
 _NAME = "paddock-guest"
@@ -155,24 +155,24 @@ class Spawner:
     one takes over.
     """
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, context: SupervisorContext) -> None:
+        self._context = context
         self._process: Spawning | None = None
         self._used = False
 
     def start(self) -> None:
         """The caller has one thread, and SIGCHLD is not handled."""
-        early, house = self._house.spawning, self._house
+        early, context = self._context.spawning, self._context
         if early is not None and self._used:
             print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
             sys.stderr.flush()
             os._exit(1)
         self._used = True
-        self._process = early or spawn(house.program, house.null)
+        self._process = early or spawn(context.program, context.null)
         names = () if early is None else ("user", "mnt", "uts")
         spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
-            socket.send_fds(self._process.peer, [house.orders], spaces)
+            socket.send_fds(self._process.peer, [context.orders], spaces)
         close_all(spaces)
 
     def clone(

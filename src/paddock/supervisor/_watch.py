@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
 from paddock.linux.descriptors import closing
-from paddock.supervisor._house import House
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._spare import SOCKET_BYTES
 from paddock.supervisor._supervised import Count, Supervised
@@ -34,11 +34,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Watch:
     """`end(sandbox, ended)` ends a sandbox. `memory` and `disk` say whether they are watched at all."""
 
-    def __init__(self, house: House, sandboxes: Mapping[str, Supervised], end: Callable[..., None]) -> None:
-        self._house, self._sandboxes, self._end = house, sandboxes, end
-        self.memory = not house.held >= {"memory", "pids"} and proc.shows_children()
-        self._inodes = house.root_mode and btrfs.is_btrfs(house.pool)  # btrfs itself limits bytes only
-        self._sockets = house.groups is not None
+    def __init__(
+        self, context: SupervisorContext, sandboxes: Mapping[str, Supervised], end: Callable[..., None]
+    ) -> None:
+        self._context, self._sandboxes, self._end = context, sandboxes, end
+        self.memory = not context.held >= {"memory", "pids"} and proc.shows_children()
+        self._inodes = context.root_mode and btrfs.is_btrfs(context.pool)  # btrfs itself limits bytes only
+        self._sockets = context.groups is not None
         self.disk = not self._inodes
         self._memory_at = self._disk_at = self._next_at = 0.0
         self._queue: list[str] = []
@@ -60,7 +62,7 @@ class Watch:
                 self._look_at_memory(sandbox)
             self._memory_at = _later(now, MEMORY_SECONDS)
         if self.disk and now >= self._disk_at:
-            self._disk_at = now + self._house.watch_seconds
+            self._disk_at = now + self._context.watch_seconds
             for sandbox in self._open():
                 self._disk_at = min(self._disk_at, self._step(sandbox))
         if (self._inodes or self._sockets) and self._sandboxes and now >= self._next_at:
@@ -87,7 +89,7 @@ class Watch:
             strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
             usage["strikes"] |= {name: number for name, number in strikes.items() if number is not None}
         try:
-            tree = os.open(sandbox.record.tree, _DIRECTORY, dir_fd=self._house.pool)
+            tree = os.open(sandbox.record.tree, _DIRECTORY, dir_fd=self._context.pool)
         except OSError:
             return usage
         try:
@@ -138,7 +140,7 @@ class Watch:
             return
         try:
             if proc.start_time(process.pid) == process.start:
-                self._house.signal(descriptor, signal.SIGKILL)
+                self._context.signal(descriptor, signal.SIGKILL)
         except OSError:
             pass
         finally:
@@ -157,11 +159,11 @@ class Watch:
             name, size, count = next(seen.walk)
         except StopIteration:
             seen.walk = None
-            seen.walk_at = start + max(self._house.watch_seconds, seen.walked * SHARE)
+            seen.walk_at = start + max(self._context.watch_seconds, seen.walked * SHARE)
             return seen.walk_at
         except TooDeep:
             self._end(sandbox, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
-            return start + self._house.watch_seconds
+            return start + self._context.watch_seconds
         seen.walked += proc.boottime() - start
         record = sandbox.record
         most: float | None = record.limits["disk_bytes"]
@@ -181,7 +183,7 @@ class Watch:
         """Through all its trees, one after the other."""
         for name in (record.tree, *record.trees):
             try:
-                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._house.pool)
+                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)
             except OSError:
                 continue
             with closing(root):
@@ -198,7 +200,7 @@ class Watch:
         if not self._queue:
             self._queue = list(self._sandboxes)
         some, self._queue = self._queue[:_AT_ONCE], self._queue[_AT_ONCE:]
-        self._next_at = now + self._house.watch_seconds * min(1.0, _AT_ONCE / max(1, len(self._sandboxes)))
+        self._next_at = now + self._context.watch_seconds * min(1.0, _AT_ONCE / max(1, len(self._sandboxes)))
         living = [sandbox for id in some if (sandbox := self._sandboxes.get(id)) is not None and sandbox.cause is None]
         return [sandbox for sandbox in living if _has_worked(sandbox)]
 
@@ -222,7 +224,7 @@ class Watch:
         if start < known.after:
             return False
         try:
-            tree = os.open(name, _DIRECTORY, dir_fd=self._house.pool)
+            tree = os.open(name, _DIRECTORY, dir_fd=self._context.pool)
         except OSError:
             return False
         with closing(tree):

@@ -203,7 +203,7 @@ class JailBackend:
         except SupervisorUnavailableError as error:
             if not error.details.get("lost"):
                 raise
-        await self.supervisor.tell("forget", id=plan.id)
+        self.supervisor.forget(plan.id)
         return await self._make(plan, jail._replace(fault=""))
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan, ahead: bool = False) -> JailInstance:
@@ -367,7 +367,7 @@ class JailBackend:
         self._late.discard(id)
         if self.spares is not None:
             await self.spares.claim(id)
-        await self.supervisor.tell("forget", id=id)
+        self.supervisor.forget(id)
 
     async def kill(self, id: SandboxId, incarnation: int) -> None:
         ending = _KILLED

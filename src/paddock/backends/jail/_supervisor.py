@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paddock.backends._threads import to_its_end
 from paddock.backends.guest import program
 from paddock.errors import (
@@ -61,7 +63,9 @@ _TOOLS = "/usr/bin:/bin"
 _WANTED = {"memory", "pids", "cpu"}
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
+_quick = msgspec.json.Encoder().encode
 Listener = Callable[[Message], None]
+_SOON_SECONDS = 0.02
 
 
 class SupervisorClient:
@@ -78,6 +82,7 @@ class SupervisorClient:
         self._line: Duplex | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._was_connected = False
+        self._forgotten: list[str] = []
         self._templates: Templates | None = None
         self.holds = itertools.count(1)
         """Numbers for whatever is held: no two are the same."""
@@ -95,6 +100,7 @@ class SupervisorClient:
             self.close()
 
     def close(self) -> None:
+        self._send_forgotten()
         line, self._line = self._line, None
         self._connecting, self._opening, self._was_connected = asyncio.Lock(), asyncio.Lock(), False
         if line is not None:
@@ -125,8 +131,8 @@ class SupervisorClient:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 
         SupervisorUnavailableError, SandboxDiedError, or the PaddockError that fits what the supervisor says."""
-        body = json.dumps({"op": operation, **fields}).encode()
         await self.connect()
+        body = self._body(operation, fields)
         try:
             return await self._exchange(body, tuple(map(os.dup, descriptors)))
         except SupervisorUnavailableError as error:
@@ -141,7 +147,24 @@ class SupervisorClient:
         await self.connect()
         if self._line is not None:
             with contextlib.suppress(NotSent):
-                self._line.send(Kind.OPEN, 0, json.dumps({"op": operation, **fields}).encode(), flags=NO_REPLY)
+                self._line.send(Kind.OPEN, 0, self._body(operation, fields), flags=NO_REPLY)
+
+    def forget(self, id: str) -> None:
+        """Drop the record of a sandbox that has ended: with the next request, which may be its next create, or soon."""
+        self._forgotten.append(id)
+        if len(self._forgotten) == 1:
+            asyncio.get_running_loop().call_later(_SOON_SECONDS, self._send_forgotten)
+
+    def _send_forgotten(self) -> None:
+        """Without a supervisor they wait for the next request."""
+        if self._forgotten and self._line is not None:
+            body = self._body("forget", {"id": self._forgotten.pop()})
+            with contextlib.suppress(NotSent):
+                self._line.send(Kind.OPEN, 0, body, flags=NO_REPLY)
+
+    def _body(self, operation: str, fields: Message) -> bytes:
+        forgotten, self._forgotten = self._forgotten, []
+        return _encode({"op": operation, **fields, **({"forgotten": forgotten} if forgotten else {})})
 
     async def connect(self) -> None:
         if self._line is not None:
@@ -158,7 +181,7 @@ class SupervisorClient:
     async def _greet(self) -> bool:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
-            met = await greet(connect, json.dumps({"version": VERSION}).encode(), self._heard, self._lost)
+            met = await greet(connect, _encode({"version": VERSION}), self._heard, self._lost)
         except Stranger as error:
             raise _foreign(error.pid) from None
         if met is None:
@@ -242,7 +265,7 @@ class SupervisorClient:
             assert process.stdin is not None
             assert process.stdout is not None
             with contextlib.suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps(options).encode())
+                process.stdin.write(_encode(options))
             # Not to its end: a child of the supervisor has it, as long as that lives.
             ready = process.stdout.read(len(READY)) == READY
         return process.returncode == 0, ready
@@ -269,6 +292,13 @@ def scope() -> tuple[list[str], dict[str, str]] | None:
         argv.append("--user")
         environment = {"XDG_RUNTIME_DIR": str(runtime), "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
     return [*argv, "--description=paddock", "--", env, "-i"], environment
+
+
+def _encode(message: Message) -> bytes:
+    try:
+        return _quick(message)
+    except UnicodeEncodeError:  # a path or a variable that is no UTF-8 has lone surrogates, which JSON can escape
+        return json.dumps(message).encode()
 
 
 def _has_controllers() -> bool:

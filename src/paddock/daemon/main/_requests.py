@@ -219,13 +219,6 @@ class Requests:
 
     async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
         """What the service answers, unless the caller leaves before that: then it is undone, or done all the same."""
-        if isinstance(action, KillSandbox):  # it is final, even if its caller has gone
-            performing = asyncio.ensure_future(self._api.perform(named, self._principal))
-            try:
-                return await asyncio.shield(performing)
-            except asyncio.CancelledError:
-                await asyncio.wait((performing,))
-                raise
         result = await self._api.perform(named, self._principal)
         if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
             # This daemon or the one before undid what the request made, and the caller asks again: make another.

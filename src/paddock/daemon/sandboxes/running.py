@@ -167,12 +167,21 @@ class RunningSandboxes(Component):
         held.dying = True
         return died((await self.kill(held.id, error.message)).sandbox)
 
-    async def kill(self, id: SandboxId, reason: str, *, audited: bool = False) -> Row:
-        """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller. `told`: the audit
-        log has it already."""
-        return await self._tasks.finish(self._kill(id, reason, audited), name=f"sandbox {id}: kill")
+    async def kill(self, id: SandboxId, reason: str, op: Operation | None = None) -> Row:
+        """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller.
 
-    async def _kill(self, id: SandboxId, reason: str, audited: bool) -> Row:
+        `op`: the action that asks for it. Its outcome is recorded even if its caller has gone meanwhile.
+        """
+        if op is None:
+            return await self._tasks.finish(self._kill(id, reason, audited=False), name=f"sandbox {id}: kill")
+        return await self._tasks.complete(self._kill_for(id, reason, op), name=f"sandbox {id}: kill")
+
+    async def _kill_for(self, id: SandboxId, reason: str, op: Operation) -> Row:
+        row = await self._kill(id, reason, audited=True)
+        op.done()
+        return row
+
+    async def _kill(self, id: SandboxId, reason: str, *, audited: bool) -> Row:
         async with self._lanes.overtake(id):
             row = self._store.get(id)
             if row is None:

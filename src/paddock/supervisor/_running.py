@@ -1,4 +1,4 @@
-"""The living sandboxes: adopted, watched, killed on time, buried. One function ends a sandbox, whatever ended it."""
+"""The living sandboxes: adopted, watched, killed on time, reaped. One function ends a sandbox, whatever ended it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import partial
 
 from paddock.linux import cgroups, pidfd, proc
 from paddock.supervisor import _late
-from paddock.supervisor._house import House
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._orders import send_deadline
 from paddock.supervisor._pause import Pauses, go_on
 from paddock.supervisor._plan import JAIL
@@ -37,7 +37,7 @@ _SPARED = 64
 
 @dataclass(slots=True)
 class _Leaving:
-    """What is left of one that was buried: its group, and the directory of its sockets."""
+    """What is left of one that was reaped: its group, and the directory of its sockets."""
 
     group: cgroups.Group | None
     directory: str
@@ -45,17 +45,17 @@ class _Leaving:
     pause: float = _FIRST_PAUSE_SECONDS
 
 
-class Undertaker:
+class Running:
     """`tell(event, record, ...)` hears of every death, `ended`, and of every pause and resumption."""
 
-    def __init__(self, house: House, tell: Callable[..., None], has_daemon: Callable[[], bool]) -> None:
-        self._house = house
+    def __init__(self, context: SupervisorContext, tell: Callable[..., None], has_daemon: Callable[[], bool]) -> None:
+        self._context = context
         self._tell = tell
         self._has_daemon = has_daemon
         self.sandboxes: dict[str, Supervised] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._children: dict[str, set[str]] = {}
-        self.pauses = Pauses(house.records, house.signal, self.sandboxes, self._tell_pause, self._note)
+        self.pauses = Pauses(context.records, context.signal, self.sandboxes, self._tell_pause, self._note)
         self._leaving: list[_Leaving] = []
 
     def _tell_pause(self, record: Record, paused: bool) -> None:
@@ -63,7 +63,7 @@ class Undertaker:
 
     def adopt(self) -> None:
         """Finds what an earlier supervisor left: takes over the living, sweeps away the rest."""
-        records = self._house.records
+        records = self._context.records
         attempt(records.clear)
         attempt(records.put_back)
         for id in records.living():
@@ -75,10 +75,10 @@ class Undertaker:
             attempt(records.remove, id)
         for sandbox in self.sandboxes.values():
             self.end_orphan(sandbox)
-        if self._house.groups is not None:
+        if self._context.groups is not None:
             owned = {sandbox.record.group for sandbox in self.sandboxes.values()}
-            for name in self._house.groups.children() - owned:
-                attempt(self._sweep, self._house.groups.group(name))
+            for name in self._context.groups.children() - owned:
+                attempt(self._sweep, self._context.groups.group(name))
 
     def pass_on(self, sandbox: Supervised, record: Record) -> None:
         """It is the sandbox of `record` from now on."""
@@ -138,19 +138,19 @@ class Undertaker:
         else:
             sandbox.record.left_seconds = max(0.0, deadline - proc.boottime())
         self._note(sandbox.record)
-        self._house.records.write(sandbox.record)
+        self._context.records.write(sandbox.record)
 
     def end(self, sandbox: Supervised, cause: Ended | None) -> None:
-        """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
+        """Sends death to pid 1, with which the kernel ends its whole namespace; `reap` follows when it has come."""
         sandbox.cause = sandbox.cause or cause
         self.pauses.end(sandbox)
         if sandbox.group is not None:
             sandbox.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         with suppress(ProcessLookupError):
-            self._house.signal(sandbox.pidfd, signal.SIGKILL)
+            self._context.signal(sandbox.pidfd, signal.SIGKILL)
         self._end_children(sandbox.record.id)
 
-    def bury(self, sandbox: Supervised) -> Ended:
+    def reap(self, sandbox: Supervised) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         record, id = sandbox.record, sandbox.record.id
         self.pauses.forget(sandbox)
@@ -161,20 +161,20 @@ class Undertaker:
         with suppress(ChildProcessError):  # an earlier supervisor's child: the machine's init has reaped it
             os.waitpid(record.pid, 0)
         sandbox.close()
-        records = self._house.records
+        records = self._context.records
         # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
         # A daemon that waits for the end of what it has killed knows why: it is written only if that daemon goes.
         keep = records.keep_ended if sandbox.waiting and self._has_daemon() else records.write_ended
         attempt(keep, id, cause._replace(kind=record.kind))
         left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
-        attempt(records.retire, id, self._house.spares, left)
+        attempt(records.retire, id, self._context.spares, left)
         # Before the answers: who has one may make its next incarnation.
         attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         sandbox.waiting.clear()  # the supervisor collects no garbage: nothing may refer to itself
         if record.slot is not None:
-            attempt(self._house.slots.give_back, record.slot)
+            attempt(self._context.slots.give_back, record.slot)
         self._leave(sandbox.group, left)
         return cause
 
@@ -193,7 +193,7 @@ class Undertaker:
 
     def close(self) -> None:
         """The last chance of what is still there; the next supervisor sweeps what stays even so."""
-        attempt(self._house.records.write_kept)
+        attempt(self._context.records.write_kept)
         for leaving in self._leaving:
             attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
         self._leaving.clear()
@@ -209,7 +209,7 @@ class Undertaker:
 
     def _fate(self, record: Record) -> Ended:
         """What can be said of one that died while there was no supervisor."""
-        if record.boot != self._house.boot:
+        if record.boot != self._context.boot:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
@@ -231,21 +231,21 @@ class Undertaker:
             os.close(descriptor)
             return False
         if record.slot is not None:
-            self._house.slots.reserve(record.slot)
+            self._context.slots.reserve(record.slot)
         sandbox = Supervised(record=record, pidfd=descriptor, group=group)
         self.add(sandbox)
         if record.exits:
-            attempt(_late.reopen, self._house, sandbox)
+            attempt(_late.reopen, self._context, sandbox)
         if record.paused:
             self.pauses.take_over(sandbox)
         else:
             # The supervisor before may have died while it was held still, or half-way in resuming it.
-            attempt(send_deadline, self._house.records.directory, record.id, record.deadline)
-            go_on(sandbox, self._house.signal)
+            attempt(send_deadline, self._context.records.directory, record.id, record.deadline)
+            go_on(sandbox, self._context.signal)
         return True
 
     def _group_of(self, record: Record) -> cgroups.Group | None:
-        groups = self._house.groups
+        groups = self._context.groups
         if groups is None or record.group is None:
             return None
         return groups.of_process(record.pid, record.group).group(record.group)
@@ -261,7 +261,7 @@ class Undertaker:
     def _removed(self, leaving: _Leaving, timeout_seconds: float = 0.0) -> bool:
         """Whether all of it that can be removed is gone now."""
         if leaving.directory:
-            attempt(remove_directory, self._house.spares, leaving.directory)
+            attempt(remove_directory, self._context.spares, leaving.directory)
             leaving.directory = ""
         group = leaving.group
         if group is None:
@@ -272,7 +272,7 @@ class Undertaker:
             if error.errno == errno.EBUSY:
                 return False
             traceback.print_exc()
-        if group.base is not self._house.groups:
+        if group.base is not self._context.groups:
             try:
                 group.base.remove()
             except OSError:

@@ -1,4 +1,4 @@
-"""What the nursery owes to those who wait, when spares can't be made."""
+"""What the jails owes to those who wait, when spares can't be made."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from paddock.errors import SupervisorUnavailableError
 from paddock.linux.undo import UndoStack
-from paddock.supervisor import _house, _spare
+from paddock.supervisor import _context, _spare
 from paddock.supervisor._door import Door
 from paddock.supervisor._errors import JailError, Steps
-from paddock.supervisor._nursery import MOST_AT_ONCE, Nursery
+from paddock.supervisor._jail_pool import MOST_AT_ONCE, JailPool
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, run
 from tests.supervisor.test_plan import plan
@@ -26,7 +26,7 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     voices: list[socket.socket] = []
 
-    def begin(house: object, stem: object, fault: str = "") -> _spare.Spare:
+    def begin(context: object, stem: object, fault: str = "") -> _spare.Spare:
         if len(voices) == MOST_AT_ONCE:
             raise JailError("nothing is left to make it of")
         sync, voice = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -41,11 +41,11 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
 
     monkeypatch.setattr(_spare, "begin", begin)
     handlers: dict[int, Callable[[], None]] = {}
-    no_house = cast("Any", None)
-    nursery = Nursery(no_house, watch=handlers.__setitem__, unwatch=handlers.__delitem__, born=lambda jail: None)
+    no_context = cast("Any", None)
+    jails = JailPool(no_context, watch=handlers.__setitem__, unwatch=handlers.__delitem__, created=lambda jail: None)
     answers: list[dict[str, object]] = []
     for _ in range(5 * MOST_AT_ONCE):
-        nursery.create(plan(), answers.append)
+        jails.create(plan(), answers.append)
 
     for voice in voices:
         voice.send(b'{"error": "it does not become one", "errno": null, "after": "clone"}')
@@ -53,7 +53,7 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         handler()
 
     assert len(answers) == 5 * MOST_AT_ONCE
-    assert not nursery.busy
+    assert not jails.busy
     assert not handlers
     for voice in voices:
         voice.close()
@@ -88,4 +88,4 @@ def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_di
 @pytest.mark.parametrize("seconds", [0, -1, "2", True, 1e9])
 def test_a_time_of_the_supervisor_that_is_none_is_refused(seconds: object) -> None:
     with pytest.raises(ValueError, match="idle_seconds must be a number"):
-        _house._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]
+        _context._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]

@@ -39,7 +39,7 @@ IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
 PLACES = "supervisor"  # below the state directory: what the supervisor and its spares need of it, seen by nobody else
 
 
-class House:
+class SupervisorContext:
     """What all jails of this supervisor share. Descriptors are opened once and kept."""
 
     def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
@@ -107,7 +107,7 @@ class House:
         self.records = Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self.spares = _clear(places / "spares")
         self.home = _home()
-        self.orders = _orders.house(self)
+        self.orders = _orders.shared(self)
         """What the spawner is told first."""
         self.own_namespaces = proc.namespaces() if self.root_mode else None
 
@@ -131,13 +131,13 @@ class House:
         return TREE_ID_BASE if slot is not None else self.base(None)
 
 
-def furnish(state: Path, guest: str) -> House:
+def open_context(state: Path, guest: str) -> SupervisorContext:
     """OSError, ValueError for a damaged supervisor.json. `guest` is the path of the native guest."""
     config = _read_config(state)
     program = _spawner.open_program(guest)
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
     try:
-        return House(state, program, config, groups)
+        return SupervisorContext(state, program, config, groups)
     except BaseException:
         with contextlib.suppress(OSError):  # an earlier supervisor's sandboxes live in it: it stays
             groups.remove()

@@ -1,4 +1,4 @@
-"""Where sandboxes come from: keeps spares at hand, and leads each create from its plan to its reply.
+"""The pool of jails made ahead. It leads each create from its plan to its reply.
 
 A spare is bare, or complete: fitted out by a plan of the daemon's and checked, with no record and no name in `run`.
 `commit` then writes its record (docs/decisions/0018-complete-spares.md).
@@ -13,8 +13,8 @@ from typing import Any
 
 from paddock.linux import proc
 from paddock.supervisor import _jail, _spare
+from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, Gone, JailError, Steps
-from paddock.supervisor._house import House
 from paddock.supervisor._plan import JailPlan
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor._supervised import Supervised
@@ -42,27 +42,27 @@ class _Waiting:
     """It becomes a complete spare, and not a sandbox yet: for the daemon of that number."""
 
 
-class Nursery:
-    """`watch(fd, call)` and `unwatch(fd)` are the supervisor's loop; `born(sandbox)` is told of each that is ready.
+class JailPool:
+    """`watch(fd, call)` and `unwatch(fd)` are the supervisor's loop; `created(sandbox)` is told of each that is ready.
 
     A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
     More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
-    its first command before the next is born, and there is a second one for bursts.
+    its first command before the next is made, and there is a second one for bursts.
     """
 
     def __init__(
         self,
-        house: House,
+        context: SupervisorContext,
         *,
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
-        born: Callable[[Supervised], None],
+        created: Callable[[Supervised], None],
     ) -> None:
-        self._house = house
-        self._spawner = Spawner(house)
+        self._context = context
+        self._spawner = Spawner(context)
         self._watch = watch
         self._unwatch = unwatch
-        self._born = born
+        self._created = created
         self._waiting: deque[_Waiting] = deque()
         self._spares: list[_spare.Spare] = []
         self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
@@ -92,7 +92,7 @@ class Nursery:
         if plan.fault:  # a test wants to see it fail: no whole spare may take the place of the one that does
             self._discard()
             self._waiting.appendleft(_Waiting(plan, reply, tries=1, ahead=who))
-            self._conceive(plan.fault)
+            self._make_spare(plan.fault)
         else:
             self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares)), ahead=who))
         self._feed()
@@ -107,10 +107,10 @@ class Nursery:
         self._unwatch(pending.spare.sync.fileno())
         pending.plan, pending.steps = plan, Steps.of_supervisor(plan.fault)
         try:
-            sandbox, timings = _jail.commit(self._house, pending)
+            sandbox, timings = _jail.commit(self._context, pending)
         except JailError as error:
             raise Gone(id) from error
-        self._born(sandbox)
+        self._created(sandbox)
         reply({"pid": sandbox.record.pid, "timings": timings})
         _jail.close_spare(pending)
 
@@ -131,7 +131,7 @@ class Nursery:
             give_up()
         if self._restock is not None and self._restock <= now:
             self._restock = None
-            if len(self._spares) < self._house.spare_count and not self.busy and self._conceive():
+            if len(self._spares) < self._context.spare_count and not self.busy and self._make_spare():
                 self._restock = now + QUIET_SECONDS
 
     def close(self) -> None:
@@ -157,18 +157,18 @@ class Nursery:
             self._fit_out(spare, self._waiting.popleft())
         while len(self._spares) < min(len(self._waiting), MOST_AT_ONCE):
             # One that can't be made is refused to the first; the others wait only if there is something to wait for.
-            if not self._conceive() and self._spares:
+            if not self._make_spare() and self._spares:
                 return
 
     def replenish(self) -> None:
         """One in reserve, soon more. That it can't be made is no news to anybody yet: the next create will say so."""
         self._restock = proc.boottime() + QUIET_SECONDS
-        if not self._spares and not self._waiting and self._house.spare_count:
-            self._conceive()
+        if not self._spares and not self._waiting and self._context.spare_count:
+            self._make_spare()
 
-    def _conceive(self, fault: str = "") -> bool:
+    def _make_spare(self, fault: str = "") -> bool:
         try:
-            spare = _spare.begin(self._house, self._spawner, fault)
+            spare = _spare.begin(self._context, self._spawner, fault)
         except JailError as error:
             self._refuse(error)
             return False
@@ -210,7 +210,7 @@ class Nursery:
 
     def _fit_out(self, spare: _spare.Spare, waiting: _Waiting) -> None:
         try:
-            pending = _jail.begin(self._house, waiting.plan, spare)
+            pending = _jail.begin(self._context, waiting.plan, spare)
         except JailError as error:
             if not self._try_again(waiting, error):  # else `_feed`, from where we come, has another one for it
                 waiting.reply(problem(error))
@@ -224,10 +224,10 @@ class Nursery:
                         return
                     _jail.abandon(pending, JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s"))
                 self._forget(fd)
-                _jail.check(self._house, pending)
+                _jail.check(self._context, pending)
                 if waiting.ahead not in (None, self._daemon):
                     _jail.abandon(pending, JailError("the daemon that it was made for has gone"))
-                made = None if waiting.ahead is not None else _jail.commit(self._house, pending)
+                made = None if waiting.ahead is not None else _jail.commit(self._context, pending)
             except JailError as error:
                 self._forget(fd)
                 if self._try_again(waiting, error):
@@ -240,7 +240,7 @@ class Nursery:
                 waiting.reply()
             else:
                 sandbox, timings = made
-                self._born(sandbox)
+                self._created(sandbox)
                 waiting.reply({"pid": sandbox.record.pid, "timings": timings})
                 _jail.close_spare(pending)
             _jail.close_layers(pending)
