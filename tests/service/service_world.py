@@ -46,7 +46,6 @@ from paddock.model import (
     WriteFile,
 )
 from paddock.model.caller import PROCESS
-from paddock.model.config import Config
 from paddock.policy import local_policy
 from paddock.storage.pool.worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
@@ -557,10 +556,6 @@ class FolderPool(WithoutDisk):
         return os.open(self._root / name, os.O_RDONLY)
 
 
-NO_SPARES = Config(spares=0)
-"""A pool holds what a test has made, and no tree that waits for a create."""
-
-
 class Rig:
     """A state directory with its world; services on it as many as a test wants."""
 
@@ -587,7 +582,7 @@ class Rig:
             pool=lambda: self.pool,
             templates=lambda: templates,
             period_seconds=PERIOD_SECONDS,
-            **{"policy": local_policy(os.getuid()), "config": NO_SPARES, **options},
+            **{"policy": local_policy(os.getuid()), **options},
         )
         service.creation._workspaces = workspaces or service.workspaces
         try:

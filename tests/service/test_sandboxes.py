@@ -34,7 +34,6 @@ from paddock.model import (
     SandboxSpec,
     State,
 )
-from paddock.model.config import Config
 
 
 def spec(**fields: object) -> CreateSandbox:
@@ -410,19 +409,3 @@ async def test_a_create_that_fails_leaves_nothing_of_the_spare_that_it_took(rig:
         with pytest.raises(InternalError):
             await service.perform(CreateSandbox(), ME)
         assert leftovers(rig) == ((), (), ())
-
-
-async def test_a_tree_that_was_made_ahead_is_the_next_sandbox_s_and_goes_with_the_service(rig: Rig) -> None:
-    async with rig.service(config=Config()) as service:
-        for _ in range(2):
-            one = await service.perform(CreateSandbox(), ME)
-            await service.perform(KillSandbox(sandbox=one.id), ME)
-        (ahead,) = rig.pool.names()
-        await service.garbage.sweep()
-        assert rig.pool.names() == (ahead,), "no row names it, and it is in use"
-        assert (await service.perform(CreateSandbox(), ME)).id == ahead
-        assert ahead not in rig.pool.in_use, "the row names it"
-        await service.perform(KillSandbox(sandbox=ahead), ME)
-        assert len(rig.pool.names()) == 1
-        assert ahead not in rig.pool.names()
-    assert rig.pool.names() == ()

@@ -93,8 +93,6 @@ class World:
         """How likely a request to the supervisor fails."""
         self.disk = Disk(self)
         self.trees: dict[str, Tree] = {"tp_host": Tree()}
-        self.in_use: set[str] = set()
-        """What the last daemon has in its memory about trees, `Pool.in_use`."""
         self.supervisor = Supervisor(self)
         self.gateway = Gateway(self)
         self.processes: set[int] = set()
@@ -302,7 +300,6 @@ class SimulatedPool(WithoutDisk):
 
     def __init__(self, world: World) -> None:
         self._world, self._trees = world, world.trees
-        world.in_use = self.in_use
 
     def _change(self, what: str, *names: str, room: bool = False) -> None:
         self._world.effect("pool", what, *names)

@@ -111,7 +111,6 @@ class Service:
         policies = self.policies = Policies(context, self.gateways, bindings, approvals)
         snapshots = self.snapshots = Snapshots(context, policies)
         cleanup = Cleanup(context, self.gateways, snapshots)
-        self._trees = cleanup.trees
         nested = Nested(context)
         running = self.running = RunningSandboxes(context, cleanup, bindings, nested)
         restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
@@ -119,7 +118,7 @@ class Service:
         spaces = self.workspaces = Workspaces(context, running, repositories, policies)
         sandboxes = self.sandboxes = Sandboxes(context, running, snapshots, policies, restore, self.gateways)
         creation = self.creation = Creation(
-            context, sandboxes, running, self.gateways, bindings, snapshots, policies, nested, spaces, cleanup.trees
+            context, sandboxes, running, self.gateways, bindings, snapshots, policies, nested, spaces
         )
         execs = self.execs = Execs(context, sandboxes, running, cleanup, bindings, policies)
         files = Files(sandboxes, running, policies)
@@ -249,7 +248,6 @@ class Service:
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
             closing.push_async_callback(self._close_backends)
-            closing.push_async_callback(self._trees.aclose)
             closing.callback(self._authorizer.abandon)
             closing.callback(self.gateways.aclose)
             closing.push_async_callback(self.running.aclose)  # what has come to life since

@@ -11,11 +11,11 @@ from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.database import has_ended as has_ended
+from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.model import Limit, Sandbox, State, replace
 from paddock.supervisor.layout import OUTPUTS
 
-from ._trees import SandboxTrees
 from .snapshots import Snapshots
 
 
@@ -24,7 +24,6 @@ class Cleanup(Component):
         super().__init__(context)
         self._gateways, self._snapshots = gateways, snapshots
         self.outputs = self._state_dir / OUTPUTS
-        self.trees = SandboxTrees(context, self.remove_outputs)
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
         self._audited: set[str] = set()
@@ -78,12 +77,17 @@ class Cleanup(Component):
             await self._gateways.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
-        await self.trees.delete(row)
+        await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.discard_hibernation(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
+
+    def _remove(self, row: Row) -> None:
+        for tree in row.own_trees:
+            self._pool().delete(tree)
+        self.remove_outputs(row.id)
 
     def overdue(self, row: Row) -> bool:
         """Tell whether the time of a hibernated sandbox is over: only its row keeps it."""

@@ -36,7 +36,6 @@ from paddock.model import Sandbox, SandboxId, SandboxSpec, State, Template, is_i
 
 from . import _copies, validate
 from ._request import CreateRequest
-from ._trees import Kind, SandboxTrees
 from .cleanup import message_of
 from .images import use_image
 from .nested import Nested
@@ -73,12 +72,11 @@ class Creation(Component):
         policies: Policies,
         nested: Nested,
         workspaces: WorkspaceMounts,
-        trees: SandboxTrees,
     ) -> None:
         super().__init__(context)
         self._sandboxes, self._running, self._gateways, self._bindings = sandboxes, running, gateways, bindings
         self._snapshots, self._policies = snapshots, policies
-        self._nested, self._workspaces, self._trees = nested, workspaces, trees
+        self._nested, self._workspaces = nested, workspaces
         self._boot = boot_id()
         self._built: set[str] = set()
 
@@ -132,8 +130,7 @@ class Creation(Component):
                 if workspace is not None:
                     self._workspaces.assign(row)
 
-            kind = None if source is not None or spec.mounts else Kind(template.layers, spec.limits.disk_mib << 20)
-            with self._with_spare(request, kind) as (request, there):
+            with self._with_spare(request) as (request, there):
                 row = request.row
                 known = self._store.add(row, key, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
@@ -165,26 +162,19 @@ class Creation(Component):
         return running.sandbox
 
     @contextmanager
-    def _with_spare(self, request: CreateRequest, kind: Kind | None) -> Generator[tuple[CreateRequest, bool]]:
-        """Give the sandbox the id of a complete spare, or else of a tree that was made ahead. Say whether its tree is
-        there. Without a row, both stay what they were. `kind` is that of the tree, if one made ahead will do."""
+    def _with_spare(self, request: CreateRequest) -> Generator[tuple[CreateRequest, bool]]:
+        """Give the sandbox the id of a complete spare, if there is one, and say so. Without a row it stays a spare."""
         spares = request.backend.spares
-        if spares is not None and (id := spares.take(request.plan(self._config.retention_seconds))) is not None:
-            try:
-                yield _with_id(request, id), True
-            finally:
-                if self._store.get(id) is None:
-                    spares.give_back(id)
-        elif kind is not None and (id := self._trees.take(kind)) is not None:
-            try:
-                yield _with_id(request, id), True
-            finally:
-                if self._store.get(id) is None:
-                    self._trees.give_back(kind, id)
-                else:
-                    self._trees.keep(id)
-        else:
+        id = None if spares is None else spares.take(request.plan(self._config.retention_seconds))
+        if spares is None or id is None:
             yield request, False
+            return
+        row = request.row
+        try:
+            yield replace(request, row=replace(row, sandbox=replace(row.sandbox, id=id))), True
+        finally:
+            if self._store.get(id) is None:
+                spares.give_back(id)
 
     @handles(model.ForkSandbox)
     async def fork(self, action: model.ForkSandbox, op: Operation) -> tuple[Sandbox, ...]:
@@ -411,7 +401,3 @@ class Creation(Component):
 
     async def _delete(self, tree: str) -> None:
         await in_thread(self._pool().delete, tree)
-
-
-def _with_id(request: CreateRequest, id: SandboxId) -> CreateRequest:
-    return replace(request, row=replace(request.row, sandbox=replace(request.row.sandbox, id=id)))
