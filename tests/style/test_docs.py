@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import paddock
+from paddock.cli._verbs import VERBS
 from paddock.errors import BY_CODE
 from paddock.model.config import ACCEPTED
 from tests.conftest import SandboxFactory
@@ -148,6 +149,12 @@ def test_every_key_and_variable_is_in_the_configuration_reference() -> None:
 
 _FOR_TESTS = {"PADDOCK_BENCH_CANARY", "PADDOCK_EVAL_CANARY"}
 """Bait that the attacks of `paddock bench` and `paddock eval` look for."""
+
+
+@pytest.mark.pure
+def test_every_verb_is_on_the_page_of_the_command_line() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    assert [verb for verb in VERBS if not re.search(rf"^paddock (\w+ \| )?{verb}\b", text, re.MULTILINE)] == []
 
 
 @pytest.mark.pure
