@@ -103,6 +103,7 @@ def test_the_examples_of_readme_and_pages_print_what_is_shown(example: Example, 
     assert example.output is None or agree(example.output, printed.getvalue()), printed.getvalue()
 
 
+@pytest.mark.root  # whose limits all hold
 @pytest.mark.parametrize("page", [page for page in RUN if sessions(page)], ids=name)
 def test_the_commands_of_a_page_print_what_is_shown(page: Path, sandbox: SandboxFactory, tmp_path: Path) -> None:
     sandbox().kill()  # skips with the reason where no sandbox can be had
