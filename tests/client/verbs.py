@@ -140,7 +140,7 @@ def mounts(project: Path) -> None:
 
 
 def network() -> None:
-    with Sandbox.create(network=["pypi", "api.github.com"]) as sandbox:
+    with Sandbox.create(network=["pypi", "npm=https://npm.example.com", "api.github.com"]) as sandbox:
         assert sandbox.policy is not None
         sandbox.exec("curl -sS --max-time 20 http://example.com/ || true")
         sandbox.set_policy(None)

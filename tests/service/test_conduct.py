@@ -29,7 +29,7 @@ from paddock.model import (
     SetPolicy,
     StartExec,
 )
-from paddock.model.policy import CommandRule, CommandRules, FileRules
+from paddock.model.policy import Allow, CommandRule, CommandRules, EgressRules, FileRules
 from paddock.policy.network import Snapshot, compile
 
 pytestmark = pytest.mark.anyio
@@ -138,3 +138,11 @@ async def test_without_such_rules_nothing_is_judged(rig: Rig) -> None:
     async with held(rig, PolicyDocument()) as (service, sandbox):
         await service.perform(run(sandbox, "true"), ME)
     assert records(rig, "policy.command") == records(rig, "policy.file") == []
+
+
+async def test_a_command_is_told_of_the_policy_s_own_index_unless_its_caller_says_else(rig: Rig) -> None:
+    policy = PolicyDocument(egress=EgressRules(allow=(Allow(registry="pypi", index="https://pypi.corp.test/simple"),)))
+    async with held(rig, policy) as (service, sandbox):
+        for env, said in (({}, b"https://pypi.corp.test/simple"), ({"PIP_INDEX_URL": "mine"}, b"mine")):
+            result = await service.perform(run(sandbox, "sh", "-c", "printf %s $PIP_INDEX_URL", env=env), ME)
+            assert result.out.head + result.out.tail == said

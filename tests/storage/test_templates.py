@@ -15,6 +15,7 @@ import pytest
 from paddock.errors import NotConfiguredError, NotFoundError, UnsupportedError
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.storage.templates import _debian
 from paddock.storage.templates._host import manifest, recipe
 from tests.conformance.trees import Root, exit_code, in_child
 from tests.storage.faults import killed_before_step
@@ -243,3 +244,8 @@ def test_debian_is_built_from_packages(pool: Pool) -> None:
         assert "uid=1000(user)" in done.stdout
         for path in (root / "dev").iterdir():
             assert stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFLNK)
+
+
+def test_what_builds_debian_finds_programs_of_the_machine_alone() -> None:
+    """It may run as root: a directory that another user of this machine writes must not be on its PATH."""
+    assert not [folder for folder in _debian._environment()["PATH"].split(":") if folder.startswith("/home")]

@@ -131,7 +131,8 @@ def _allow(rule: Allow, path: Path) -> Allow:
         hosts = _each(rule.hosts, (*path, "hosts"), lambda text, at: host(text, at, wildcard=False))
     if rule.index is not None:
         index, name, port = _index(rule, (*path, "index"))
-        others = [one for one in hosts or () if one != name]
+        public = REGISTRIES[rule.registry or "pypi"]
+        others = [one for one in hosts or (public if name in public else ()) if one != name]
         rule = msgspec.structs.replace(rule, index=index, ports=rule.ports or (port,))
         hosts = (name, *others)
     return msgspec.structs.replace(rule, hosts=hosts, ports=_ports(rule.ports, path), **common)

@@ -15,7 +15,7 @@ from paddock.storage.pool.probe import find_tool
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.images.layer import LayerWriter, Left
 from paddock.storage.templates.images.limits import ImageLimits
-from paddock.storage.templates.recipe import PATH, Progress, Recipe
+from paddock.storage.templates.recipe import SYSTEM_PATH, Progress, Recipe
 
 _VERSION = "1"
 _PACKAGES = (
@@ -118,7 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _environment() -> dict[str, str]:
     """Return an environment with nothing of ours but what leads to the mirror."""
     kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    return {**kept, "PATH": PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+    return {**kept, "PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 
 
 def _end_of(said: IO[bytes]) -> str:

@@ -21,7 +21,8 @@ from paddock.storage.pool.worker import Worker
 
 Progress = Callable[[str], None]
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/home/user/.local/bin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = f"{SYSTEM_PATH}:/home/user/.local/bin"
 """The last is where pip puts programs of the default user: behind the others, since root inside has this PATH too."""
 ENV = {
     "PATH": PATH,

@@ -14,7 +14,7 @@ from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundErro
 from paddock.model import Image, Template
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.whole import keep_file
-from paddock.storage.templates.recipe import PATH, Progress, Versions
+from paddock.storage.templates.recipe import SYSTEM_PATH, Progress, Versions
 from paddock.supervisor.layout import IMAGES
 
 from ._archive import Archive, Directory, Layout, SavedArchive
@@ -240,7 +240,7 @@ def _environment(found: Found) -> dict[str, str]:
     lines = found.config.execution.Env or []
     if sum(map(len, lines)) > _ENVIRONMENT_BYTES:
         raise ImageInvalidError(f"the image sets more than {_ENVIRONMENT_BYTES >> 10} KiB of environment")
-    values = {"PATH": PATH}
+    values = {"PATH": SYSTEM_PATH}
     for line in lines:
         name, _, value = line.partition("=")
         if not name or "\0" in line:
