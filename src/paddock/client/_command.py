@@ -65,12 +65,13 @@ def exec_spec(
     stdin: bool,
     pty: PtySize | None = None,
 ) -> ExecSpec:
-    """Return the spec of a command: a text is a line for `/bin/sh -c`, a sequence is executed as it is.
+    """Return the spec of a command: a text is a line for bash (or sh), a sequence is executed as it is.
 
     Raise TypeError for what is neither, InvalidArgumentError for values that can't be.
     """
-    if isinstance(command, str):
-        argv = ("/bin/sh", "-c", command)
+    shell = isinstance(command, str)
+    if shell:
+        argv = ("/bin/bash", "-c", command)
     elif isinstance(command, bytes) or not hasattr(command, "__iter__"):
         raise TypeError(f'a command is a text for the shell or a list of texts, not {_kind(command)}: "ls -l", ["ls"]')
     else:
@@ -83,7 +84,7 @@ def exec_spec(
     limit = seconds(timeout, "timeout")
     if limit is not None and not limit > 0:
         raise InvalidArgumentError(f"timeout={timeout!r}: it must be more than 0, or None")
-    return ExecSpec(argv=argv, cwd=cwd, env=env, user=user, timeout_seconds=limit, stdin=stdin, pty=pty)
+    return ExecSpec(argv=argv, cwd=cwd, env=env, user=user, timeout_seconds=limit, stdin=stdin, pty=pty, shell=shell)
 
 
 def _argument(value: object) -> str:

@@ -125,13 +125,14 @@ class Sandbox:
         check: bool = False,
         timeout_seconds: float | None = None,
     ) -> ExecResult:
-        """Run a command to its end. A text is a line for `/bin/sh -c`; a sequence is executed as it is.
+        """Run a command to its end. A text is a line for bash (or sh); a sequence is executed as it is.
 
         `timeout` is in seconds; `timeout_seconds` is its old name.
         """
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(part) for part in command]
+        shell = isinstance(command, str)
+        argv = ["/bin/bash", "-c", command] if shell else [os.fspath(part) for part in command]
         data = input.encode() if isinstance(input, str) else input
-        spec: dict[str, Any] = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user}
+        spec: dict[str, Any] = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user, "shell": shell}
         spec["timeout_seconds"] = timeout_seconds if timeout is None else timeout
         given = None if data is None else base64.b64encode(data).decode()
         result = ExecResult(_ask("exec.run", sandbox=self.id, spec=spec, input=given))

@@ -21,6 +21,7 @@ class ExecSpec(Value, forbid_unknown_fields=True):
     `argv` is executed as it is, found through PATH. `env` is added to the template's. `cwd=None` is the
     template's working directory, `user=None` its user. `timeout_seconds` ends the command with
     everything that it started. `stdin`: False is /dev/null; True is a pipe. With `pty`, stderr is part of stdout.
+    `shell`: `argv` is a shell and its line, and `/bin/sh` runs the line where that shell is missing.
     """
 
     argv: tuple[str, ...]
@@ -30,6 +31,7 @@ class ExecSpec(Value, forbid_unknown_fields=True):
     timeout_seconds: float | None = None
     stdin: bool = False
     pty: PtySize | None = None
+    shell: bool = False
 
 
 class ExitStatus(Value):

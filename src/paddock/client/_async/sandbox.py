@@ -255,7 +255,7 @@ class AsyncSandbox:
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
         Args:
-            command: A text is a line for `/bin/sh -c`. A list is executed as it is.
+            command: A text is a line for bash, or for sh where there is no bash. A list is executed as it is.
             cwd: The directory, in place of the template's.
             env: More variables.
             user: A user of the sandbox, such as `root`.

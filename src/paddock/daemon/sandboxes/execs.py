@@ -33,6 +33,7 @@ from paddock.model import (
     ExecId,
     ExecInfo,
     ExecResult,
+    ExecSpec,
     ExitStatus,
     Limit,
     ListExecs,
@@ -218,7 +219,7 @@ class Execs(Component):
             background = isinstance(action, StartExec) and action.background
             try:
                 before = await _hits(held)
-                return StartedCommand(row, held, before, await held.instance.start(spec, id=id, background=background))
+                return StartedCommand(row, held, before, await _started(held, spec, id, background=background))
             except GuestProtocolError as error:
                 raise await self._running.disobeyed(held, error) from None
 
@@ -266,6 +267,18 @@ class Execs(Component):
         validate.check_signal(action.signal)
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
+
+
+async def _started(held: RunningSandbox, spec: ExecSpec, id: ExecId, *, background: bool) -> Command:
+    """Start a command. A shell line runs in `/bin/sh` where its own shell is missing."""
+    if spec.shell and not held.lacks_bash:
+        try:
+            return await held.instance.start(spec, id=id, background=background)
+        except ProgramNotFoundError:
+            held.lacks_bash = True
+    if spec.shell:
+        spec = replace(spec, argv=("/bin/sh", *spec.argv[1:]))
+    return await held.instance.start(spec, id=id, background=background)
 
 
 def _owner_lives(owner: str) -> bool:

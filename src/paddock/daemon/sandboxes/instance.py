@@ -21,6 +21,7 @@ class RunningSandbox:
         self.watch: asyncio.Task[None] | None = None
         self.server: asyncio.Task[None] | None = None
         """Serves the programs inside that may create nested sandboxes."""
+        self.lacks_bash = False
         self.dying = False
         """A verb is killing it, and will record that."""
 

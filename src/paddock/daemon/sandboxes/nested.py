@@ -57,7 +57,7 @@ _PASSES = {
     "sandbox.pause": "sandbox",
     "sandbox.resume": "sandbox",
     "sandbox.promote": "sandbox child path",
-    "exec.run": "sandbox input spec argv cwd env user timeout_seconds",
+    "exec.run": "sandbox input spec argv cwd env user timeout_seconds shell",
     "file.read": "sandbox path",
     "file.write": "sandbox path",
 }
