@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from paddock.client._async.filesystem import AsyncFilesystem
-from paddock.errors import FileError
+from paddock.client._async.process import AsyncReader
+from paddock.errors import FileError, ResourceExhaustedError
 
 
 class Endless:
@@ -32,3 +33,10 @@ def test_reading_ends_with_the_first_byte_too_many(most: int, taken: int) -> Non
         asyncio.run(AsyncFilesystem("sb_1", endless).read("file", max_bytes=most))
     assert caught.value.details["errno"] == "EFBIG"
     assert endless.taken == taken
+
+
+def test_a_reader_gives_up_with_the_first_byte_too_many() -> None:
+    endless: Any = Endless()
+    with pytest.raises(ResourceExhaustedError, match="more than 10500 bytes"):
+        asyncio.run(AsyncReader(endless).read_all(max_bytes=10_500))
+    assert endless.taken == 11_000

@@ -38,6 +38,11 @@ def commands(sandbox: Sandbox) -> None:
         assert process.exit_code is None
         assert process.wait().exit_code == 0
         assert process.exit_code == 0
+    with sandbox.start("cat; echo no >&2", stdin=True) as both:
+        assert both.communicate("in") == (b"in", b"no\n")
+        assert both.exit_code == 0
+    with sandbox.start("head -c 9") as reader:
+        assert reader.stdout.read_all() == b""
     with sandbox.start("stty size", pty=PtySize(rows=40, columns=120)) as terminal:
         assert next(terminal.stdout.lines()).split() == ["40", "120"]
     with contextlib.suppress(paddock.CommandFailedError):

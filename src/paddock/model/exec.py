@@ -113,6 +113,16 @@ class ExecResult(Value):
     def ok(self) -> bool:
         return self.status.code == 0
 
+    @property
+    def truncated(self) -> bool:
+        """True if `stdout` or `stderr` lacks bytes in its middle. `out.file` and `err.file` have all of them."""
+        return bool(self.out.omitted_bytes or self.err.omitted_bytes)
+
+    def __repr__(self) -> str:
+        limit = "" if self.limit is None else f", limit={self.limit.value!r}"
+        streams = f"stdout={_short(self.stdout)}, stderr={_short(self.stderr)}"
+        return f"<ExecResult exit_code={self.exit_code}{limit}, {streams}, {self.duration_seconds:.3f} s>"
+
     def observation(self, max_chars: int = 4000) -> str:
         """For a prompt: how it ended, then both streams, cut in their middle to about `max_chars` together.
 
@@ -128,6 +138,10 @@ class ExecResult(Value):
             if stream.total_bytes:
                 parts.append(f"[{name}]\n{_excerpt(stream, chars)}")
         return "\n".join(parts)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:199] + "…")
 
 
 def _length(stream: Output) -> int:

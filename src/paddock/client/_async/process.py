@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from paddock.errors import InvalidStateError
+from paddock.client._blocking import atogether
+from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
 TYPE_CHECKING = False
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     S = TypeVar("S")
 
 CHUNK_BYTES = 1 << 20
+MOST_BYTES = 256 << 20
+"""What is read of one stream at once, unless the caller says how much."""
 
 
 class AsyncReader:
@@ -36,13 +39,28 @@ class AsyncReader:
         """Return at most `size` bytes as soon as any are there; b"" at the end.
 
         Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+
+        Raises:
+            ResourceExhaustedError: More than 256 MiB are left of a file, and no `size` was given.
         """
         if size is not None or not self._whole:
             return await self._handle.read(CHUNK_BYTES if size is None else size)
-        parts: list[bytes] = []
+        return await self.read_all()
+
+    async def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
+        """Return all bytes to the end.
+
+        Raises:
+            ResourceExhaustedError: There are more than `max_bytes`. What was read is lost.
+        """
+        whole = bytearray()
         while data := await self._handle.read(CHUNK_BYTES):
-            parts.append(data)
-        return b"".join(parts)
+            whole += data
+            if len(whole) > max_bytes:
+                raise ResourceExhaustedError(
+                    f"the stream holds more than {max_bytes} bytes", hint="read(size) in a loop, or max_bytes="
+                )
+        return bytes(whole)
 
     async def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> AsyncIterator[str]:
         """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
@@ -165,6 +183,37 @@ class AsyncProcess:
         """Wait until it has ended, and return how."""
         self._status = await self._handle.wait()
         return self._status
+
+    async def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:
+        """Write `input`, close stdin, read both outputs to their end, and wait.
+
+        Returns:
+            What it printed on stdout and on stderr. `exit_code` is set afterwards.
+
+        Raises:
+            InvalidStateError: `input` is given, and the command was started without stdin=True.
+            ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
+        """
+        if input is not None:
+            _present(self._stdin, "stdin", "start it with stdin=True")
+        printed = [b"", b""]
+
+        async def feed() -> None:
+            if self._stdin is not None:
+                try:
+                    if input:
+                        await self._stdin.write(input)
+                    await self._stdin.aclose()
+                except BrokenPipeError:  # it reads no more
+                    pass
+
+        async def drain(number: int, stream: AsyncReader | None) -> None:
+            if stream is not None:
+                printed[number] = await stream.read_all()
+
+        await atogether(self.kill, feed, lambda: drain(0, self._stdout), lambda: drain(1, self._stderr))
+        await self.wait()
+        return printed[0], printed[1]
 
     async def signal(self, number: int) -> None:
         """To the command and its process group."""

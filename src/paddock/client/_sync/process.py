@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from paddock.errors import InvalidStateError
+from paddock.client._blocking import together
+from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
 TYPE_CHECKING = False
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     S = TypeVar("S")
 
 CHUNK_BYTES = 1 << 20
+MOST_BYTES = 256 << 20
+"""What is read of one stream at once, unless the caller says how much."""
 
 
 class Reader:
@@ -37,13 +40,28 @@ class Reader:
         """Return at most `size` bytes as soon as any are there; b"" at the end.
 
         Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+
+        Raises:
+            ResourceExhaustedError: More than 256 MiB are left of a file, and no `size` was given.
         """
         if size is not None or not self._whole:
             return self._handle.read(CHUNK_BYTES if size is None else size)
-        parts: list[bytes] = []
+        return self.read_all()
+
+    def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
+        """Return all bytes to the end.
+
+        Raises:
+            ResourceExhaustedError: There are more than `max_bytes`. What was read is lost.
+        """
+        whole = bytearray()
         while data := self._handle.read(CHUNK_BYTES):
-            parts.append(data)
-        return b"".join(parts)
+            whole += data
+            if len(whole) > max_bytes:
+                raise ResourceExhaustedError(
+                    f"the stream holds more than {max_bytes} bytes", hint="read(size) in a loop, or max_bytes="
+                )
+        return bytes(whole)
 
     def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> Iterator[str]:
         """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
@@ -166,6 +184,37 @@ class Process:
         """Wait until it has ended, and return how."""
         self._status = self._handle.wait()
         return self._status
+
+    def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:
+        """Write `input`, close stdin, read both outputs to their end, and wait.
+
+        Returns:
+            What it printed on stdout and on stderr. `exit_code` is set afterwards.
+
+        Raises:
+            InvalidStateError: `input` is given, and the command was started without stdin=True.
+            ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
+        """
+        if input is not None:
+            _present(self._stdin, "stdin", "start it with stdin=True")
+        printed = [b"", b""]
+
+        def feed() -> None:
+            if self._stdin is not None:
+                try:
+                    if input:
+                        self._stdin.write(input)
+                    self._stdin.close()
+                except BrokenPipeError:  # it reads no more
+                    pass
+
+        def drain(number: int, stream: Reader | None) -> None:
+            if stream is not None:
+                printed[number] = stream.read_all()
+
+        together(self.kill, feed, lambda: drain(0, self._stdout), lambda: drain(1, self._stderr))
+        self.wait()
+        return printed[0], printed[1]
 
     def signal(self, number: int) -> None:
         """To the command and its process group."""
