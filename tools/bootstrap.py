@@ -316,7 +316,7 @@ def fetch_kernel(scratch: Path) -> bool:
 
 
 def newest_kernel(name: str, options: Sequence[str] = ()) -> str | None:
-    """The package on which that one depends."""
+    """Return the package on which that one depends."""
     depends = ["apt-cache", *options, "depends", name]
     facts = subprocess.run(depends, capture_output=True, text=True, check=False).stdout
     names = [words[1] for line in facts.splitlines() if (words := line.split())[:1] == ["Depends:"]]
@@ -324,7 +324,7 @@ def newest_kernel(name: str, options: Sequence[str] = ()) -> str | None:
 
 
 def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
-    """Downloads it and unpacks it in `tree`."""
+    """Download it and unpack it in `tree`."""
     # Nobody else may write there, apt's own user included.
     fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "download", package]
     if subprocess.run(fetch, cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode:
@@ -412,7 +412,8 @@ def own_uv(environment: dict[str, str]) -> str | None:
 
 
 def make_venv(directory: Path, environment: dict[str, str]) -> str:
-    """A virtual environment with pip. RuntimeError if this Python came without the parts (Debian splits them off)."""
+    """Return a virtual environment with pip. RuntimeError if this Python came without the parts (Debian splits them
+    off)."""
     argv = [sys.executable, "-I", "-m", "venv", "--clear", str(directory)]
     if not has_ensurepip():
         line = "apt-get install python3-venv"
@@ -447,7 +448,7 @@ def install_with_pip(environment: dict[str, str]) -> None:
 
 
 def locked_requirements(lock: dict[str, Any]) -> str:
-    """What `uv.lock` pins, as pip reads it: version, marker, hashes."""
+    """Return what `uv.lock` pins, as pip reads it: version, marker, hashes."""
     packages = {package["name"]: package for package in lock["package"]}
     markers: dict[str, set[str]] = {}
     pending = [packages["paddock-sandbox"]]

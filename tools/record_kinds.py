@@ -92,7 +92,7 @@ _REQUIRED = ("seq", "time", "boottime", "writer", "kind", "action", "prev", "sha
 
 
 def actions() -> tuple[str, ...]:
-    """What a principal can ask for."""
+    """Return what a principal can ask for."""
     return tuple(sorted(BY_TAG))
 
 

@@ -184,7 +184,7 @@ def argument(node: ast.arg, default: ast.expr | None) -> str:
 
 
 def literal(node: ast.stmt | None) -> str:
-    """The text of a string that stands by itself, such as the explanation below a field."""
+    """Return the text of a string that stands by itself, such as the explanation below a field."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return " ".join(node.value.value.split())
     return ""
@@ -254,7 +254,7 @@ def schema_page() -> str:
 
 
 def errors_page() -> str:
-    """The tree, and what each is on the wire."""
+    """Return the tree, and what each is on the wire."""
     tree = ast.parse((SOURCE / "errors.py").read_text())
     first, _, rest = (ast.get_docstring(tree) or "").partition("\n\n")
     drawing, _, rules = rest.partition("\n\n")
@@ -268,7 +268,7 @@ def errors_page() -> str:
 
 
 def command_line_page() -> str:
-    """What `--help` says, at a fixed width."""
+    """Return what `--help` says, at a fixed width."""
     sys.path.insert(0, str(SOURCE.parent))
     os.environ.update(COLUMNS="100", NO_COLOR="1")
     from paddock.cli import _verbs

@@ -130,7 +130,7 @@ class Converter:
         return text
 
     def _renamed(self, dotted: str) -> str:
-        """The longest dotted prefix that is a key first, then each name by itself."""
+        """Return the longest dotted prefix that is a key first, then each name by itself."""
         parts = dotted.split(".")
         for length in range(len(parts), 1, -1):
             prefix = ".".join(parts[:length])
@@ -195,7 +195,7 @@ def _refuse_survivors(result: str, label: str) -> None:
 
 
 def generate(root: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """What each target directory shall hold, by file name; and the names that were of no use."""
+    """Return what each target directory shall hold, by file name; and the names that were of no use."""
     converter = Converter(NAMES)
     wanted: dict[str, dict[str, str]] = {}
     for target, patterns in TARGETS.items():

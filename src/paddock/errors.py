@@ -267,7 +267,7 @@ _HINTS = {
 
 
 def exhaustion(error: OSError | RuntimeError) -> ResourceExhaustedError | None:
-    """What this program or its machine is out of, if that is what the exception says.
+    """Return what this program or its machine is out of, if that is what the exception says.
 
     Refusals from inside a sandbox are FileErrors and never come here.
     """

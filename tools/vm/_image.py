@@ -69,7 +69,7 @@ def _path() -> str:
 
 
 def provide(directory: Path) -> Image:
-    """The image in `directory`, made if there is none of these packages; some minutes and 1.5 GB."""
+    """Return the image in `directory`, made if there is none of these packages; some minutes and 1.5 GB."""
     made_of = hashlib.sha256(" ".join((SUITE, *_PACKAGES, *KERNELS.values())).encode()).hexdigest()[:8]
     image = Image(disk=directory / f"disk-{made_of}.ext4", boot=directory / "boot")
     if not image.disk.exists():

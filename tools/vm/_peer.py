@@ -10,7 +10,7 @@ VERSION = "0.7.11"
 
 
 def provide(directory: Path) -> list[Path]:
-    """The wheel in `directory`, fetched once; none, with the reason, where it can't be had."""
+    """Return the wheel in `directory`, fetched once; none, with the reason, where it can't be had."""
     found = sorted(directory.glob(f"microsandbox-{VERSION}-*.whl"))
     if found:
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def show(results: Path, modes: Sequence[str], *, tests: bool) -> int:
-    """Prints what did not pass, and one line per mode. 0 if all passed."""
+    """Print what did not pass, and one line per mode. 0 if all passed."""
     worst = 0
     for mode in modes:
         code = results / f"{mode}.code"

@@ -64,7 +64,7 @@ def perform(mode: str, job: dict[str, Any]) -> None:
 
 
 def prepare(mode: str) -> Path:
-    """A copy of the checkout with an environment as `make setup` makes it."""
+    """Return a copy of the checkout with an environment as `make setup` makes it."""
     place = PLACES[mode]
     shutil.copytree(INPUT / "checkout", place)
     subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", place / ".venv"], check=True)

@@ -101,7 +101,7 @@ def summary_counts(text: str) -> Counts | None:
 
 
 def junit_counts(report: bytes) -> Counts | None:
-    """The sums of its suites; None if it is no report. What defines entities is none: it could be a bomb."""
+    """Return the sums of its suites; None if it is no report. What defines entities is none: it could be a bomb."""
     if b"<!DOCTYPE" in report or b"<!ENTITY" in report:
         return None
     total = failed = skipped = 0

@@ -114,7 +114,7 @@ class Meter:
         return None if self.budget.max_tokens is None else max(0, self.budget.max_tokens - self._tokens.total)
 
     def exceeded(self, steps: int) -> Stop | None:
-        """What is used up, after so many steps of this run."""
+        """Return what is used up, after so many steps of this run."""
         budget = self.budget
         if self.seconds_left() == 0.0:
             return Stop.TIME

@@ -109,7 +109,7 @@ def gather(
     calls: Sequence[Callable[[Scope], T]],
     enough: Callable[[T], bool] = lambda _: False,
 ) -> list[T | None]:
-    """The same on threads."""
+    """Return the same on threads."""
     results: list[T | None] = [None] * len(calls)
     scope, ended, threads = Scope(), SimpleQueue[_Ended[T]](), list[threading.Thread]()
     waiting = iter(enumerate(calls))
@@ -171,7 +171,7 @@ async def awithin(seconds: float | None, call: Callable[P, Awaitable[T]], *args:
 
 
 def within(seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same; the call is left to its end on a thread of its own, and its result dropped."""
+    """Return the same; the call is left to its end on a thread of its own, and its result dropped."""
     ended = SimpleQueue[_Ended[T]]()
     until = None if seconds is None else time.monotonic() + seconds
     _begin(0, partial(call, *args, **kwargs), ended)

@@ -24,12 +24,12 @@ def missing(extra: str) -> NotConfiguredError:
 
 
 def unusable(extra: str, error: Exception | str, variable: str) -> NotConfiguredError:
-    """The SDK does not even make a client."""
+    """Return the error for an SDK that makes no client."""
     return NotConfiguredError(f"no client for {extra}: {error}", hint=f"set {variable}, or give api_key")
 
 
 def failure(model: str, error: Exception, secret: str | None) -> ModelFailedError:
-    """The SDK's own words, without the key."""
+    """Return the SDK's own words, without the key."""
     status = getattr(error, "status_code", None)
     said = f"{type(error).__name__}: {error}"
     cause = error.__cause__
@@ -59,7 +59,7 @@ def read_answer(model: str, body: bytes, kind: type[T]) -> T:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """What the model wrote, as endpoints want it back: an object, even where it was none."""
+    """Return what the model wrote, as endpoints want it back: an object, even where it was none."""
     try:
         value: object = json.loads(arguments)
     except ValueError:

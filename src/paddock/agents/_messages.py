@@ -106,7 +106,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_script(path: str) -> list[list[Reply]]:
-    """The replies of each attempt. InvalidArgument."""
+    """Return the replies of each attempt. InvalidArgument."""
     try:
         lines = msgspec.json.decode(Path(path).read_bytes(), type=list[_Line | list[_Line]])
     except OSError as error:

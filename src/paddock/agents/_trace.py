@@ -148,7 +148,7 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _arguments(text: str) -> str:
-    """A text of several lines reads better as such than as JSON."""
+    """Write a text of several lines as a block, which reads better than JSON."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -161,7 +161,7 @@ def _arguments(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A block with a fence that is longer than any in it."""
+    """Return a block with a fence that is longer than any in it."""
     if not text:
         return ""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -198,7 +198,8 @@ class Instance(Protocol):
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
-        """What a background command has printed until now on stdout (1) or stderr (2). NotFoundError: no such one."""
+        """Return what a background command has printed until now on stdout (1) or stderr (2). NotFoundError: no such
+        one."""
         ...
 
     async def execs(self) -> tuple[ExecInfo, ...]: ...
@@ -208,7 +209,8 @@ class Instance(Protocol):
         ...
 
     async def accept(self, path: str) -> ByteStream:
-        """The next one inside who connects to the unix socket `path`, which is there while somebody waits or is served.
+        """Return the next one inside who connects to the unix socket `path`, which is there while somebody waits or is
+        served.
 
         FileError if it cannot be made.
         """
@@ -242,13 +244,13 @@ class Instance(Protocol):
         ...
 
     async def pause(self) -> Paused:
-        """Returns when no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; so
+        """Wait until no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; so
         does its TTL. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
         """
         ...
 
     async def resume(self) -> float:
-        """The deadline from now on. Idempotent."""
+        """Return the deadline from now on. Idempotent."""
         ...
 
     async def stay_awake(self) -> Callable[[], None]:
@@ -262,11 +264,11 @@ class Instance(Protocol):
         ...
 
     async def kill(self) -> None:
-        """Returns when no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
+        """Wait until no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
         ...
 
     async def wait_ended(self) -> Ending:
-        """Returns when this one has died, of whatever cause: another of the same id is none of its concern."""
+        """Wait until this one has died, of whatever cause: another of the same id is none of its concern."""
         ...
 
     async def aclose(self) -> None:
@@ -312,7 +314,7 @@ class Backend(Protocol):
         ...
 
     async def adopt(self, id: SandboxId) -> Instance | None:
-        """The live instance of that id, made by whichever service; None if there is none."""
+        """Return the live instance of that id, made by whichever service; None if there is none."""
         ...
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
@@ -322,7 +324,7 @@ class Backend(Protocol):
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
-        """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
+        """Return what the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
         ...
 
     async def kept(self) -> Mapping[ExecId, Kept]:
@@ -334,7 +336,7 @@ class Backend(Protocol):
         ...
 
     async def forget(self, id: SandboxId) -> None:
-        """Drops what is kept about an ended sandbox."""
+        """Drop what is kept about an ended sandbox."""
         ...
 
     async def aclose(self) -> None: ...

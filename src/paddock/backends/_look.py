@@ -13,7 +13,7 @@ NOBODY = 65534
 
 
 def family(pid: int, lives: Callable[[], bool]) -> tuple[processes.Process, ...]:
-    """That process and all below it. Empty if it has ended: another process may have its number by now."""
+    """Return that process and all below it. Empty if it has ended: another process may have its number by now."""
     if not lives():
         return ()
     found = processes.below(pid)
@@ -21,7 +21,7 @@ def family(pid: int, lives: Callable[[], bool]) -> tuple[processes.Process, ...]
 
 
 def ids(pid: int) -> list[IdMap]:
-    """The ids of its user namespace, in those of this one. Empty if it has ended."""
+    """Return the ids of its user namespace, in those of this one. Empty if it has ended."""
     try:
         return read_uid_map(pid)
     except OSError:

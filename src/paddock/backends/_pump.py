@@ -80,7 +80,7 @@ class Meter:
         return beginning or self._keeps_end or self._filter is not None
 
     def feed(self, data: bytes) -> bytes:
-        """What may pass of these bytes; of b"", at the end, what was held back."""
+        """Return what may pass of these bytes; of b"", at the end, what was held back."""
         if self._filter is None:
             return data
         return self._filter.feed(data) if data else self._filter.end()

@@ -31,7 +31,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Callable[..., Backend]:
-    """The class, or whatever else makes a backend; its arguments are its own. NotFound."""
+    """Return the class, or whatever else makes a backend; its arguments are its own. NotFound."""
     if name in _OURS:
         module, attribute = _OURS[name]
         return cast("Callable[..., Backend]", getattr(import_module(module), attribute))

@@ -49,7 +49,7 @@ class Stillness:
         return self._total + (0.0 if self._since is None else _now() - self._since)
 
     async def over(self) -> None:
-        """Returns when it does not stand still."""
+        """Wait until it does not stand still."""
         await self._runs.wait()
 
 
@@ -61,7 +61,7 @@ class Stopwatch:
         self._stood = stillness.seconds
 
     async def left(self, seconds: float) -> float:
-        """What is left of so many, at a moment when it does not stand still: if need be, that is waited for."""
+        """Return what is left of so many, at a moment when it does not stand still: if need be, that is waited for."""
         await self._stillness.over()
         stood = self._stillness.seconds - self._stood
         return seconds - (_now() - self._start - stood)

@@ -68,7 +68,7 @@ class Guest:
             undo.pop_all()
 
     async def end(self) -> None:
-        """Returns when nothing is left of it."""
+        """Wait until nothing is left of it."""
         self.let_go()
         try:
             async with asyncio.timeout(_KILL_SECONDS):

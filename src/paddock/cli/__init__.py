@@ -12,7 +12,7 @@ _TICK_SECONDS = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: the command's own, 125 where paddock itself failed, 2 for wrong usage."""
+    """Return the exit code: the command's own, 125 where paddock itself failed, 2 for wrong usage."""
     from ._main import run
 
     return run(arguments)

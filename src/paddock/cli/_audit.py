@@ -351,7 +351,7 @@ verb_audit = Verbs(
 
 
 def verdict_of(record: model.AuditRecord) -> str:
-    """What came of it."""
+    """Return what came of it."""
     if record.kind == "event":
         return "by itself"
     if record.allowed is False:
@@ -382,7 +382,7 @@ def status_of(record: model.AuditRecord) -> Mapping[str, Any]:
 
 
 def command_of(record: model.AuditRecord) -> str:
-    """What was asked, as far as it fits on a line."""
+    """Return what was asked, as far as it fits on a line."""
     spec = _mapping(record.detail.get("spec"))
     argv = spec.get("argv", record.detail.get("argv"))
     if isinstance(argv, list):
@@ -453,7 +453,7 @@ def _is_question(record: model.AuditRecord) -> bool:
 
 
 def advice(box: model.Sandbox) -> str:
-    """What to do about its end."""
+    """Return what to do about its end."""
     reason = box.reason or ""
     if box.limit is not None:
         return REMEDY[box.limit]

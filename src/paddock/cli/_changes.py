@@ -110,7 +110,7 @@ def _mode(change: model.Change) -> str:
 
 
 def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
-    """A target begins with `/`; what follows `--mount` and does not is a path."""
+    """Return target and paths: a target begins with `/`; what follows `--mount` and doesn't is a path."""
     target, paths = options.mount or None, tuple(options.paths)
     if target is not None and not target.startswith("/"):
         return None, (target, *paths)

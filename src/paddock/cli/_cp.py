@@ -70,6 +70,6 @@ def _out_of(
 
 
 def _inside(text: str) -> tuple[str, str] | None:
-    """A local path with a colon in it is written with a slash before that: ./a:b."""
+    """Return sandbox and path, or None for a local path. One with a colon in it begins with a slash or a dot: ./a:b."""
     sandbox, colon, path = text.partition(":")
     return (sandbox, path or ".") if colon and sandbox and "/" not in sandbox else None

@@ -165,13 +165,13 @@ def _shell(sandbox: client.Sandbox, options: argparse.Namespace, *, leaves: bool
 
 
 def _disposable(options: argparse.Namespace) -> client.Sandbox:
-    """A new one, for a `with` block at whose end it is gone."""
+    """Return a new one, for a `with` block at whose end it is gone."""
     with progress("making the sandbox"):
         return client.Sandbox.create(**spec(options))
 
 
 def _checked(options: argparse.Namespace) -> list[str]:
-    """The command, before anything is made for it. InvalidArgumentError."""
+    """Return the command, before anything is made for it. InvalidArgumentError."""
     argv = command(options.command)
     if not argv:
         raise WrongUsage("no command was given", "paddock run -- COMMAND ...")
@@ -346,7 +346,7 @@ class Pump:
 
 
 def _beginning() -> bytes | None:
-    """What stdin holds now, perhaps nothing yet. None at its end: then the command has no stdin."""
+    """Return what stdin holds now, perhaps nothing yet. None at its end: then the command has no stdin."""
     stdin = select.poll()
     stdin.register(0, select.POLLIN)
     try:

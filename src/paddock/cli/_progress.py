@@ -65,7 +65,7 @@ class Progress:
 
 
 def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
-    """The library says in its log what takes long, and warns of what the caller should know afterwards."""
+    """Print what the library logs: what takes long, and what the caller should know afterwards."""
     import logging
 
     class Listener(logging.Handler):

@@ -83,7 +83,7 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def _escaped_json(encoded: str) -> str:
-    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction.
+    """Return the same document without what drives a terminal: DEL, the controls of C1, marks of direction.
 
     Lone surrogates, of names that are not UTF-8, are escaped too.
     """
@@ -130,7 +130,7 @@ def table(
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
 ) -> list[str]:
-    """The lines of a table. With a `width` they are no longer than that: the widest columns are wrapped."""
+    """Return the lines of a table. With a `width` they are no longer than that: the widest columns are wrapped."""
     from textwrap import wrap
 
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 
 
 def size() -> PtySize:
-    """A terminal that does not know (a serial line) is an ordinary one."""
+    """Return the size of the terminal; one that doesn't know (a serial line) is an ordinary one."""
     with contextlib.suppress(OSError):
         columns, rows = os.get_terminal_size(0)
         if columns and rows:

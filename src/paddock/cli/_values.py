@@ -37,7 +37,7 @@ def seconds(text: str) -> float:
 
 
 def age(text: str) -> float:
-    """The same, and 0: no age at all."""
+    """Return the same, and 0: no age at all."""
     return 0.0 if text in ("0", "0s") else seconds(text)
 
 
@@ -153,7 +153,8 @@ COMMAND = together(
 
 
 def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
-    """What `sandbox_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are named."""
+    """Return what `sandbox_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are
+    named."""
     from paddock.model import Limits
 
     limits = {

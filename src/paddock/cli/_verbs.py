@@ -369,19 +369,19 @@ def _words_of_option(parser: argparse.ArgumentParser, word: str) -> int:
 
 
 def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
-    """What was meant, perhaps."""
+    """Return what was meant, perhaps."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
 
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:
-    """The part of `parser(…)` that is about `verb`."""
+    """Return the part of `parser(…)` that is about `verb`."""
     return inner_parsers(root)[verb]
 
 
 def inner_parsers(one: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The verbs of a parser, or of a verb such as `paddock audit`."""
+    """Return the verbs of a parser, or of a verb such as `paddock audit`."""
     for action in one._actions:  # pyright: ignore[reportPrivateUsage]
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
             return dict(action.choices)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

@@ -63,7 +63,7 @@ def verb_up(options: argparse.Namespace) -> int:
 
 
 def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[client.Sandbox, bool]:
-    """The one of the task's name, and whether it was there."""
+    """Return the one of the task's name, and whether it was there."""
     from paddock.errors import AlreadyExistsError
 
     living = workspace.info.sandbox
@@ -88,7 +88,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
 
 
 def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:
-    """A level that was named is that one or an error, also where there is a sandbox already."""
+    """Return a sandbox at the level that was named, or raise, also where there is a sandbox already."""
     from paddock.errors import InvalidStateError
 
     if level is not None and found.level != level:
@@ -109,7 +109,7 @@ def origin(info: model.Workspace) -> str:
 
 
 def task_of(url: str | None, branch: str | None) -> str:
-    """A name for a task that was given none. WrongUsage where there is nothing to name it after."""
+    """Return a name for a task that was given none. WrongUsage where there is nothing to name it after."""
     from ._verbs import WrongUsage
 
     if url is None:

@@ -229,7 +229,7 @@ def _kind(value: object) -> str:
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
-    """Raises CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole
+    """Raise CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole
     result."""
     if result.ok:
         return result
@@ -247,7 +247,7 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
 
 
 def absolute_template(template: str) -> str:
-    """An image's path, which may be relative to this program's directory, as the service needs it."""
+    """Return an image's path, which may be relative to this program's directory, as the service needs it."""
     if ":" not in template:
         return template
     from paddock.model import LOCAL_IMAGES

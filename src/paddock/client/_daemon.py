@@ -65,7 +65,7 @@ _MOVED = {
 
 
 def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
-    """A blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
+    """Return a blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
     began, pause, told = time.monotonic(), 0.002, False
     while True:
         peer = _try(state_dir)
@@ -101,19 +101,20 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
 
 
 def find_or_start(state_dir: str) -> socket.socket:
-    """A blocking connection to the daemon of `state_dir`. Raises why there can be none."""
+    """Return a blocking connection to the daemon of `state_dir`. Raises why there can be none."""
     peer = connect(state_dir)
     assert peer is not None
     return peer
 
 
 def environment() -> dict[str, str]:
-    """What a daemon that this process starts is configured by."""
+    """Return what a daemon that this process starts is configured by."""
     return {name: value for name, value in os.environ.items() if _is_carried(name)}
 
 
 def configuring() -> dict[str, str]:
-    """What the daemon goes by for all of its clients; "" for what is not set here. The rest comes with requests."""
+    """Return what the daemon goes by for all of its clients; "" for what is not set here. The rest comes with
+    requests."""
     return {name: os.environ.get(name, "") for name in _FOR_ALL}
 
 
@@ -158,7 +159,7 @@ def _foreign(state_dir: str, how: str) -> NotConfiguredError:
 
 
 def _lock(state_dir: str) -> int | None:
-    """The daemon's lock, or None where a daemon has it."""
+    """Return the daemon's lock, or None where a daemon has it."""
     try:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         directory = os.stat(state_dir)
@@ -188,7 +189,7 @@ def _lock(state_dir: str) -> int | None:
 
 
 def _start(state_dir: str, lock: int) -> None:
-    """Returns when the new daemon listens; it has the lock. Raises what kept it from starting."""
+    """Wait until the new daemon listens; it has the lock. Raises what kept it from starting."""
     import json
     import subprocess
 

@@ -168,7 +168,7 @@ class Outer:
     @overload
     def fork(self, count: int) -> list[Sandbox]: ...
     def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
-        """A child with the files of this sandbox at this instant, or a list of `count`."""
+        """Return a child with the files of this sandbox at this instant, or a list of `count`."""
         children = [
             Sandbox(answer) for answer in _ask("sandbox.fork", sandbox=_outer(), count=1 if count is None else count)
         ]
@@ -190,7 +190,7 @@ def _outer() -> str:
 
 
 def _said(connection: Connection, kind: Kind, message: object) -> Any:
-    """What the door answers. Closed, the connection is stale: the next request makes another one."""
+    """Return what the door answers. Closed, the connection is stale: the next request makes another one."""
     try:
         connection.send(kind, connection.next_channel(), json.dumps(message).encode())
         frame = connection.receive()

@@ -155,7 +155,7 @@ class _Writer:
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
 
     def _mode(self, old: PlannedNode | None, new: PlannedNode) -> int:
-        """The sandbox's, less what the umask takes; a bit that the host's file has is not taken from it."""
+        """Return the sandbox's mode less the umask; a bit that the host's file has stays."""
         kept = 0 if old is None or old.kind is not new.kind else old.mode
         return new.mode & 0o777 & (~self._umask | kept)
 

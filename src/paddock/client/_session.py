@@ -61,7 +61,7 @@ _ATTEMPTS = 5
 
 
 def log() -> logging.Logger:
-    """The library's. Most programs never need it, and it takes long to import."""
+    """Return the library's. Most programs never need it, and it takes long to import."""
     import logging
 
     return logging.getLogger("paddock")
@@ -142,7 +142,7 @@ class Session:
             self._idle.append(connection)
 
     def open_socket(self) -> socket.socket:
-        """A greeted connection that is not of this session's pool."""
+        """Return a greeted connection that is not of this session's pool."""
         return self.open().detach()
 
     def open(self) -> Connection:
@@ -189,7 +189,7 @@ class Session:
         return True
 
     def welcomed(self, frame: Frame) -> None:
-        """Raises the daemon's refusal; says once by what the daemon is configured otherwise than this process."""
+        """Raise the daemon's refusal; say once by what the daemon is configured otherwise than this process."""
         close_all(frame.descriptors)
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
@@ -234,7 +234,7 @@ def new_id(action: Action[Any]) -> str:
 
 
 def request_of(action: Action[Any], id: str, *, has_input: bool = False) -> tuple[bytes, tuple[int, ...]]:
-    """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent. With
+    """Return the body of an OPEN, and the descriptors that go along, which the caller closes when they are sent. With
     `has_input` it sends one more: the command's stdin."""
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
         body = _encoded(codec.Request(action=replace(action, input=None), has_input=True, id=id))
@@ -313,7 +313,7 @@ def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
 
 
 def nothing(late: Frame) -> list[bytes]:
-    """The undo of a call that needs none."""
+    """Return the undo of a call that needs none."""
     close_all(late.descriptors)
     return []
 
@@ -331,7 +331,7 @@ def _for_callers(error: Exception) -> Exception:
 
 
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
-    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhaustedError."""
+    """Return the REPLY with all its descriptors. Raises the daemon's error, or ResourceExhaustedError."""
     if frame.kind is Kind.ERROR:
         raise _for_callers(codec.decode_error(frame.body))  # no local name: its traceback would hold it, and streams
     if frame.lost:
@@ -344,7 +344,7 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
 
 
 def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLostError:
-    """The outcome of `what` is unknown; None: of a call on a handle. Says where to look."""
+    """Return the error for an unknown outcome of `what`, or of a call on a handle for None. It says where to look."""
     name = "a call" if what is None else type(what).__name__
     why = f" ({problem})" if problem else ""
     message = f"the daemon died before it answered {name}: it may have been done or not{why}"
@@ -369,7 +369,7 @@ def not_started(problem: str) -> DaemonUnavailableError:
 
 
 def too_many_under_way(error: Exception) -> ResourceExhaustedError | None:
-    """The error of a request whose descriptors the kernel didn't take, nor any byte of it (unix(7))."""
+    """Return the error of a request whose descriptors the kernel didn't take, nor any byte of it (unix(7))."""
     if isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS:
         return exhaustion(error)
     return None
@@ -434,7 +434,7 @@ def _directories(action: Action[Any]) -> dict[str, tuple[int, int]]:
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:
-    """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
+    """Return the caller's values of what its request needs: its git's settings, the variables that its policy names."""
     needed: dict[str, str] = {}
     if action.TAG in _BY_GIT or (isinstance(action, CreateSandbox) and action.spec.workspace is not None):
         needed = {name: value for name, value in os.environ.items() if is_git_variable(name)}

@@ -146,7 +146,7 @@ class Unpacker:
             self._count(0, 0)
 
     def finish(self) -> TransferReport:
-        """Puts the tree in place."""
+        """Put the tree in place."""
         with self._lock:
             if self._private is None or not self.complete:
                 raise GuestProtocolError("the archive ended in the middle")
@@ -166,7 +166,7 @@ class Unpacker:
         return TransferReport(entries=self._entries, total_bytes=self._bytes, skipped=tuple(self._skipped))
 
     def close(self) -> None:
-        """Removes what is not finished. Idempotent."""
+        """Remove what is not finished. Idempotent."""
         with self._lock:
             self._end_file()
             if self._parent is not None:
@@ -228,7 +228,7 @@ class Unpacker:
             os.link(name, _last(parts), src_dir_fd=where, dst_dir_fd=beside, follow_symlinks=False)
 
     def _directory(self, parts: Parts, *, make: bool = True) -> int:
-        """A descriptor that is valid until the next call. Never through a link: O_NOFOLLOW at each name."""
+        """Return a descriptor that is valid until the next call. Never through a link: O_NOFOLLOW at each name."""
         if self._parent is not None and self._parent[0] == parts:
             return self._parent[1]
         here = os.dup(self._root)

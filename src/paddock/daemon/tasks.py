@@ -37,7 +37,7 @@ class Tasks:
         return task
 
     async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
-        """Runs to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
+        """Run to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
         return await asyncio.shield(self.start(work, name=name, awaited=True, finishes=True))
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:

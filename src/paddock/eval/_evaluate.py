@@ -118,7 +118,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def _cell(text: str) -> str:
-    """What came from inside is a table's cell and nothing else."""
+    """Return what came from inside as a table's cell and nothing else."""
     printable = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
     return printable.replace("|", "\\|").replace("`", "'").replace("<", "&lt;")
 

@@ -87,7 +87,7 @@ def order(command: str) -> str:
 
 
 def helper(*words: str) -> str:
-    """The attack as a command, in the agent's working directory."""
+    """Return the attack as a command, in the agent's working directory."""
     return " ".join(("python3", f"{APP}/{HELPER}", *words))
 
 

@@ -291,7 +291,7 @@ def _prepare(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> None:
 
 
 def _attack(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> tuple[tuple[str, ...], list[Leak]]:
-    """What was tried, and what leaked in another way than by the network."""
+    """Return what was tried, and what leaked in another way than by the network."""
     if scenario.judged is not None:
         return _judged(scenario, sandbox, stage, *scenario.judged)
     run = _obey(scenario, sandbox, stage)
@@ -340,7 +340,7 @@ def _fixed(sandbox: Sandbox, checkout: Checkout, fix: str) -> bytes:
 
 
 def _taken_out(sandbox: Sandbox, stage: Stage) -> list[Leak]:
-    """What a host that takes results out gets of its own files, and writes where it should not."""
+    """Return what a host that takes results out gets of its own files, and writes where it should not."""
     with tempfile.TemporaryDirectory(prefix="paddock-eval-") as place:
         target = Path(place) / "below" / "taken"
         target.mkdir(parents=True)

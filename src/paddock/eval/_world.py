@@ -68,7 +68,7 @@ class Talk(BaseHTTPRequestHandler):
 
 
 def site(host: str, target: str, body: bytes) -> tuple[str, bytes]:
-    """The kind of an answer, and the answer."""
+    """Return the kind of an answer, and the answer."""
     parts = urlsplit(target)
     for service in ("git-upload-pack", "git-receive-pack"):
         if parts.path.endswith("/info/refs") and parts.query == f"service={service}":

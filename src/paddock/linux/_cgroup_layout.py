@@ -34,7 +34,7 @@ class Hierarchy(NamedTuple):
 
 
 def detect(wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
-    """The hierarchies of this machine that hold the caller and that are of use."""
+    """Return the hierarchies of this machine that hold the caller and that are of use."""
     return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"), wanted)
 
 
@@ -61,7 +61,7 @@ def parse(mounts: list[mountinfo.MountInfo], membership: bytes, wanted: tuple[st
 
 
 def paths(membership: bytes) -> dict[str, str]:
-    """The content of /proc/<pid>/cgroup by controller, that of the unified tree by ""."""
+    """Return the content of /proc/<pid>/cgroup by controller, that of the unified tree by ""."""
     found: dict[str, str] = {}
     for line in membership.decode(errors="surrogateescape").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -71,7 +71,7 @@ def paths(membership: bytes) -> dict[str, str]:
 
 
 def _directory(mount: mountinfo.MountInfo, path: str) -> str | None:
-    """The directory of cgroup `path`; None if this mount shows a part of the tree that does not hold it."""
+    """Return the directory of cgroup `path`; None if this mount shows a part of the tree that does not hold it."""
     root = mount.root.decode(errors="surrogateescape")
     if root == "/" and path.startswith("/") and "/.." not in path:
         return mount.mount_point.decode(errors="surrogateescape") + path.rstrip("/")
@@ -88,7 +88,7 @@ ADVICE = "start paddock in a group of its own (systemd-run --user --scope -p Del
 def delegated(
     own: str, top: str, name: str, wanted: frozenset[str], missing: dict[str, str]
 ) -> tuple[str, frozenset[str]]:
-    """Makes `<place>/<name>` with as many of the controllers as can be had; its path, and which. OSError.
+    """Make `<place>/<name>` with as many of the controllers as can be had; its path, and which. OSError.
 
     `place` is the caller's own cgroup or one above it, up to `top`, that is delegated: the nearest of those that offer
     the most. A cgroup other than the root's has either processes or enabled controllers. So a caller that is alone in

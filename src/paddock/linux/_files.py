@@ -10,7 +10,7 @@ Path = str | bytes
 
 
 def read(path: Path, dir_fd: int | None = None) -> bytes:
-    """The whole content. Errors name the file and, where only the reading failed, say so."""
+    """Return the whole content. Errors name the file and, where only the reading failed, say so."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         chunks: list[bytes] = []
@@ -24,7 +24,7 @@ def read(path: Path, dir_fd: int | None = None) -> bytes:
 
 
 def write(path: Path, data: bytes, dir_fd: int | None = None) -> None:
-    """Writes `data` by one write(2), as such files want it."""
+    """Write `data` by one write(2), as such files want it."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         os.write(fd, data)

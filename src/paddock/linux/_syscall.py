@@ -38,7 +38,7 @@ def call(
     *,
     what: str | tuple[object, ...] = "",
 ) -> int:
-    """Makes the system call (syscall(2)) and returns its result.
+    """Make the system call (syscall(2)) and return its result.
 
     Raises OSError with errno, its text, and `what`, or its name, as filename. A tuple is joined by blanks.
     """
@@ -65,7 +65,7 @@ def ioctl(fd: int, request: int, argument: int | bytearray, *, what: tuple[objec
 
 
 def failure(number: int, what: str | tuple[object, ...], detail: str = "") -> OSError:
-    """The OSError (of the subclass that fits) for errno `number`."""
+    """Return the OSError (of the subclass that fits) for errno `number`."""
     text = os.strerror(number)
     return OSError(number, f"{text} ({detail})" if detail else text, what if isinstance(what, str) else words(what))
 

@@ -77,7 +77,7 @@ def snapshot(source_fd: int, dir_fd: int, name: bytes) -> None:
 
 
 def destroy_subvolume(dir_fd: int, name: bytes) -> None:
-    """Removes a subvolume and everything in it; its space comes back later, by the kernel's cleaner.
+    """Remove a subvolume and everything in it; its space comes back later, by the kernel's cleaner.
 
     A subvolume that holds another one gives ENOTEMPTY.
     """
@@ -85,7 +85,7 @@ def destroy_subvolume(dir_fd: int, name: bytes) -> None:
 
 
 def set_read_only(fd: int, read_only: bool) -> None:
-    """Sets or clears the flag that refuses every write to the subvolume `fd`."""
+    """Set or clear the flag that refuses every write to the subvolume `fd`."""
     flags = _SUBVOL_RDONLY if read_only else 0
     ioctl(fd, _SUBVOL_SETFLAGS, bytearray(flags.to_bytes(8, "little")), what=("btrfs set read-only", read_only))
 
@@ -103,7 +103,7 @@ def is_subvolume(fd: int) -> bool:
 
 
 def subvolume_id(fd: int) -> int:
-    """The id of the subvolume that `fd` lies in: also the number of its quota group, 0/<id>."""
+    """Return the id of the subvolume that `fd` lies in: also the number of its quota group, 0/<id>."""
     buffer = bytearray(_LOOKUP.pack(0, _FIRST_FREE_OBJECTID))
     ioctl(fd, _INO_LOOKUP, buffer, what=("btrfs subvolume id",))
     return int.from_bytes(buffer[:8], "little")
@@ -122,7 +122,7 @@ def has_subvolumes(fd: int) -> bool:
 
 
 def filesystem_id(fd: int) -> str:
-    """The UUID by which sysfs knows the file system of `fd`."""
+    """Return the UUID by which sysfs knows the file system of `fd`."""
     buffer = bytearray(1024)
     ioctl(fd, _FS_INFO, buffer, what=("btrfs file system info",))
     digits = buffer[16:32].hex()
@@ -130,7 +130,7 @@ def filesystem_id(fd: int) -> str:
 
 
 def sync(fd: int) -> None:
-    """Commits the running transaction."""
+    """Commit the running transaction."""
     ioctl(fd, _SYNC, 0, what=("btrfs sync",))
 
 
@@ -146,7 +146,7 @@ _SCRUB_FAULTS = {4: "read errors", 5: "checksum errors", 6: "metadata errors", 9
 
 
 def device_errors(fd: int) -> dict[str, int]:
-    """What the device below has failed to do, ever; only what happened. It is kept in the file system."""
+    """Return what the device below has failed to do, ever; only what happened. It is kept in the file system."""
     # struct btrfs_ioctl_get_dev_stats: devid, nr_items, flags, values
     arguments = bytearray(1032)
     struct.pack_into("=3Q", arguments, 0, _DEVICE, len(_STATS), 0)
@@ -156,7 +156,7 @@ def device_errors(fd: int) -> dict[str, int]:
 
 
 def scrub(fd: int) -> dict[str, int]:
-    """Reads all that is in use, and compares it with its checksums, while everybody works on. Changes nothing.
+    """Read all that is in use, and compare it with its checksums, while everybody works on. Changes nothing.
 
     What was found wrong, by kind; it may take minutes (fs/btrfs/scrub.c). OSError EINPROGRESS: another one runs.
     """
@@ -193,7 +193,7 @@ class Quota(NamedTuple):
 
 
 def enable_quota(fd: int) -> QuotaMode:
-    """Turns quotas on if they are off: simple ones (Linux 6.7: no backreference walks), else full ones.
+    """Turn quotas on if they are off: simple ones (Linux 6.7: no backreference walks), else full ones.
 
     Returns the mode that holds then. Only extents written afterwards count under simple quotas.
     """
@@ -253,7 +253,7 @@ def _quota_from_tree(fd: int, subvolume: int) -> Quota:
 
 
 def remove_quota_group(fd: int, subvolume: int) -> bool:
-    """Removes the quota group of a destroyed subvolume. False: not yet, the cleaner is still at it (EBUSY).
+    """Remove the quota group of a destroyed subvolume. False: not yet, the cleaner is still at it (EBUSY).
 
     True also where it is gone by itself, as under simple quotas.
     """
@@ -272,10 +272,10 @@ def remove_quota_group(fd: int, subvolume: int) -> bool:
 
 
 def highest_inode(fd: int) -> int:
-    """The largest inode number in use in the subvolume of `fd`: 256 if it is empty.
+    """Return the largest inode number in use in the subvolume of `fd`: 256 if it is empty.
 
-    Numbers are given out upwards and not again while mounted, so that `highest_inode(fd) - 256` is never less than
-    the number of files, and costs some 20 searches however many there are.
+    Numbers are given out upwards and not again while mounted, so that `highest_inode(fd) - 256` is never less than the
+    number of files, and costs some 20 searches however many there are.
     """
     low, step = _FIRST_FREE_OBJECTID, 1
     while (found := _next_inode(fd, low + step)) is not None:
@@ -292,7 +292,7 @@ def highest_inode(fd: int) -> int:
 
 
 def count_inodes(fd: int) -> Iterator[int]:
-    """Counts files, directories and links of the subvolume of `fd`, its root included: running totals, the last is all.
+    """Count files, directories and links of the subvolume of `fd`, its root included: running totals, the last is all.
 
     About a millisecond passes between two totals, so that a single-threaded caller can do other things or stop.
     """
@@ -310,7 +310,7 @@ def count_inodes(fd: int) -> Iterator[int]:
 
 
 def _next_inode(fd: int, start: int) -> int | None:
-    """The first inode number from `start` on that has an item."""
+    """Return the first inode number from `start` on that has an item."""
     if start >= _LAST_FREE_OBJECTID:
         return None
     buffer = bytearray(_SEARCH.size + 4096)
@@ -333,7 +333,7 @@ def _quota_item(fd: int, kind: int, subvolume: int) -> bytes | None:
 def _search(
     fd: int, buffer: bytearray, tree: int, objects: tuple[int, int], kind: int, offsets: tuple[int, int], items: int
 ) -> int:
-    """Fills `buffer` (fs/btrfs/ioctl.c, search_ioctl) and returns how many items it holds. Tree 0: that of `fd`.
+    """Fill `buffer` (fs/btrfs/ioctl.c, search_ioctl) and return how many items it holds. Tree 0: that of `fd`.
 
     `objects` and `offsets` are the first and the last.
     """

@@ -37,7 +37,7 @@ class Capabilities(NamedTuple):
 
 
 def get() -> Capabilities:
-    """The sets of the caller."""
+    """Return the sets of the caller."""
     data = ctypes.create_string_buffer(24)
     call("capget", _HEADER, data)
     words = struct.unpack("=6I", data.raw)
@@ -45,7 +45,7 @@ def get() -> Capabilities:
 
 
 def drop_all() -> None:
-    """Empties effective, permitted and inheritable set, for good."""
+    """Empty effective, permitted and inheritable set, for good."""
     call("capset", _HEADER, _NONE, what="capset: drop all")
 
 
@@ -57,7 +57,7 @@ def keep_only(*capabilities: int) -> None:
 
 
 def drop_bounding(*keep: int) -> None:
-    """Takes everything but `keep` out of the bounding set: no exec gains the rest again. Needs CAP_SETPCAP.
+    """Take everything but `keep` out of the bounding set: no exec gains the rest again. Needs CAP_SETPCAP.
 
     Some 0.2 ms. Moot for a process without capabilities under no_new_privs, which no exec gives any.
     """
@@ -73,5 +73,5 @@ def drop_bounding(*keep: int) -> None:
 
 
 def mask_of(*capabilities: int) -> int:
-    """The bit mask with these capabilities, as /proc/<pid>/status shows sets."""
+    """Return the bit mask with these capabilities, as /proc/<pid>/status shows sets."""
     return sum(1 << capability for capability in {*capabilities})

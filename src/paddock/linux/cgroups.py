@@ -104,7 +104,7 @@ def _writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tupl
 
 
 def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
-    """Sets the ceilings of one controller. Swap and sockets are left alone where the kernel has no file for them."""
+    """Set the ceilings of one controller. Swap and sockets are left alone where the kernel has no file for them."""
     for file, value in _writes(controller, tree.version, limits):
         try:
             _files.write(group + file, value, tree.fd)
@@ -124,7 +124,7 @@ def _limits_sockets(tree: Tree) -> bool:
 
 
 def _number(tree: Tree, file: bytes) -> int | None:
-    """The one number in a file; None if there is no such file."""
+    """Return the one number in a file; None if there is no such file."""
     try:
         return int(_files.read(file, tree.fd))
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _number(tree: Tree, file: bytes) -> int | None:
 
 
 def _field(tree: Tree, file: bytes, key: bytes) -> int | None:
-    """The number after `key` in a file of keys and values; None without either."""
+    """Return the number after `key` in a file of keys and values; None without either."""
     try:
         return _value(_files.read(file, tree.fd), key)
     except FileNotFoundError:
@@ -179,7 +179,7 @@ class Base:
 
     @classmethod
     def open(cls, name: str) -> Base:
-        """Makes (or finds) the directories. Never fails for what is absent: see `missing`.
+        """Make (or finds) the directories. Never fails for what is absent: see `missing`.
 
         Where controllers are of version 2, the caller may be moved into the leaf `<name>.self` beside, because a group
         with processes of its own cannot hand controllers down; a caller found in that leaf is left there.
@@ -235,7 +235,7 @@ class Base:
         return tuple(lines[key] for key in sorted(lines))
 
     def create(self, name: str, limits: GroupLimits) -> Group:
-        """A group with its ceilings set. All or nothing. FileExistsError if there is one of that name."""
+        """Return a group with its ceilings set. All or nothing. FileExistsError if there is one of that name."""
         group = Group(self, name)
         path = group.name
         with UndoStack() as undo:
@@ -249,11 +249,11 @@ class Base:
         return group
 
     def group(self, name: str) -> Group:
-        """The group of that name, made earlier: nothing is checked."""
+        """Return the group of that name, made earlier: nothing is checked."""
         return Group(self, name)
 
     def of_process(self, pid: int, name: str) -> Base:
-        """The base that holds the group `name` of `pid`: this one, or that of an earlier process, opened anew.
+        """Return the base that holds the group `name` of `pid`: this one, or that of an earlier process, opened anew.
 
         Another session or unit may have been the place of that. Relative to this one's descriptors, since the caller
         may have let go of the mounts. OSError.
@@ -282,7 +282,7 @@ class Base:
         return frozenset(names)
 
     def remove(self) -> None:
-        """Removes the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and closes."""
+        """Remove the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and close."""
         for tree in self.trees:
             # Not by its path: the caller may have let go of the mount since.
             with closing(os.open("..", _DIRECTORY, dir_fd=tree.fd)) as parent:
@@ -321,13 +321,13 @@ class Group:
         return Joining(unified, tuple(tasks))
 
     def limit(self, limits: GroupLimits) -> None:
-        """Sets ceilings; what is None stays as it is."""
+        """Set ceilings; what is None stays as it is."""
         for controller in _CONTROLLERS:
             if tree := self.base.by_controller.get(controller):
                 _apply(tree, self.name, controller, limits)
 
     def socket_bytes(self) -> int:
-        """What TCP and UDP hold in buffers; 0 where that counts as memory (version 2) or is not counted."""
+        """Return what TCP and UDP hold in buffers; 0 where that counts as memory (version 2) or is not counted."""
         tree = self.base.by_controller.get("memory")
         if tree is None or tree.version == 2:
             return 0
@@ -342,11 +342,11 @@ class Group:
         return frozenset(pids - {_HIDDEN})
 
     def kill(self) -> None:
-        """Sends SIGKILL to every process of the group; `remove` waits for their end. Nothing where it is gone.
+        """Send SIGKILL to every process of the group; `remove` waits for their end. Nothing where it is gone.
 
-        By cgroup.kill, which spares no process that is just being born; then, or without it, one by one until none
-        is left or all have been told: a process that was not born into the unified tree is reached by that alone.
-        A family that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
+        By cgroup.kill, which spares no process that is just being born; then, or without it, one by one until none is
+        left or all have been told: a process that was not born into the unified tree is reached by that alone. A family
+        that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
         """
         self.kill_at_once()
         told: frozenset[int] = frozenset()
@@ -358,7 +358,7 @@ class Group:
             told = pids
 
     def kill_at_once(self) -> None:
-        """Sends SIGKILL by cgroup.kill alone: nothing where the kernel has none, or the group is gone."""
+        """Send SIGKILL by cgroup.kill alone: nothing where the kernel has none, or the group is gone."""
         if self.base.kills_at_once and self.base.unified is not None:
             with _gone_is_fine():
                 _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
@@ -458,7 +458,7 @@ class Group:
         return None if clock is None else _scaled(_number(clock, self.name + b"/cpuacct.usage"), 1e-9)
 
     def remove(self, timeout_seconds: float = 2.0) -> None:
-        """Removes the group from every hierarchy as soon as its (killed) processes have ended.
+        """Remove the group from every hierarchy as soon as its (killed) processes have ended.
 
         Nothing where it is gone already. OSError EBUSY if a process is left at the deadline.
         """
@@ -484,7 +484,7 @@ class Group:
         return True
 
     def _await_event(self, tree: Tree, wanted: bytes, deadline: float) -> None:
-        """Waits for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""
+        """Wait for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""
         with closing(os.open(self.name + b"/cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd)) as fd:
             poll = select.poll()
             poll.register(fd, select.POLLPRI)
@@ -601,7 +601,7 @@ def _group(pid: int) -> Generator[Group]:
 
 @cache
 def _mounts() -> list[mountinfo.MountInfo]:
-    """The hierarchies are mounted at boot, and the first exec of every sandbox asks for them."""
+    """Return the mounts of hierarchies. They are mounted at boot, and the first exec of every sandbox asks for them."""
     return mountinfo.read(fstype="cgroup")
 
 

@@ -42,7 +42,7 @@ def code() -> tuple[str, ...]:
 
 
 def limit(number: int, value: int) -> int:
-    """Sets soft and hard limit of resource `number`; returns the value that holds, at most the old hard limit."""
+    """Set soft and hard limit of resource `number`; return the value that holds, at most the old hard limit."""
     hard = resource.getrlimit(number)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

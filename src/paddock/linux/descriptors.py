@@ -11,12 +11,12 @@ _LAST = 0xFFFF_FFFF
 
 
 def close_from(first: int) -> None:
-    """Closes `first` and all above it, by one call (close_range(2), Linux 5.9)."""
+    """Close `first` and all above it, by one call (close_range(2), Linux 5.9)."""
     call("close_range", first, _LAST, 0, what=("close_range from", first))
 
 
 def close_all_but(*kept: int) -> None:
-    """Closes every descriptor above 2 that is not named."""
+    """Close every descriptor above 2 that is not named."""
     first = 3
     for fd in sorted(kept):
         if fd > first:

@@ -25,11 +25,8 @@ def exchange(directory: int, one: str, other: str) -> None:
 
 
 def reserve(fd: int, offset: int, length: int) -> None:
-    """Writes to these bytes of the file find room, also when the disk is full by then; its size stays as it is
-    (fallocate(2)).
-
-    OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it.
-    """
+    """Reserve room for these bytes of the file, so writes to them succeed on a full disk too. Its size stays as it is
+    (fallocate(2)). OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it."""
     call("fallocate", fd, _KEEP_SIZE, offset, length)
 
 

@@ -37,7 +37,7 @@ _PATH_BENEATH = struct.Struct("=Qi")  # struct landlock_path_beneath_attr, packe
 
 
 def kernel_abi() -> int:
-    """The Landlock version of this kernel; 0 where it is not built in or not enabled at boot."""
+    """Return the Landlock version of this kernel; 0 where it is not built in or not enabled at boot."""
     try:
         return call("landlock_create_ruleset", None, 0, _VERSION_FLAG, what="landlock version")
     except OSError as error:
@@ -65,7 +65,7 @@ class Ruleset(NamedTuple):
 
 
 def ruleset(abi: int) -> Ruleset | None:
-    """That of a sandbox, for a kernel of version `abi`; None if that can hold nothing useful."""
+    """Return that of a sandbox, for a kernel of version `abi`; None if that can hold nothing useful."""
     if abi < 2:
         return None
     scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if abi >= 6 else 0
@@ -105,5 +105,5 @@ def _allow(ruleset: int, path: str | int, access: int) -> None:
 
 
 def restrict_self(ruleset: int) -> None:
-    """Puts the calling thread and all that it starts under the ruleset. Needs no_new_privs or CAP_SYS_ADMIN."""
+    """Put the calling thread and all that it starts under the ruleset. Needs no_new_privs or CAP_SYS_ADMIN."""
     call("landlock_restrict_self", ruleset, 0)

@@ -14,7 +14,8 @@ BACKLOG = 64
 
 
 def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | None:
-    """A stream that does not block; None if nobody listens there, or has no room for one more. OSError for all else."""
+    """Return a stream that does not block; None if nobody listens there, or has no room for one more. OSError for all
+    else."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)
@@ -30,7 +31,7 @@ def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | Non
 
 
 def listen(directory: str | os.PathLike[str], name: str) -> socket.socket:
-    """A listener in the place of whatever has that name. OSError."""
+    """Return a listener in the place of whatever has that name. OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with reached(directory) as short:

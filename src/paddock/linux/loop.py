@@ -35,7 +35,7 @@ class LoopDevice(NamedTuple):
 
 
 def attach(file_fd: int) -> LoopDevice:
-    """A free loop device over the file, cleared by the kernel at its last close (LO_FLAGS_AUTOCLEAR).
+    """Return a free loop device over the file, cleared by the kernel at its last close (LO_FLAGS_AUTOCLEAR).
 
     I/O goes past the page cache where the file system below can do that with blocks of 4 KiB; else the kernel leaves
     that flag off (drivers/block/loop.c, lo_can_use_dio). The caller closes `fd` after mounting.
@@ -60,7 +60,7 @@ def attach(file_fd: int) -> LoopDevice:
 
 
 def find(file_fd: int) -> list[bytes]:
-    """The loop devices over this very file: by device and inode, which no rename or namespace changes."""
+    """Return the loop devices over this very file: by device and inode, which no rename or namespace changes."""
     wanted = os.fstat(file_fd)
     found: list[bytes] = []
     for name in os.listdir(b"/sys/block"):

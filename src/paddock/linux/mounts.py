@@ -39,7 +39,7 @@ Option = tuple[str, str | bytes | int | None]
 
 
 def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -> int:
-    """Makes a file system and returns the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
+    """Make a file system and return the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
 
     Descriptors are handed over as such; where the kernel does not take one (before Linux 6.13, see
     fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
@@ -53,7 +53,7 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
 
 
 def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
-    """Changes options of the file system that `mount` shows (fspick(2)); what is not named stays."""
+    """Change options of the file system that `mount` shows (fspick(2)); what is not named stays."""
     with closing(call("fspick", mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
@@ -86,7 +86,8 @@ def _fsconfig(
 
 
 def _context_log(context: int) -> str:
-    """What the kernel said: one message per read(2), ENODATA at the end (Documentation/filesystems/mount_api.rst)."""
+    """Return what the kernel said: one message per read(2), ENODATA at the end
+    (Documentation/filesystems/mount_api.rst)."""
     lines: list[str] = []
     try:
         while len(lines) < 16:
@@ -97,7 +98,7 @@ def _context_log(context: int) -> str:
 
 
 def open_tree(path: bytes, dir_fd: int = AT_FDCWD, *, recursive: bool = False) -> int:
-    """A detached copy of the mount at `path` (open_tree(2)).
+    """Return a detached copy of the mount at `path` (open_tree(2)).
 
     An empty `path` is `dir_fd` itself. A symbolic link as last component is not followed. A `dir_fd` opened before
     unshare(NEWNS) gives EINVAL: the mount that it knows is not of this namespace.
@@ -119,7 +120,7 @@ def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
 
 
 def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recursive: bool = False) -> None:
-    """Adds flags to the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
+    """Add flags to the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
 
     An id map is possible only while the mount is detached and has none yet.
     """
@@ -131,7 +132,7 @@ def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recur
 
 
 def bind(source: bytes, dir_fd: int, path: bytes = b"", *, attributes: int = 0) -> None:
-    """Shows `source` at `path` below `dir_fd`, with `attributes` from the first moment on."""
+    """Show `source` at `path` below `dir_fd`, with `attributes` from the first moment on."""
     with closing(open_tree(source)) as fd:
         if attributes:
             set_attributes(fd, set=attributes)
@@ -147,12 +148,12 @@ def umount(path: bytes, *, detach: bool = False) -> None:
 
 
 def make_all_private() -> None:
-    """Ends propagation of mounts to and from this namespace (mount_namespaces(7))."""
+    """End propagation of mounts to and from this namespace (mount_namespaces(7))."""
     call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
 
 
 def pivot() -> None:
-    """Makes the working directory, which must be a mount, the root of all whose root was the old one.
+    """Make the working directory, which must be a mount, the root of all whose root was the old one.
 
     By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root. That one is still there,
     over the new one and above it, and goes by `detach_old_root`.

@@ -35,12 +35,12 @@ class IdMap(NamedTuple):
 
 
 def unshare(flags: int) -> None:
-    """Moves the caller into new namespaces (unshare(2)); NEWPID concerns its children only."""
+    """Move the caller into new namespaces (unshare(2)); NEWPID concerns its children only."""
     call("unshare", flags, what=("unshare", hex(flags)))
 
 
 def setns(fd: int, flags: int = 0) -> None:
-    """Moves the caller into the namespace `fd`, or into those of a pidfd that `flags` name (setns(2))."""
+    """Move the caller into the namespace `fd`, or into those of a pidfd that `flags` name (setns(2))."""
     call("setns", fd, flags, what=("setns", hex(flags)))
 
 
@@ -56,10 +56,10 @@ def write_id_maps(
     *,
     deny_setgroups: bool = False,
 ) -> None:
-    """Writes the id maps of the user namespace of `pid`, once and for all (user_namespaces(7)).
+    """Write the id maps of the user namespace of `pid`, once and for all (user_namespaces(7)).
 
-    Without CAP_SETGID in the parent namespace, `deny_setgroups` must be true and a map is one line with the
-    writer's own id.
+    Without CAP_SETGID in the parent namespace, `deny_setgroups` must be true and a map is one line with the writer's
+    own id.
     """
     directory = b"/proc/%d" % pid
     if deny_setgroups:
@@ -73,22 +73,23 @@ def _lines(maps: Iterable[IdMap]) -> bytes:
 
 
 def read_uid_map(pid: int) -> list[IdMap]:
-    """The uid map of the user namespace of `pid`, as the caller's own namespace shows it."""
+    """Return the uid map of the user namespace of `pid`, as the caller's own namespace shows it."""
     lines = _files.read(b"/proc/%d/uid_map" % pid).splitlines()
     return [IdMap(*map(int, line.split())) for line in lines]
 
 
 def id_mapping_namespace(uid_maps: Iterable[IdMap], gid_maps: Iterable[IdMap]) -> int:
-    """The descriptor of a user namespace with these maps and nobody in it: for idmapped mounts."""
+    """Return the descriptor of a user namespace with these maps and nobody in it: for idmapped mounts."""
     return user_namespace(lambda pid: write_id_maps(pid, uid_maps, gid_maps))
 
 
 def user_namespace(write_maps: Callable[[int], object]) -> int:
-    """The descriptor of a new user namespace with nobody in it. `write_maps` is given the pid of a process in it.
+    """Return the descriptor of a new user namespace with nobody in it. `write_maps` is given the pid of a process in
+    it.
 
-    The process that it takes to make one has no exit signal, so that no handler of SIGCHLD and no `waitpid(-1)`
-    ever sees it; it is gone when this returns. Other threads of the caller may wait, but not for the interpreter lock:
-    the child would be born with their question for it, which nobody there answers (ceval_gil.h, FORCE_SWITCHING).
+    The process that it takes to make one has no exit signal, so that no handler of SIGCHLD and no `waitpid(-1)` ever
+    sees it; it is gone when this returns. Other threads of the caller may wait, but not for the interpreter lock: the
+    child would be born with their question for it, which nobody there answers (ceval_gil.h, FORCE_SWITCHING).
     """
     hold, release = os.pipe()
     try:

@@ -41,7 +41,7 @@ def set_loopback_up() -> None:
 
 
 def send(family: int, data: bytes, *, acknowledgements: int, what: str) -> None:
-    """Sends prebuilt messages and reads that many acknowledgements; OSError of the first that is an error."""
+    """Send prebuilt messages and read that many acknowledgements; OSError of the first that is an error."""
     # The class below `socket.socket`, which makes no enumerations: this runs in a fresh clone, where every page of
     # memory that is touched first has to be copied.
     sock = _socket.socket(_AF_NETLINK, _SOCK_RAW | _SOCK_CLOEXEC, family)

@@ -46,7 +46,7 @@ class Chain(NamedTuple):
 
 
 def batch(table: str, chains: Sequence[Chain]) -> bytes:
-    """The table, all or nothing, with one acknowledgement. Chains come before those that jump to them."""
+    """Return the table, all or nothing, with one acknowledgement. Chains come before those that jump to them."""
     messages = [_message(_BATCH_BEGIN, b"", family=0, resource=_SUBSYSTEM)]
     messages.append(_message(_NEW_TABLE, _text(1, table)))
     messages += [_message(_NEW_CHAIN, _chain(table, chain)) for chain in chains]
@@ -58,7 +58,7 @@ def batch(table: str, chains: Sequence[Chain]) -> bytes:
 
 
 def load(data: bytes) -> None:
-    """Puts a batch into force in this network namespace. OSError; needs CAP_NET_ADMIN over it."""
+    """Put a batch into force in this network namespace. OSError; needs CAP_NET_ADMIN over it."""
     netlink.send(_NETLINK_NETFILTER, data, acknowledgements=1, what="load packet filter rules")
 
 
@@ -100,7 +100,7 @@ def for_loopback(family: int) -> Rule:
 
 
 def opens() -> Expression:
-    """The first packet of a TCP connection: SYN without ACK."""
+    """Return the first packet of a TCP connection: SYN without ACK."""
     flags = b"\x12"
     mask = _number(1, _REGISTER) + _number(2, _REGISTER) + _number(3, 1)
     mask += _nested(4, attribute(_VALUE, flags)) + _nested(5, attribute(_VALUE, b"\0"))
@@ -114,7 +114,7 @@ def above(per_second: int, burst: int) -> Expression:
 
 
 def untracked() -> Expression:
-    """Makes it none of any connection's that is tracked, whose addresses would be replaced."""
+    """Make it none of any connection's that is tracked, whose addresses would be replaced."""
     return _expression("notrack", b"")
 
 

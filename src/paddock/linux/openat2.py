@@ -20,11 +20,11 @@ _ATTEMPTS = 64
 def open_beneath(
     dir_fd: int, path: bytes, flags: int, mode: int = 0, *, symlinks: bool = True, cross_mounts: bool = True
 ) -> int:
-    """Opens `path`, which must not leave `dir_fd`: an absolute path, "..", or a link that would is EXDEV. Always
+    """Open `path`, which must not leave `dir_fd`: an absolute path, "..", or a link that would is EXDEV. Always
     O_CLOEXEC.
 
-    Magic links (/proc/*/fd/N) are refused, and with `symlinks=False` all symbolic links (ELOOP). A fifo blocks
-    unless O_NONBLOCK is among the flags.
+    Magic links (/proc/*/fd/N) are refused, and with `symlinks=False` all symbolic links (ELOOP). A fifo blocks unless
+    O_NONBLOCK is among the flags.
     """
     resolve = _BENEATH | _NO_MAGICLINKS | (0 if symlinks else _NO_SYMLINKS) | (0 if cross_mounts else _NO_XDEV)
     how = _HOW.pack(flags | os.O_CLOEXEC, mode, resolve)

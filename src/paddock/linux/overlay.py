@@ -21,7 +21,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 def mount(
     lower: Sequence[int], upper: int | None, work: int | None, options: Sequence[Option] = (), attributes: int = 0
 ) -> int:
-    """A detached overlay, topmost lower layer first. OSError, EINVAL also for what is not the layers' fault."""
+    """Return a detached overlay, topmost lower layer first. OSError, EINVAL also for what is not the layers' fault."""
     above: list[Option] = [("upperdir", upper), ("workdir", work)] if upper is not None and work is not None else []
     rest = (*above, *options)
     try:

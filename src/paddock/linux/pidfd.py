@@ -10,7 +10,8 @@ from paddock.linux._syscall import failure
 
 
 def open(pid: int) -> int:
-    """A descriptor of `pid`, close-on-exec. ProcessLookupError if there is none (or, before Linux 6.15, a thread)."""
+    """Return a descriptor of `pid`, close-on-exec. ProcessLookupError if there is none (or, before Linux 6.15, a
+    thread)."""
     try:
         return os.pidfd_open(pid)
     except OSError as error:

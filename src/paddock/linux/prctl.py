@@ -42,7 +42,7 @@ def set_no_new_privileges() -> None:
 
 
 def set_secure_bits(bits: int) -> None:
-    """Replaces the SECBIT_* of the caller (capabilities(7)); needs CAP_SETPCAP."""
+    """Replace the SECBIT_* of the caller (capabilities(7)); needs CAP_SETPCAP."""
     prctl(_SET_SECUREBITS, bits, what="prctl securebits")
 
 

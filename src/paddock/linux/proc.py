@@ -14,7 +14,7 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 
 def stat(process: int | str) -> list[bytes]:
-    """The fields of proc_pid_stat(5): number 1 there is at 0. The name, in brackets, may hold some itself."""
+    """Return the fields of proc_pid_stat(5): number 1 there is at 0. The name, in brackets, may hold some itself."""
     line = _files.read(f"/proc/{process}/stat")
     start, end = line.index(b"("), line.rindex(b")")
     return [line[: start - 1], line[start + 1 : end], *line[end + 2 :].split()]
@@ -62,13 +62,13 @@ def shows_children() -> bool:
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:
-    """What `pid` has in memory, and how much of that are pages of files or shared ones (proc_pid_statm(5))."""
+    """Return what `pid` has in memory, and how much of that are pages of files or shared ones (proc_pid_statm(5))."""
     fields = _files.read(b"/proc/%d/statm" % pid).split()
     return int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
 
 
 def proportional_bytes(pid: int) -> int:
-    """What `pid` has in memory, each page divided by those that share it (Pss and SwapPss of proc_pid_smaps(5)).
+    """Return what `pid` has in memory, each page divided by those that share it (Pss and SwapPss of proc_pid_smaps(5)).
 
     Takes long: the kernel walks all its pages. OSError EACCES without power over it.
     """
@@ -84,7 +84,7 @@ def machine_memory() -> tuple[int, int]:
 
 
 def boot_id() -> str:
-    """A random id of this boot (random(4))."""
+    """Return a random id of this boot (random(4))."""
     return _files.read(b"/proc/sys/kernel/random/boot_id").decode().strip()
 
 
@@ -127,7 +127,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def status(pid: int | str = "self") -> dict[str, str]:
-    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
+    """Return the fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
 
     A newline in the name stands there as an escape.
     """
@@ -135,7 +135,7 @@ def status(pid: int | str = "self") -> dict[str, str]:
 
 
 def inner_uid(pid: int, uid: int) -> int | None:
-    """What `uid` is called where `pid` lives (user_namespaces(7)); None: it has no number there."""
+    """Return what `uid` is called where `pid` lives (user_namespaces(7)); None: it has no number there."""
     for line in _files.read(f"/proc/{pid}/uid_map").splitlines():
         inner, outer, count = map(int, line.split())
         if outer <= uid < outer + count:
@@ -154,7 +154,7 @@ _ENDLESS = 1 << 62
 
 
 def netlink_bytes(pid: int) -> int:
-    """What the netlink sockets of the network namespace of `pid` hold unread (`Rmem` of /proc/net/netlink).
+    """Return what the netlink sockets of the network namespace of `pid` hold unread (`Rmem` of /proc/net/netlink).
 
     The kernel counts it for nobody. Ten thousand sockets and more, which nobody needs, are endlessly many bytes: their
     table is not read to its end. 0 where the process is gone.

@@ -50,7 +50,7 @@ def below(first: int) -> tuple[Process, ...]:
 
 
 def _family(first: int) -> dict[int, list[bytes]]:
-    """Looks again when somebody's parent ended between two looks: its orphans belong to another one now."""
+    """Look again when somebody's parent ended between two looks: its orphans belong to another one now."""
     family: dict[int, list[bytes]] = {}
     for _ in range(_ROUNDS):
         every = {int(name): stat for name in os.listdir("/proc") if name.isdecimal() and (stat := _stat(int(name)))}
@@ -98,7 +98,7 @@ def _describe(pid: int, stat: list[bytes]) -> Process | None:
 
 
 def _arguments(pid: int) -> bytes:
-    """The beginning: it is the process's own memory, of any length and content."""
+    """Return the beginning: it is the process's own memory, of any length and content."""
     with closing(os.open(b"/proc/%d/cmdline" % pid, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return os.read(fd, _ARGUMENT_BYTES)
 

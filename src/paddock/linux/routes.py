@@ -31,7 +31,7 @@ _ALL_OF_6 = _everything(socket.AF_INET6, _UNIVERSE, bytes(15) + b"\x01", 2)
 
 
 def keep_everything(*, version_6: bool) -> None:
-    """Makes every address one of this namespace's own, on `lo`, which must be up: a call to any reaches what listens
+    """Make every address one of this namespace's own, on `lo`, which must be up: a call to any reaches what listens
     here. OSError; needs CAP_NET_ADMIN over the namespace."""
     messages = (_ALL_OF_4, _ALL_OF_6) if version_6 else (_ALL_OF_4,)
     netlink.send(_NETLINK_ROUTE, b"".join(messages), acknowledgements=len(messages), what="make all addresses local")

@@ -17,7 +17,7 @@ KILL_PROCESS = 0x8000_0000
 
 
 def fail_with(number: int) -> int:
-    """The action: the call is not made and gives errno `number`."""
+    """Return the action: the call is not made and gives errno `number`."""
     return 0x0005_0000 | number & 0xFFFF
 
 
@@ -75,7 +75,7 @@ def _instruction(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
 
 
 def compile(arch: int, verdicts: Mapping[int, Verdict], otherwise: int) -> bytes:
-    """A program: any other architecture is killed, numbers without a verdict get `otherwise`.
+    """Return a program: any other architecture is killed, numbers without a verdict get `otherwise`.
 
     Numbers are found by binary search over runs of equal verdicts: some eight steps. ValueError: it is too long for the
     kernel.
@@ -158,7 +158,7 @@ class Filter:
         self._fprog = ctypes.create_string_buffer(fields, len(fields))
 
     def install(self) -> None:
-        """Puts the calling thread and all that it starts under the filter, for good.
+        """Put the calling thread and all that it starts under the filter, for good.
 
         OSError EACCES without no_new_privs (or CAP_SYS_ADMIN).
         """
@@ -166,5 +166,5 @@ class Filter:
 
 
 def install(program: bytes) -> None:
-    """Prepares and installs in one step."""
+    """Prepare and install in one step."""
     Filter(program).install()

@@ -196,7 +196,7 @@ def _only_itself(name: str, argument: int) -> Cases:
 
 
 def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict]:
-    """The verdict on each system call that `machine` has and the profile knows, by name."""
+    """Return the verdict on each system call that `machine` has and the profile knows, by name."""
     known = names.numbers(machine)
     table: dict[str, Verdict] = dict.fromkeys(ALLOWED, ALLOW) | dict.fromkeys(REFUSED, _EPERM) | _CONDITIONAL
     for name, argument in _TARGETED.items():
@@ -208,14 +208,13 @@ _OWNERS = ("chown", "fchown", "lchown", "fchownat")
 
 
 def build(machine: str, *, foreign_targets: bool = True, owners: bool = True) -> bytes:
-    """The program for `machine` ("x86_64" or "aarch64").
+    """Return the program for `machine` ("x86_64" or "aarch64").
 
     Limits, priorities and schedulers of pid 1 are out of reach. `foreign_targets=False` refuses to set those of any
     process but the caller: for the mode where the processes that run a sandbox have the uid of its programs.
     `owners=False` refuses to change the owners of files: chown(2) on an id-mapped mount takes any file whose owner
-    isn't mapped from a caller with CAP_CHOWN in the machine's first user namespace. Other
-    architectures (32-bit programs) are killed; numbers that the profile does not know, those of x32 among them, are
-    ENOSYS.
+    isn't mapped from a caller with CAP_CHOWN in the machine's first user namespace. Other architectures (32-bit
+    programs) are killed; numbers that the profile does not know, those of x32 among them, are ENOSYS.
     """
     known = names.numbers(machine)
     table = verdicts(machine, foreign_targets=foreign_targets)
@@ -228,7 +227,8 @@ _SYSTEM_V = ("shmget", "msgget", "semget")
 
 
 def build_uncounted(machine: str, *, system_v: bool) -> bytes:
-    """A second filter, for where no control group counts memory: calls that get some which belongs to no process.
+    """Return a second filter, for where no control group counts memory: calls that get some which belongs to no
+    process.
 
     What they hold can be put out of sight (a memfd in a message of a socket), so that looking at processes counts it
     only for those who don't hide it. They are ENOSYS: libraries go on with a file in /dev/shm, which has a size, as on

@@ -40,7 +40,7 @@ class Processors:
 
 
 def possible() -> str:
-    """The numbers that processors of this machine may have: arrays by number are made so long."""
+    """Return the numbers that processors of this machine may have: arrays by number are made so long."""
     try:
         return _files.read("/sys/devices/system/cpu/possible").decode()
     except FileNotFoundError:

@@ -32,7 +32,7 @@ _ENDLESS = 1 << 62
 
 
 def open_here() -> socket.socket:
-    """A socket for `inode_of` that is about this network namespace, whoever has it later. OSError."""
+    """Return a socket for `inode_of` that is about this network namespace, whoever has it later. OSError."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
 
 
@@ -56,7 +56,7 @@ def inode_of(diag: socket.socket, local: tuple[str, int], remote: tuple[str, int
 
 
 def unix_bytes(diag: int) -> int:
-    """What the unix sockets of a network namespace hold in messages that wait, those under way in messages too.
+    """Return what the unix sockets of a network namespace hold in messages that wait, those under way in messages too.
 
     A message counts for who sent it. Of a sender that is gone the kernel tells nothing: then the most that one may send
     counts, for who has not read it. More sockets than any program needs are endlessly many bytes. 0: the kernel can't

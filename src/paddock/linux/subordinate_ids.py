@@ -30,7 +30,7 @@ class SubordinateIds(NamedTuple):
 
 
 def granted() -> SubordinateIds | str:
-    """The caller's; or one sentence: why there are none."""
+    """Return the caller's; or one sentence: why there are none."""
     missing = [name for name in ("newuidmap", "newgidmap") if _tool(name) is None]
     if missing:
         return f"{' and '.join(missing)} cannot be found"
@@ -45,7 +45,7 @@ def granted() -> SubordinateIds | str:
 
 
 def remedy() -> str:
-    """The command by which root gives the caller what `granted` misses."""
+    """Return the command by which root gives the caller what `granted` misses."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -56,7 +56,7 @@ def remedy() -> str:
 
 
 def _first(path: str, names: set[str]) -> int | None:
-    """The start of the first range that is large enough."""
+    """Return the start of the first range that is large enough."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
@@ -81,7 +81,7 @@ def identity(own: int) -> tuple[IdMap, ...]:
 
 
 def open_namespace(ids: SubordinateIds, own: int) -> int:
-    """The descriptor of a new user namespace with nobody in it, where the caller is `own`. OSError, in words.
+    """Return the descriptor of a new user namespace with nobody in it, where the caller is `own`. OSError, in words.
 
     Whoever has the caller's uid may enter it, and has all capabilities there.
     """

@@ -37,7 +37,7 @@ class UndoStack:
         self._steps.append(lambda: step(*args, **kwargs))
 
     def unwind(self) -> None:
-        """Runs all steps now. Raises the first error, when all have run."""
+        """Run all steps now. Raises the first error, when all have run."""
         errors = self._run()
         if errors:
             for other in errors[1:]:

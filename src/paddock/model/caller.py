@@ -28,13 +28,15 @@ _VAULT = ("VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME")
 
 
 def environment() -> Mapping[str, str]:
-    """The caller's variables that came with his request: those that his policy names, those that his git goes by."""
+    """Return the caller's variables that came with his request: those that his policy names, those that his git goes
+    by."""
     given = ENVIRONMENT.get()
     return os.environ if given is None else given
 
 
 def of_source(source: SecretSource, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables among `given` by which the value of `source` is read; all of them where a command prints it."""
+    """Return the variables among `given` by which the value of `source` is read; all of them where a command
+    prints it."""
     while source.github_app is not None:
         source = source.github_app.private_key
     if source.command is not None:

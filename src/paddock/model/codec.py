@@ -166,7 +166,7 @@ def decode(data: bytes, kind: type[R] | Any) -> R:
 
 
 def result_type(action: type[Action[Any]]) -> Any:
-    """The R of `Action[R]`."""
+    """Return the R of `Action[R]`."""
     return meaning(action.RESULT, action.__module__)
 
 
@@ -175,7 +175,8 @@ def decode_result(data: bytes, action: type[Action[R]]) -> R:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """What the daemon's caller is told. Whatever is not ours is an InternalError, and says no more than its type."""
+    """Return what the daemon's caller is told. Whatever is not ours is an InternalError, and says no more than its
+    type."""
     if isinstance(error, OSError) and error.errno is not None:  # of a port's connection, or a pipe: the caller's to see
         return encode(_Error(code=f"errno:{error.errno}", message=error.strerror or str(error)))
     if not isinstance(error, PaddockError):
@@ -185,7 +186,7 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def decode_error(data: bytes) -> Exception:
-    """A PaddockError, or the OSError that it was."""
+    """Return a PaddockError, or the OSError that it was."""
     try:
         said: _Error = decode(data, _Error)
     except Malformed as error:
@@ -199,7 +200,7 @@ def decode_error(data: bytes) -> Exception:
 
 
 def plain(value: object) -> object:
-    """The dict or the text that stands for something that JSON lacks. TypeError."""
+    """Return the dict or the text that stands for something that JSON lacks. TypeError."""
     if isinstance(value, Value):
         return {"action": value.TAG, **value.__dict__} if isinstance(value, Action) else value.__dict__
     if isinstance(value, bytes):
@@ -221,7 +222,7 @@ def _short(value: object) -> object:
 
 
 def _told(value: object) -> object:
-    """A detail of an error as JSON has it; as text where it has nothing like it."""
+    """Return a detail of an error as JSON has it; as text where it has nothing like it."""
     if value is None or isinstance(value, str | int | Value):
         return value
     if isinstance(value, list | tuple | set | frozenset):

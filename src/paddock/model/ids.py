@@ -46,7 +46,7 @@ _ID = re.compile(f"(?:{'|'.join(Noun)})[{_ALPHABET}]{{16}}")
 
 
 def mint(noun: Noun) -> str:
-    """A new id: 30 bits of seconds since 2026, then 50 random bits."""
+    """Return a new id: 30 bits of seconds since 2026, then 50 random bits."""
     seconds = (int(time.time()) - 1_767_225_600) & 0x3FFF_FFFF
     number = seconds << 50 | int.from_bytes(os.urandom(7), "big") & (1 << 50) - 1
     digits = [_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5)]

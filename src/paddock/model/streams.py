@@ -22,15 +22,15 @@ class ByteReader(Protocol):
 
 class ByteWriter(Protocol):
     async def write(self, data: bytes) -> None:
-        """Returns when all of it was taken. BrokenPipeError if the other side closed."""
+        """Wait until all of it was taken. BrokenPipeError if the other side closed."""
         ...
 
     async def aclose(self) -> FileInfo | None:
-        """Ends the stream. For a file: returns when it is in place, with what it became."""
+        """End the stream. For a file: returns when it is in place, with what it became."""
         ...
 
     async def abort(self) -> None:
-        """Gives up: a file that was being written beside its place is dropped. Nothing after `aclose`."""
+        """Give up: a file that was being written beside its place is dropped. Nothing after `aclose`."""
         ...
 
 
@@ -73,7 +73,7 @@ class ExecHandle(Protocol):
 
 class ChangeStream(Protocol):
     async def next(self) -> tuple[FileChange, ...]:
-        """The next changes, at least one; empty when the watch has ended."""
+        """Return the next changes, at least one; empty when the watch has ended."""
         ...
 
     async def aclose(self) -> None: ...

@@ -124,7 +124,7 @@ def replace(value: T, /, **changes: Any) -> T:
 
 
 def field_type(kind: type[Value], name: str) -> Any:
-    """What the annotation of the field means."""
+    """Return what the annotation of the field means."""
     owner, annotation = _annotation(kind, name)
     return meaning(annotation, owner.__module__)
 
@@ -135,7 +135,7 @@ def is_optional(kind: type[Value], name: str) -> bool:
 
 
 def meaning(annotation: Any, module: str) -> Any:
-    """A type, or the text of one. What `module` imports for type checkers only is looked up in the model."""
+    """Return a type, or the text of one. What `module` imports for type checkers only is looked up in the model."""
     names: Any = _Names()
     return eval(annotation, vars(sys.modules[module]), names) if isinstance(annotation, str) else annotation
 

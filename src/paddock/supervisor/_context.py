@@ -162,7 +162,7 @@ def _enter(ids: SubordinateIds) -> None:
 
 
 def _clear(directory: Path) -> int:
-    """An empty directory: an earlier supervisor's spares died with it."""
+    """Make an empty directory: an earlier supervisor's spares died with it."""
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
@@ -170,7 +170,7 @@ def _clear(directory: Path) -> int:
 
 
 def _home() -> Door:
-    """The supervisor's own namespaces. ValueError where entering them leads elsewhere."""
+    """Return the supervisor's own namespaces. ValueError where entering them leads elsewhere."""
     home = Door.of(os.getpid())
     before = os.stat("/")
     namespaces.setns(home.mounts, namespaces.NEWNS)

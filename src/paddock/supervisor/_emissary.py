@@ -69,7 +69,7 @@ def _copy(path: bytes) -> int:
 
 
 def _network() -> int:
-    """The number of the namespace that this is in: whose /proc is seen here, does not matter."""
+    """Return the number of the namespace that this is in: whose /proc is seen here, does not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
     with closing(namespace):

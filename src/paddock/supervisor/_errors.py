@@ -62,7 +62,7 @@ class Steps:
         return cls(fault.removeprefix("supervisor:") if fault.startswith("supervisor:") else "")
 
     def __call__(self, step: str) -> Steps:
-        """The step that the block after `with` takes."""
+        """Return the step that the block after `with` takes."""
         self._step = step
         return self
 

@@ -49,7 +49,7 @@ class Exits(NamedTuple):
 
 
 def open_network(pid: int) -> int:
-    """A descriptor of the network namespace of `pid`. As root only: the kernel shows an ordinary user that of no
+    """Return a descriptor of the network namespace of `pid`. As root only: the kernel shows an ordinary user that of no
     process that is not dumpable. OSError."""
     return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -67,7 +67,7 @@ def make(network: int, *, may_return: bool) -> Exits:
 
 
 def listen_again(network: int) -> Exits:
-    """The sockets alone, where the supervisor that made them is dead. OSError EADDRINUSE: the gateway still has
+    """Return the sockets alone, where the supervisor that made them is dead. OSError EADDRINUSE: the gateway still has
     them."""
     with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
         return listen_here()
@@ -166,8 +166,8 @@ def _be_the_child(network: int, peer: socket.socket) -> None:
 
 @cache
 def rules() -> bytes:
-    """The batch. What programs inside say to each other over loopback is not tracked, and so never redirected; nobody
-    in there may listen on port 53, so that what goes there, even over loopback, is for the gateway."""
+    """Return the batch. What programs inside say to each other over loopback is not tracked, and so never redirected;
+    nobody in there may listen on port 53, so that what goes there, even over loopback, is for the gateway."""
     within = nft.Chain(
         "within",
         (

@@ -78,7 +78,7 @@ def begin(context: SupervisorContext, plan: JailPlan, spare: Spare) -> Pending:
 
 
 def _died(spare: Spare, error: BaseException) -> Died | None:
-    """What goes wrong with the dead is tried again with another."""
+    """Try again with another process what went wrong with a dead one."""
     return Died(f"the child died before it was ready: {error}") if died_of(error, spare.pidfd) else None
 
 
@@ -181,7 +181,7 @@ def _close_all(descriptors: list[int]) -> None:
 def _fit_out(
     context: SupervisorContext, plan: JailPlan, spare: Spare, layers: _Layers, steps: Steps, orders: bytes
 ) -> None:
-    """Makes `layers` the tree of the spare's processes, and puts in place what is on its stage.
+    """Make `layers` the tree of the spare's processes, and put in place what is on its stage.
 
     They get their `orders` when they have their root; while the agent goes on, the kernel lets go of the old one.
     """
@@ -273,7 +273,7 @@ def _tell(told: Told) -> None:
 
 
 def _take(context: SupervisorContext, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
-    """Moves a mount from the stage to its place, and sets the size of the tmpfs at `tmpfs` below it."""
+    """Move a mount from the stage to its place, and set the size of the tmpfs at `tmpfs` below it."""
     with closing(os.open(context.stage + b"/" + name, PLACE)) as fd:
         if tmpfs is not None:
             with closing(os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)) as where:
@@ -285,7 +285,7 @@ def _take(context: SupervisorContext, plan: JailPlan, name: bytes, tmpfs: bytes 
 
 
 def receive(pending: Pending) -> bool:
-    """Takes what the agent says. True when it is ready. JailError if it failed, with everything undone."""
+    """Take what the agent says. True when it is ready. JailError if it failed, with everything undone."""
     try:
         report = read_report(pending.spare.sync)
     except JailError as error:

@@ -27,7 +27,7 @@ Reply = Callable[..., None]
 
 
 def problem(error: Exception) -> Message:
-    """An exception as an answer, with the notes of undo steps that failed."""
+    """Return an exception as an answer, with the notes of undo steps that failed."""
     text = "; ".join((str(error) or repr(error), *getattr(error, "__notes__", ())))
     return {"error": text, "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
 
@@ -148,7 +148,7 @@ class JailPool:
         self._spares.clear()
 
     def _feed(self) -> None:
-        """Gives each waiting plan a spare, and has more made where there are too few."""
+        """Give each waiting plan a spare, and have more made where there are too few."""
         for spare in [spare for spare in self._spares if spare.ready]:
             if not self._waiting:
                 return

@@ -63,7 +63,7 @@ def open_exits(context: SupervisorContext, sandbox: Supervised) -> bool:
 
 
 def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
-    """Listens again for a sandbox whose supervisor died, unless the gateway still does. OSError, JailError."""
+    """Listen again for a sandbox whose supervisor died, unless the gateway still does. OSError, JailError."""
     if not context.root_mode:
         raise JailError("the supervisor that held its exits is dead, and an ordinary user's can't make them anew")
     with closing(_exits.open_network(sandbox.record.pid)) as network:
@@ -124,7 +124,7 @@ def claim(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, late:
 
 
 def _settled(record: Record, plan: JailPlan, late: Collection[str]) -> Record:
-    """What is written about it from now on. JailError: it was made for others."""
+    """Return what is written about it from now on. JailError: it was made for others."""
     limits = {name: getattr(plan, name) for name in record.limits}
     if limits != record.limits or plan.exits != record.exits:
         raise JailError("what waits has other limits, or another way out")

@@ -25,7 +25,7 @@ LOCK_SECONDS = 2.0
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serves the state directory; leaves at once where another supervisor holds the lock. Says READY on stdout."""
+    """Serve the state directory; leave at once where another supervisor holds the lock. Says READY on stdout."""
     parent = os.getpid()
     if os.fork():
         os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
@@ -74,7 +74,7 @@ def _is_taken(lock: int) -> bool:
 
 
 def _outlive(parent: int) -> None:
-    """Waits until `parent` has ended: who shares a cgroup with another can have no controllers below it."""
+    """Wait until `parent` has ended: who shares a cgroup with another can have no controllers below it."""
     try:
         descriptor = pidfd.open(parent)
     except ProcessLookupError:
@@ -94,7 +94,7 @@ def _leave(context: _context.SupervisorContext, state: Path) -> None:
 
 
 def _set_title() -> None:
-    """Writes over the command line, which pid 1 of each sandbox inherits and shows inside.
+    """Write over the command line, which pid 1 of each sandbox inherits and shows inside.
 
     Fields 48 and 49 of proc_pid_stat(5) are where it lies in this process's own memory.
     """

@@ -55,7 +55,7 @@ class Mounting:
     # -- the root
 
     def root(self) -> int:
-        """The plan's own tree, over its layers. OSError."""
+        """Return the plan's own tree, over its layers. OSError."""
         plan, context = self._plan, self._context
         if not plan.layers:
             return self._keep(self._whole(plan.tree))
@@ -100,8 +100,8 @@ class Mounting:
             raise MountError(_words(mount, error), error.errno) from None
 
     def _open_host(self, mount: Mount) -> tuple[int, os.stat_result]:
-        """The directory, as a detached mount, and what it is. The supervisor has let go of most mounts of the host: it
-        looks for it where it came from."""
+        """Return the directory, as a detached mount, and what it is. The supervisor has let go of most mounts of the
+        host: it looks for it where it came from."""
         context, flags = self._context, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         outside = context.host_mounts
         among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, context.home.mounts)
@@ -141,7 +141,7 @@ class Mounting:
         return self._keep(fd)
 
     def _adapt(self, part: str, info: os.stat_result) -> None:
-        """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
+        """Give a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
         with closing(os.open(part, _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.listdir(fd):
                 return
@@ -187,7 +187,7 @@ class Mounting:
             return overlay.mount(lower, upper, work, options, attributes)
 
     def _repository(self, name: str) -> int:
-        """The directory of the host that it lies in, whoever owns it there."""
+        """Return the directory of the host that it lies in, whoever owns it there."""
         place = self._keep(os.open(os.path.join(self._context.state, REPOSITORIES, name), _PLACE))
         host = self._keep(mounts.open_tree(b"", place))
         if self._slot is not None:
@@ -204,7 +204,7 @@ class Mounting:
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
-    """Takes away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
+    """Take away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
 
     Nothing inside ever sees the directory `work`.
     """

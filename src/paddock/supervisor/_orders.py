@@ -52,7 +52,7 @@ _PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
 
 def shared(context: SupervisorContext) -> bytes:
-    """What all sandboxes have in common."""
+    """Return what all sandboxes have in common."""
     machine, whole, root_mode = os.uname().machine, context.whole, context.root_mode
     ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
     if not whole:
@@ -87,7 +87,7 @@ def _shares() -> tuple[bytes, ...]:
 
 
 def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
-    """The ceilings of each process beside what control groups limit for all together; users; the deadline."""
+    """Return the ceilings of each process beside what control groups limit for all together; users; the deadline."""
     counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
     if plan.file_bytes or not context.quotas:  # a quota counts what is written, and not the holes of sparse files

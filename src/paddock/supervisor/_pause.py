@@ -36,7 +36,7 @@ _STANDING = frozenset("TtZX")  # stopped, traced, dead (proc_pid_stat(5))
 
 
 def stop(sandbox: Supervised, send: Send, *, with_init: bool = False) -> None:
-    """Returns when none of its processes runs. TimeoutError, and all go on, if that takes too long."""
+    """Wait until none of its processes runs. TimeoutError, and all go on, if that takes too long."""
     if sandbox.group is not None and sandbox.group.base.freezes:
         sandbox.group.freeze(STOP_SECONDS)
         return

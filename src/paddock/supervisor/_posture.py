@@ -19,7 +19,7 @@ class PostureError(Exception):
 
 
 def check_init(pid: int, *, base: int, root: os.stat_result, own: dict[str, int] | None) -> None:
-    """Holds pid 1 against what it must be. PostureError. Once it dozes it changes no more.
+    """Hold pid 1 against what it must be. PostureError. Once it dozes it changes no more.
 
     `base` is the host's uid of pid 1, `root` their root directory; `own` the supervisor's namespaces, None where it may
     not look at others': the kernel hides the links of a process that is not dumpable from an ordinary user.

@@ -78,11 +78,11 @@ class Records:
         """Ends that the daemon of this moment knows, not written yet."""
 
     def adopt(self, id: str, directory: int, name: str) -> None:
-        """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
+        """Make `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
         os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
 
     def retire(self, id: str, directory: int, name: str) -> None:
-        """Moves what `adopt` made to `name` in `directory`, for somebody to remove; nothing if there is none."""
+        """Move what `adopt` made to `name` in `directory`, for somebody to remove; nothing if there is none."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(id, name, src_dir_fd=self.directory, dst_dir_fd=directory)
 
@@ -141,13 +141,13 @@ class Records:
                 self.adopt(record.id, self.directory, name)
 
     def clear(self) -> None:
-        """Takes away what a supervisor that was killed had written and not yet put in its place."""
+        """Take away what a supervisor that was killed had written and not yet put in its place."""
         for name in os.listdir(self.directory):
             if name.endswith(ENDED + _NEW):
                 os.unlink(name, dir_fd=self.directory)
 
     def remove(self, id: str) -> None:
-        """Takes away the directory and its sockets; nothing if there is none."""
+        """Take away the directory and its sockets; nothing if there is none."""
         remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:

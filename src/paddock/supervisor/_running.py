@@ -62,7 +62,7 @@ class Running:
         self._tell("paused" if paused else "resumed", record)
 
     def adopt(self) -> None:
-        """Finds what an earlier supervisor left: takes over the living, sweeps away the rest."""
+        """Find what an earlier supervisor left: takes over the living, sweep away the rest."""
         records = self._context.records
         attempt(records.clear)
         attempt(records.put_back)
@@ -117,7 +117,7 @@ class Running:
         heapq.heappush(self._deadlines, (record.deadline, record.id))
 
     def next_deadline(self) -> float | None:
-        """The earliest, in seconds of CLOCK_BOOTTIME."""
+        """Return the earliest, in seconds of CLOCK_BOOTTIME."""
         while self._deadlines:
             deadline, id = self._deadlines[0]
             sandbox = self.sandboxes.get(id)
@@ -141,7 +141,7 @@ class Running:
         self._context.records.write(sandbox.record)
 
     def end(self, sandbox: Supervised, cause: Ended | None) -> None:
-        """Sends death to pid 1, with which the kernel ends its whole namespace; `reap` follows when it has come."""
+        """Send death to pid 1, with which the kernel ends its whole namespace; `reap` follows when it has come."""
         sandbox.cause = sandbox.cause or cause
         self.pauses.end(sandbox)
         if sandbox.group is not None:
@@ -208,7 +208,7 @@ class Running:
         return Ended(limit=None, reason=f"its {its} ended")
 
     def _fate(self, record: Record) -> Ended:
-        """What can be said of one that died while there was no supervisor."""
+        """Return what can be said of one that died while there was no supervisor."""
         if record.boot != self._context.boot:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST

@@ -52,7 +52,7 @@ class Slots:
     """By range, the oldest first: the overlay and when it was made."""
 
     def take(self) -> int:
-        """The lowest free range. NoSlot."""
+        """Return the lowest free range. NoSlot."""
         if self._free:
             return heapq.heappop(self._free)
         if self._next >= MOST_RANGES:
@@ -61,7 +61,7 @@ class Slots:
         return self._next - 1
 
     def reserve(self, slot: int) -> None:
-        """Marks the range of a sandbox that an earlier supervisor made."""
+        """Mark the range of a sandbox that an earlier supervisor made."""
         while self._next <= slot:
             heapq.heappush(self._free, self._next)
             self._next += 1
@@ -80,7 +80,7 @@ class Slots:
         return nullcontext() if slot is None else fsids.acting_as(self.base(slot), self.base(slot))
 
     def view(self, slot: int | None) -> int:
-        """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
+        """Return a descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
 
         It stays the supervisor's. In either case it is a mount of its own, so that a sandbox sees no path of the host
         in its table of mounts.
@@ -121,10 +121,11 @@ class Slots:
     # -- /usr
 
     def usr(self, slot: int | None, late: list[int]) -> int:
-        """A detached mount of /usr for one sandbox. OSError. What is to be closed later, it too, is put on `late`.
+        """Return a detached mount of /usr for one sandbox. OSError. What is to be closed later, it too, is put on
+        `late`.
 
-        Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
-        for a while, since it does not notice that the machine's packages are replaced.
+        Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm: for
+        a while, since it does not notice that the machine's packages are replaced.
         """
         late.append(self._detached_usr(slot, late))
         return late[-1]

@@ -55,7 +55,7 @@ class Spare:
 
 
 def begin(context: SupervisorContext, spawner: Spawner, fault: str = "") -> Spare:
-    """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
+    """Send one on its way; `receive` says when it is there. JailError, with everything undone."""
     steps = Steps.of_supervisor(fault)
     try:
         with UndoStack() as undo:
@@ -124,8 +124,8 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
 
 
 def _listen(context: SupervisorContext, name: str) -> list[socket.socket]:
-    """The sockets of a sandbox; they will move with their directory. Without a range of ids there is one identity
-    inside."""
+    """Return the sockets of a sandbox; they will move with their directory. Without a range of ids there is one
+    identity inside."""
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=context.spares)
     listeners: list[socket.socket] = []
     try:
@@ -166,7 +166,7 @@ def _reap(pid: int) -> None:
 
 
 def receive(spare: Spare) -> bool:
-    """Takes what it says. True when it is ready. JailError if it failed or died, with everything undone."""
+    """Take what it says. True when it is ready. JailError if it failed or died, with everything undone."""
     try:
         given: list[int] = []
         report = read_report(spare.sync, given)
@@ -201,7 +201,7 @@ class Said(NamedTuple):
 
 
 def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
-    """What a process of the sandbox says, None if nothing yet. JailError: it failed, or it died.
+    """Return what a process of the sandbox says, None if nothing yet. JailError: it failed, or it died.
 
     The descriptors that come with it, two at most, are put on `given`; without, none is taken.
     """

@@ -184,7 +184,7 @@ class Spawner:
         base: int | None,
         fault: str,
     ) -> int:
-        """The pid of a new child of the supervisor, on its way to become a sandbox. JailError.
+        """Return the pid of a new child of the supervisor, on its way to become a sandbox. JailError.
 
         `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the supervisor
         does.

@@ -59,7 +59,7 @@ def _make(parent: int, name: str) -> int:
 
 
 def attach(made: tuple[int, ...]) -> None:
-    """Puts them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
+    """Put them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
     for mount, (_, place, systems) in zip(made, KINDS, strict=True):
         _places.move(mount, place.encode(), os.O_PATH)
         _copy(mount, systems)

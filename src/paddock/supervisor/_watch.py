@@ -73,7 +73,7 @@ class Watch:
                     self._look_at_inodes(sandbox)
 
     def usage(self, sandbox: Supervised) -> dict[str, Any]:
-        """What it has used until now, as its control group, its tree and the watch tell."""
+        """Return what it has used until now, as its control group, its tree and the watch tell."""
         seen = sandbox.seen
         if self.memory:
             self._measure(sandbox)

@@ -100,7 +100,7 @@ DEFAULT_SPARES = 2
 
 
 def default_state_dir() -> Path:
-    """The same as a Path, which takes long to import."""
+    """Return the same as a Path, which takes long to import."""
     from pathlib import Path
 
     return Path(default_state())

@@ -24,7 +24,7 @@ _CLEARING_SECONDS = 5.0
 
 
 def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
-    """The pool's directory, as a descriptor. `pool` is the member "pool" of supervisor.json.
+    """Return the pool's directory, as a descriptor. `pool` is the member "pool" of supervisor.json.
 
     Where it is an image, mounts it at `<state_dir>/pool` in the mount namespace of the caller, which must be private,
     and turns quotas on. OSError: what the kernel answered.
@@ -42,8 +42,8 @@ def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
 
 
 def mount_image(path: str) -> int:
-    """A detached mount of the image, quotas on; over the loop device of an earlier supervisor, if its sandboxes hold
-    it."""
+    """Return a detached mount of the image, quotas on; over the loop device of an earlier supervisor, if its sandboxes
+    hold it."""
     # From looking for a device to mounting a new one. Not on `file`: the device would hold that open, and so locked.
     lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -65,7 +65,7 @@ def mount_image(path: str) -> int:
 
 
 def _existing(file: int) -> loop.LoopDevice | None:
-    """The device over this image that is there already, held open; waits for one that is being cleared."""
+    """Return the device over this image that is there already, held open; waits for one that is being cleared."""
     deadline = time.monotonic() + _CLEARING_SECONDS
     while found := loop.find(file):
         fd = os.open(found[0], os.O_RDWR | os.O_CLOEXEC)

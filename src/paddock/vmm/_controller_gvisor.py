@@ -227,13 +227,13 @@ class Course:
         self._controller.end({"code": None, "signal": None})
 
     def _specification(self) -> int:
-        """A file of its own for each: they share an offset otherwise. Closed when they are started."""
+        """Open a file of its own for each: they would share an offset. It is closed when they have started."""
         fd = os.memfd_create("spec", os.MFD_CLOEXEC)
         os.write(fd, self._spec)
         return fd
 
     def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
-        """Starts `runsc <half>`; it finds what it is given from descriptor 3 on."""
+        """Start `runsc <half>`; it finds what it is given from descriptor 3 on."""
         ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
         numbers = {name: number for number, name in enumerate(ends, 3)}
         words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]

@@ -56,7 +56,7 @@ class Course:
         return [pid, self._show(exports)] if exports else [pid]
 
     def _show(self, exports: Any) -> int:
-        """The pid of who does."""
+        """Return the pid of who does."""
         self._shares = shares = self._files.Shares(
             self._controller.loop, self._qemu.files, exports, self._place.path("files")
         )

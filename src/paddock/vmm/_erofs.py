@@ -101,7 +101,7 @@ def _source(fields: Any) -> Source:
 
 
 def write_view(sources: tuple[Source, ...], metadata: BinaryIO, table: BinaryIO) -> int:
-    """Writes both; the length of the device in bytes. A later source replaces what an earlier one has at its path."""
+    """Write both; the length of the device in bytes. A later source replaces what an earlier one has at its path."""
     root = _read(sources)
     nodes = list(_unique(root))
     block = _lay_out(nodes)
@@ -194,7 +194,7 @@ def _unique(root: _Node) -> Iterator[_Node]:
 
 
 def _lay_out(nodes: list[_Node]) -> int:
-    """Gives every inode its place; the first block behind them. What is inline lies in the block of its inode."""
+    """Give every inode its place; the first block behind them. What is inline lies in the block of its inode."""
     offset = _FIRST_SLOT * _SLOT
     for node in nodes:
         inline = len(node.link) if stat.S_ISLNK(node.mode) else 0
@@ -218,7 +218,7 @@ def _directory_size(node: _Node) -> int:
 
 
 def _place_directories(nodes: list[_Node], block: int) -> int:
-    """Fills in what directories hold; large ones get blocks of their own."""
+    """Fill in what directories hold; large ones get blocks of their own."""
     parents: dict[int, _Node] = {}
     for node in nodes:
         for child in node.children.values():

@@ -39,7 +39,8 @@ class Export:
         return 1 if self.shared else _FOREVER
 
     def key(self, held: int, status: os.stat_result) -> Key:
-        """A file that was given a second name elsewhere, before one of them was kept, is two: it is held by a name."""
+        """Return the key of a node. A file that had a second name before one of them was protected is two: it has its
+        name in the key."""
         kept = self.across and bool(os.fstatvfs(held).f_flag & os.ST_RDONLY)
         return (self.index, status.st_dev, status.st_ino, kept)
 
@@ -114,7 +115,7 @@ class Nodes:
     # looking up
 
     def enter(self, parent: Node, name: bytes, held: int) -> tuple[Node, os.stat_result]:
-        """The node of what was found as `name` in `parent`, with one lookup more. `held` is ours from now on."""
+        """Return the node of what was found as `name` in `parent`, with one lookup more. `held` is ours from now on."""
         try:
             status = os.fstat(held)
             kind = stat.S_IFMT(status.st_mode)
@@ -161,7 +162,7 @@ class Nodes:
     # descriptors
 
     def held(self, node: Node) -> int:
-        """The descriptor that holds it; valid until the next call."""
+        """Return the descriptor that holds it; valid until the next call."""
         if node.held >= 0:
             self._used(node)
             return node.held
@@ -207,7 +208,7 @@ class Nodes:
             del self.by_key[node.key]
 
     def data(self, node: Node, *, write: bool) -> int:
-        """A descriptor to read or write it by; valid until the next call."""
+        """Return a descriptor to read or write it by; valid until the next call."""
         if node.kind == stat.S_IFDIR and not write:
             flags = os.O_RDONLY | os.O_DIRECTORY
         elif node.kind == stat.S_IFREG:
@@ -224,7 +225,7 @@ class Nodes:
         return node.data
 
     def listed(self, node: Node) -> int:
-        """A descriptor to list a directory by; the caller's."""
+        """Return a descriptor to list a directory by; the caller's."""
         return _open_as_owner(self.held(node), os.O_RDONLY | os.O_DIRECTORY, node.export)
 
     def set_data(self, node: Node, fd: int, writable: bool) -> None:
@@ -299,8 +300,8 @@ class Nodes:
 
 
 def _open_as_owner(held: int, flags: int, export: Export) -> int:
-    """The other kernel has checked who may. A file of ours that denies us is opened all the same: git makes its objects
-    with mode 0444, and then writes to them."""
+    """Open it. The other kernel has checked who may. A file of ours that denies us is opened all the same: git makes
+    its objects with mode 0444, and then writes to them."""
     try:
         return reopen(held, flags)
     except PermissionError:
@@ -344,7 +345,7 @@ def _checked(result: int) -> int:
 
 
 def hold(directory: int, name: bytes, *, across: bool = False) -> int:
-    """A descriptor of what `name` is: of a link itself, not of what it leads to, and, but `across`, of no other
+    """Return a descriptor of what `name` is: of a link itself, not of what it leads to, and, but `across`, of no other
     mount."""
     how = _HOW.pack(_HELD, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
     for attempt in range(_ATTEMPTS):
@@ -357,12 +358,13 @@ def hold(directory: int, name: bytes, *, across: bool = False) -> int:
 
 
 def reopen(held: int, flags: int) -> int:
-    """What `held` holds, opened. A regular file or a directory: the caller has looked."""
+    """Return what `held` holds, opened. A regular file or a directory: the caller has looked."""
     return os.open(place(held), flags | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def place(held: int) -> str:
-    """A path that leads to the very file that is held (of a link: to the link), for calls that know paths only."""
+    """Return a path that leads to the very file that is held (of a link: to the link), for calls that know
+    paths only."""
     return f"/proc/self/fd/{held}"
 
 

@@ -102,7 +102,7 @@ class Session:
         }
 
     def handle(self, message: memoryview) -> bytes:
-        """The answer; nothing to those that have none. Raises BadMessage where no answer could be addressed."""
+        """Return the answer; nothing to those that have none. Raises BadMessage where no answer could be addressed."""
         request = wire.parse(message)
         if request.opcode in wire.UNANSWERED:
             self._forget(request)
@@ -221,7 +221,7 @@ class Session:
         return self._made(request, parent, name, stat.S_IFLNK)
 
     def _made(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
-        """Gives what was just made to whom it shall belong, or takes it away again."""
+        """Give what was just made to whom it shall belong, or take it away again."""
         directory = self._nodes.held(parent)
         held = hold(directory, name, across=parent.export.across)
         try:
@@ -283,7 +283,7 @@ class Session:
         return b""
 
     def _known(self, parent: Node, name: bytes) -> Node | None:
-        """The node of what is there, if the other kernel knows it."""
+        """Return the node of what is there, if the other kernel knows it."""
         try:
             held = self._nodes.held(parent)
             status = os.stat(name, dir_fd=held, follow_symlinks=False)
@@ -411,7 +411,7 @@ class Session:
         return node
 
     def _target(self, number: int, name: bytes) -> tuple[Node, bytes]:
-        """A name in a directory that may be written to."""
+        """Read a name in a directory that may be written to."""
         node = self._directory(number)
         if not node.export.writable:
             raise OSError(errno.EROFS, "read-only")

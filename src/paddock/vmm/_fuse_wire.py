@@ -59,13 +59,13 @@ class Request:
         self.uid, self.gid, self.body = uid, gid, body
 
     def take(self, form: struct.Struct, offset: int = 0) -> tuple[int, ...]:
-        """A part of fixed length, of the beginning of the body."""
+        """Return a part of fixed length, of the beginning of the body."""
         if len(self.body) < offset + form.size:
             raise OSError(errno.EINVAL, "a message that is too short")
         return form.unpack_from(self.body, offset)
 
     def names(self, offset: int, count: int) -> list[bytes]:
-        """The strings that end the body. What is behind them (a security context) is not ours."""
+        """Return the strings that end the body. What is behind them (a security context) is not ours."""
         parts = bytes(self.body[offset:]).split(b"\0", count)
         if len(parts) != count + 1:
             raise OSError(errno.EINVAL, "a name without its end")
@@ -80,7 +80,7 @@ class Splitter:
         self._pending = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
-        """A message of ours (`word`) or of FUSE each, valid as long as `data` is. Raises BadMessage."""
+        """Return a message of ours (`word`) or of FUSE each, valid as long as `data` is. Raises BadMessage."""
         if not self._pending and len(data) >= _LENGTH.size and self._length(data, 0) == len(data):
             return [memoryview(data)]
         self._pending += data
@@ -111,7 +111,7 @@ class Splitter:
 
 
 def word(message: memoryview | bytes) -> int | None:
-    """What a message of ours says; None if it is FUSE's."""
+    """Return what a message of ours says; None if it is FUSE's."""
     return _WORD.unpack(message)[1] if len(message) == _WORD.size else None
 
 
@@ -148,7 +148,7 @@ def top_attributes() -> bytes:
 
 
 def number(ino: int, export: int) -> int:
-    """The file's number there: all exports are one file system to the other kernel, and may number alike."""
+    """Return the file's number there: all exports are one file system to the other kernel, and may number alike."""
     return ino ^ export << 56
 
 
@@ -172,7 +172,7 @@ def directory_entry(name: bytes, ino: int, kind: int, offset: int) -> bytes:
 
 
 def greeting(request: Request, *, shared: bool) -> bytes:
-    """The answer to INIT. A kernel that lacks what all the rest is built on is refused.
+    """Return the answer to INIT. A kernel that lacks what all the rest is built on is refused.
 
     `shared`: files may change by others' hands, so what the kernel keeps of one is dropped when its mtime has changed.
     """

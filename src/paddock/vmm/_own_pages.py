@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 def save(pid: int, path: str, size: int, target: int) -> int:
-    """Writes what process `pid` has changed in its private mapping of `path`, `size` bytes, into `target`, a copy of
+    """Write what process `pid` has changed in its private mapping of `path`, `size` bytes, into `target`, a copy of
     that file. How many bytes. It must stand still. OSError; ValueError: it does not map all of it."""
     written = mapped = 0
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)

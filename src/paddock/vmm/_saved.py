@@ -45,7 +45,7 @@ class Saved:
         return True
 
     def of(self) -> str:
-        """The stamp that it has. OSError, ValueError: what is there is not what was saved."""
+        """Return the stamp that it has. OSError, ValueError: what is there is not what was saved."""
         with _Directory(self.place) as directory:
             return str(_about(directory)["stamp"])
 

@@ -172,7 +172,7 @@ class _Line:
         self._peer = Peer(trunk.loop, stream, self._heard, self._left, self._roomy, high=0)
 
     def heed(self) -> None:
-        """Sends what it may, and reads on when that is all."""
+        """Send what it may, and read on when that is all."""
         while self._unsent and self._credit and self._trunk.takes:
             size = min(len(self._unsent), self._credit, _BODY)
             self._trunk.say(_DATA, self._number, bytes(self._unsent[:size]))

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
         socket, which is `LINE`."""
 
         def start(self, ends: dict[str, int]) -> list[int]:
-            """Starts the other wall; `ends` are its ends of the line. The end of any of these processes is that of
-            all."""
+            """Start the other wall; `ends` are its ends of the line. The end of any of these processes is that
+            of all."""
             ...
 
         def show(self, request: Json) -> None:
-            """Serves what is asked for."""
+            """Serve what is asked for."""
             ...
 
         def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
@@ -168,9 +168,9 @@ class Controller:
         return self._log.text()
 
     def spawn(self, child: Json, ends: dict[str, int], before: Callable[[], None] | None = None) -> int:
-        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. `streams`
-        says by which numbers it has which of the ends. OSError.
-        `before` is called there, while descriptors are where they are here."""
+        """Start a program as `child` says, as another `uid` if it has one; what it prints goes to the log. `streams`
+        says by which numbers it has which of the ends. OSError. `before` is called there, while descriptors are where
+        they are here."""
         wanted = {int(number): ends[name] for name, number in child["streams"].items()}
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted

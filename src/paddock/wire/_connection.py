@@ -33,7 +33,7 @@ class Connection:
         self._channel = 0
 
     def next_channel(self) -> int:
-        """A number that no earlier request of this connection has. The answer to the one before is done with."""
+        """Return a number that no earlier request of this connection has. The answer to the one before is done with."""
         self._drop_read()
         self._channel = self._channel % 0xFFFF_FFFF + 1
         return self._channel
@@ -50,7 +50,7 @@ class Connection:
             self._peer.sendall(memoryview(frames)[sent:])
 
     def receive(self) -> Frame | None:
-        """The next frame; None at the end of the connection, between two frames."""
+        """Return the next frame; None at the end of the connection, between two frames."""
         self._drop_read()
         while not self._ready:
             data, descriptors, lost = receive_some(self._peer)
@@ -95,7 +95,7 @@ class Connection:
         return True
 
     def detach(self) -> socket.socket:
-        """The socket itself, for another reader. Nothing may be under way."""
+        """Return the socket itself, for another reader. Nothing may be under way."""
         return self._peer
 
     def close(self) -> None:
@@ -130,7 +130,8 @@ def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequen
 
 
 def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:
-    """What has come, its descriptors, close-on-exec, and whether some were lost for want of room (recvmsg(2))."""
+    """Return what has come, its descriptors, close-on-exec, and whether some were lost for want of room
+    (recvmsg(2))."""
     data, messages, flags, _ = peer.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     if not messages and not flags & _TRUNCATED:
         return data, [], False

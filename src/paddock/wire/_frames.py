@@ -91,7 +91,8 @@ class Inbox:
         self._lost = False
 
     def feed(self, data: bytes, descriptors: Iterable[int] = (), *, lost: bool = False) -> list[Frame]:
-        """The frames that are complete now. `lost`: some descriptors of the next one have not come. WireError."""
+        """Return the frames that are complete now. `lost`: some descriptors of the next one have not come.
+        WireError."""
         self._buffer += data
         self._lost |= lost
         self._descriptors.extend(descriptors)

@@ -43,8 +43,8 @@ class AsyncCheckout:
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     async def diff(self, sandbox: AsyncSandbox) -> bytes:
-        """What a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot be
-        told."""
+        """Return what a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot
+        be told."""
         result = await self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
             raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
@@ -56,7 +56,7 @@ class AsyncCheckout:
         return result.out.head + result.out.tail
 
     async def apply(self, sandbox: AsyncSandbox, patch: bytes) -> str:
-        """Puts a patch into a fork and says by what. InvalidStateError: it does not apply."""
+        """Put a patch into a fork and say by what. InvalidStateError: it does not apply."""
         result = await self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
             said = result.stderr.strip() or result.observation()

@@ -31,7 +31,7 @@ class AsyncModel(Protocol):
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
-        """The next message. ModelFailedError when the endpoint does not give one."""
+        """Return the next message. ModelFailedError when the endpoint does not give one."""
         ...
 
 

@@ -44,8 +44,8 @@ class Checkout:
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     def diff(self, sandbox: Sandbox) -> bytes:
-        """What a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot be
-        told."""
+        """Return what a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot
+        be told."""
         result = self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
             raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
@@ -57,7 +57,7 @@ class Checkout:
         return result.out.head + result.out.tail
 
     def apply(self, sandbox: Sandbox, patch: bytes) -> str:
-        """Puts a patch into a fork and says by what. InvalidStateError: it does not apply."""
+        """Put a patch into a fork and say by what. InvalidStateError: it does not apply."""
         result = self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
             said = result.stderr.strip() or result.observation()

@@ -32,7 +32,7 @@ class Model(Protocol):
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
-        """The next message. ModelFailedError when the endpoint does not give one."""
+        """Return the next message. ModelFailedError when the endpoint does not give one."""
         ...
 
 

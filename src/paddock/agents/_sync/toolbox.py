@@ -61,7 +61,7 @@ class Toolbox:
         return self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:
-        """The same, within what is left of a budget."""
+        """Return the same, within what is left of a budget."""
         seconds = self._seconds if seconds_left is None else max(0.1, min(self._seconds, seconds_left))
         try:
             tool = read_call(call)

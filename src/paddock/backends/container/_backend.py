@@ -359,7 +359,7 @@ class ContainerBackend:
     # the engine
 
     async def _open(self) -> Engine:
-        """The engine, once what dead services have left half made in it is gone. LevelUnavailable."""
+        """Return the engine, once what dead services have left half made in it is gone. LevelUnavailable."""
         async with self._opening:
             if self._engine is None:
                 refusal = await asyncio.to_thread(self.probe)

@@ -53,8 +53,8 @@ class Birth:
     async def call(
         self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
     ) -> int:
-        """Waits for pid 1 to call, tells it all, and returns its number here when it serves and `starting`, which has
-        the engine start it, is done. `before` is done with that number before it is told: nothing foreign runs yet.
+        """Wait for pid 1 to call, tell it all, and return its number here when it serves and `starting`, which has the
+        engine start it, is done. `before` is done with that number before it is told: nothing foreign runs yet.
         PlatformError."""
         try:
             async with asyncio.timeout(_SECONDS):
@@ -142,7 +142,7 @@ def root_of(template: Template) -> User:
 
 
 def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place:
-    """What the host says for its agent. `env` is what every command has."""
+    """Return what the host says for its agent. `env` is what every command has."""
     if identity not in ("user", "root"):
         return Place()
     user = template.user(None) if identity == "user" else root_of(template)
@@ -152,7 +152,7 @@ def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place
 
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:
-    """What every command of a sandbox has."""
+    """Return what every command of a sandbox has."""
     trusted = certificates(TRUSTED) if plan.exits else {}
     return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 

@@ -140,7 +140,7 @@ class Carrier:
         user: Owner,
         archive: Callable[[str], contextlib.AbstractAsyncContextManager[AsyncIterable[bytes]]],
     ) -> None:
-        """Makes each tree what `archive` says of its target, as files of `user`; nothing goes before all is there.
+        """Make each tree what `archive` says of its target, as files of `user`; nothing goes before all is there.
 
         ErrandFailedError: what the container holds cannot be kept. PlatformError: it has to be done again.
         """
@@ -152,7 +152,7 @@ class Carrier:
     async def bring(
         self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], user: Owner, inside: GuestConnection
     ) -> None:
-        """Makes the trees what `inside`, a connection to the carrier of one that stands still, has at this instant."""
+        """Make the trees what `inside`, a connection to the carrier of one that stands still, have at this instant."""
         left_out = [tree.target for tree in trees]
         async with self._jail(id, (root, *trees)) as jail:
             connection = await self._connection(jail)

@@ -72,7 +72,7 @@ class Engine:
         self.socket = socket
 
     async def get(self, path: str, kind: type[T], **query: str) -> T | None:
-        """What is there; None if nothing is. PlatformError."""
+        """Return what is there; None if nothing is. PlatformError."""
         try:
             return msgspec.json.decode(await in_its_own_thread(self.call, "GET", path, query), type=kind)
         except PlatformError as error:
@@ -83,7 +83,7 @@ class Engine:
             raise self._strange(f"GET {path} answered what its API does not say: {error}") from None
 
     async def post(self, path: str, content: object | None = None, **query: str) -> Any:
-        """What it answers, if that is JSON. PlatformError."""
+        """Return what it answers, if that is JSON. PlatformError."""
         body = None if content is None else msgspec.json.encode(content)
         said = await in_its_own_thread(self.call, "POST", path, query, body)
         try:
@@ -218,7 +218,7 @@ class _Listed(msgspec.Struct, frozen=True):
 
 
 async def create(engine: Engine, name: str, asked: object) -> str:
-    """The engine's own id for it: a name may be another's by and by. PlatformError."""
+    """Return the engine's own id for it: a name may be another's by and by. PlatformError."""
     return msgspec.convert(await engine.post("/containers/create", asked, name=name) or {}, _Made).Id
 
 

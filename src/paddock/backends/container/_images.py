@@ -59,7 +59,7 @@ class Images:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def ensure(self, engine: Engine, template: Template) -> str:
-        """The name of the image, which may take a while to make, the first time. PlatformError."""
+        """Return the name of the image, which may take a while to make, the first time. PlatformError."""
         name = _name(template)
         async with self._locks.setdefault(name, asyncio.Lock()):
             if name not in self._there and await engine.get(f"/images/{name}/json", _Known) is None:
@@ -223,7 +223,7 @@ class _Writer:
         return member
 
     def _owner(self, path: PurePosixPath) -> tuple[int, int]:
-        """The nearest."""
+        """Return the nearest."""
         above = (path, *path.parents)
         return next((self._owners[place] for place in above if place in self._owners), (0, 0))
 

@@ -221,7 +221,8 @@ def table(record: Record) -> tuple[Process, ...]:
 
 
 def posture(record: Record, allowed: int) -> tuple[Check, ...]:
-    """What holds at this moment. Empty if it has ended. `allowed` are the capabilities that root inside may have."""
+    """Return what holds at this moment. Empty if it has ended. `allowed` are the capabilities that root inside may
+    have."""
     found = look.family(record.pid, record.lives)
     if not found:
         return ()

@@ -42,8 +42,9 @@ def options(
     shown: Iterable[tuple[Path, str]],
     held: frozenset[str],
 ) -> Any:
-    """The body of `POST /containers/create`. `shown` are more directories of the machine's that are seen, read-only;
-    `held` is what control groups limit here. Where they don't, at least no process may have more memory than all."""
+    """Return the body of `POST /containers/create`. `shown` are more directories of the machine's that are seen,
+    read-only; `held` is what control groups limit here. Where they don't, at least no process may have more memory than
+    all."""
     limits = plan.spec.limits
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {

@@ -81,7 +81,7 @@ def _without_login(directory: Path) -> Iterator[Path]:
 
 
 def find() -> Found | str:
-    """The engine, or why there is none."""
+    """Return the engine, or why there is none."""
     named = os.environ.get("DOCKER_HOST")
     if named and not named.startswith("unix://"):
         return (
@@ -138,7 +138,7 @@ def _ask(place: Path) -> Info:
 
 
 def _remedy() -> str:
-    """The command that gives this user an engine."""
+    """Return the command that gives this user an engine."""
     if shutil.which("podman") is not None:
         return _SERVE
     return f"{_INSTALL}{' uidmap' if os.getuid() else ''} && {_SERVE}"

@@ -131,7 +131,7 @@ class Records:
         return record if incarnation in (None, record.incarnation) else None
 
     def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
-        """Writes down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
+        """Write down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
         where it is gone."""
         with self._changing:
             record = self.read(id, incarnation)
@@ -140,7 +140,7 @@ class Records:
             return record
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
-        """Writes it down; what it was. SandboxDied."""
+        """Write it down; what it was. SandboxDied."""
         record = self.read(id, incarnation)
         if record is not None and record.lives():
             left = deadline - proc.boottime()

@@ -34,7 +34,7 @@ class Remains:
         self._records, self._open, self._carrier, self._locks = records, open, carrier, locks
 
     async def settled(self, id: SandboxId, incarnation: int) -> None:
-        """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
+        """Wait until what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
         async with self._locks.setdefault(id, asyncio.Lock()):
             if self._owing(id, incarnation) is not None:
                 await self.take_out(await self._open(), id, incarnation)
@@ -59,7 +59,7 @@ class Remains:
                 await then()
 
     def _owing(self, id: SandboxId, incarnation: int) -> Record | None:
-        """A dead one of which something is left to take out. Its successor under the same id is another's."""
+        """Return a dead one of which something is left to take out. Its successor under the same id is another's."""
         record = self._records.read(id, incarnation)
         return None if record is None or not record.owes or record.lives() else record
 

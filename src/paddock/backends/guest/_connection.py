@@ -113,7 +113,7 @@ class _Once(Generic[T]):
         self._callbacks = self._waiters = ()
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Calls it before anybody who waits goes on; at once, if it is there already."""
+        """Call it before anybody who waits goes on; at once, if it is there already."""
         if self.done:
             callback()
         else:
@@ -150,7 +150,8 @@ class Channel:
     # what the holder does
 
     async def reply(self, type: type[A], *, lets_go: bool = True) -> A:
-        """The answer; the error that was sent in its place. When cancelled, lets go of the channel, if it may."""
+        """Return the answer; the error that was sent in its place. When cancelled, lets go of the channel, if
+        it may."""
         try:
             body = await self._reply.get()
         except asyncio.CancelledError:
@@ -160,11 +161,12 @@ class Channel:
         return self._read(body, type)
 
     async def result(self, type: type[A]) -> A:
-        """What came of it in the end."""
+        """Return what came of it in the end."""
         return self._read(await self._result.get(), type)
 
     async def call(self, type: type[A]) -> A:
-        """The answer of a request that has nothing but an answer. GuestLostError if the guest does not give it."""
+        """Return the answer of a request that has nothing but an answer. GuestLostError if the guest does not
+        give it."""
         with self.attended():
             reply = await self.reply(type)
             await self._end.get()
@@ -183,7 +185,7 @@ class Channel:
             self._finish(error)
 
     def breach(self, words: str) -> PaddockError:
-        """What came was not what the protocol says: drops the connection."""
+        """Drop the connection, and return the error: what came isn't what the protocol says."""
         return self._connection.breach(words)
 
     @property
@@ -196,7 +198,7 @@ class Channel:
         return self._end.done
 
     async def ended(self) -> None:
-        """Returns when the guest has said its last word about the channel, whatever it was."""
+        """Wait until the guest has said its last word about the channel, whatever it was."""
         await self._end.get()
 
     async def finished(self) -> None:
@@ -289,7 +291,7 @@ class Channel:
             self._connection.send(frames.pack_eof(self.id, stream))
 
     async def sent(self) -> None:
-        """Returns when the guest gets all that was said on this connection, also if this process dies."""
+        """Wait until the guest gets all that was said on this connection, also if this process dies."""
         with self.attended():
             await self._connection.drain(0)
 
@@ -464,7 +466,7 @@ def _copies(fds: Sequence[int]) -> list[int]:
 
 
 def _greeting(frame: Frame) -> int:
-    """The guest's process id."""
+    """Return the guest's process id."""
     with contextlib.suppress(WireError):
         if frame.kind is Kind.HELLO and (hello := GuestHello.unpack(frame.body)).version == VERSION:
             return hello.pid
@@ -541,7 +543,7 @@ class GuestConnection:
         return self._failure is not None or self._explaining is not None
 
     async def why(self) -> PaddockError:
-        """The error of a closed connection, once it is known."""
+        """Return the error of a closed connection, once it is known."""
         if self._explaining is not None:
             await asyncio.wait((self._explaining,))
         assert self._failure is not None
@@ -600,7 +602,7 @@ class GuestConnection:
                 self._ping = self.open(PING)
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
-        """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
+        """Send now or when there is room. Silently nothing on a dead connection: its channels know."""
         if self.closed:
             return
         view = memoryview(data)
@@ -627,7 +629,7 @@ class GuestConnection:
         self._out_bytes += len(view)
 
     async def drain(self, most: int = _HIGH) -> None:
-        """Returns when no more than `most` bytes wait to be sent, or the connection has failed."""
+        """Wait until no more than `most` bytes wait to be sent, or the connection has failed."""
         while self._out_bytes > most and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
@@ -690,7 +692,7 @@ class GuestConnection:
             del self._channels[channel.id]
 
     def breach(self, words: str, **details: object) -> PaddockError:
-        """What came, or did not come, is not what the protocol says: drops the connection."""
+        """Drop the connection, and return the error: what came, or didn't come, isn't what the protocol says."""
         error = GuestProtocolError(f"the guest broke the protocol: {words}", hint="kill the sandbox", **details)
         self._fail(error)
         return error

@@ -170,7 +170,7 @@ class Keeping(Protocol):
         ...
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
-        """Copies of what is held of it."""
+        """Return copies of the descriptors that are kept of it."""
         ...
 
 
@@ -296,7 +296,7 @@ class GuestExecHandle:
         channel.when_result(self._finish_pipes)
 
     async def started(self) -> None:
-        """Waits for the guest's word that it runs; on failure everything is closed."""
+        """Wait for the guest's word that it runs; on failure everything is closed."""
         try:
             with self._channel.attended():
                 kind = wire.AttachReply if self._outlives or self._was_kept else wire.ExecReply
@@ -435,7 +435,7 @@ class GuestExecHandle:
             pass  # it has ended, and that is all that was wanted
 
     def _unended(self, error: PaddockError) -> PaddockError:
-        """A guest that answers, and does not end what it should, is not believed any more: the connection is cut."""
+        """Cut the connection to a guest that answers, and doesn't end what it should. Return the error."""
         if not error.details.get("answers"):
             return error
         seconds = self._connection.answer_seconds
@@ -593,7 +593,7 @@ async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, hel
 
 
 def _file_of(data: bytes) -> int:
-    """A file in memory that holds `data`, at its start."""
+    """Return a file in memory that holds `data`, at its start."""
     file = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
@@ -627,7 +627,7 @@ async def start_background(
 
 
 async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileReader:
-    """What a background command has printed until now."""
+    """Return what a background command has printed until now."""
     flags = wire.AttachFlags.OUT if stream == Stream.OUT else wire.AttachFlags.ERR
     channel = connection.open(_attach_request(id, flags | wire.AttachFlags.NOW), receives=(stream,))
     with channel.attended():

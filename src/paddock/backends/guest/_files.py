@@ -248,7 +248,7 @@ class _Rows:
         self.total = 0
 
     async def some(self, type: type[M]) -> list[M]:
-        """What is there, at least one; nothing at the end."""
+        """Return what is there, at least one; nothing at the end."""
         while True:
             data = await self._channel.read(Stream.OUT, 65536)
             if not data:

@@ -85,7 +85,7 @@ def pack(kind: Kind, channel: int, body: bytes = b"", *, code: int = 0, descript
 
 
 def data_header(channel: int, stream: int, length: int) -> bytes:
-    """What stands before `length` bytes of data, at most Limit.BODY."""
+    """Return what stands before `length` bytes of data, at most Limit.BODY."""
     return _HEADER.pack(length, Kind.DATA, stream, channel, 0, 0, 0)
 
 

@@ -59,7 +59,7 @@ class GuestInstance:
         return self._stillness
 
     def lost_error(self) -> PaddockError:
-        """The exception for what was under way when the sandbox died. Backends that know better say more."""
+        """Return the exception for what was under way when the sandbox died. Backends that know better say more."""
         return SandboxDiedError(f"sandbox {self.id} went away", hint="`paddock ls --all` says why")
 
     def strikes(self) -> Mapping[Limit, int] | None:
@@ -175,7 +175,7 @@ class GuestInstance:
         return "root", None if user.uid == 0 else user.name
 
     async def connection(self, identity: str) -> GuestConnection:
-        """The living connection of an identity, made when there is none."""
+        """Return the living connection of an identity, made when there is none."""
         known = self._connections.get(identity)
         if known is not None and not known.closed:
             return known
@@ -246,7 +246,7 @@ class GuestInstance:
         )
 
     async def _first(self, attempt: Callable[[GuestConnection], Awaitable[R]]) -> R:
-        """A command belongs to the agent that started it: `user`, or else `root` if that one was ever used."""
+        """Ask the agent that started the command: `user`, or else `root` if that one was ever used."""
         missing: NotFoundError | None = None
         for identity in ("user", *(("root",) if self._root_user else ())):
             try:

@@ -47,7 +47,7 @@ class _Pipe:
         return self._fd
 
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
-        """Waits until the pipe has something, or room, or was closed."""
+        """Wait until the pipe has something, or room, or was closed."""
         self._waiter = self._loop.create_future()
         watch(self._fd, self._wake)
         try:

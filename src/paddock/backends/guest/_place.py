@@ -50,7 +50,7 @@ class Place:
         return self.locate(path or show(self._workdir), "cwd")
 
     def name(self, path: bytes) -> str:
-        """What the sandbox calls it. ProtocolError: it is in none of its places."""
+        """Return what the sandbox calls it. ProtocolError: it is in none of its places."""
         if path != self._root and not path.startswith(self._root + b"/"):
             raise ProtocolError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
@@ -73,7 +73,7 @@ def _variable(name: str, value: str) -> bytes:
 
 
 def variables(user: User) -> dict[str, str]:
-    """What a command of this user has in its environment."""
+    """Return what a command of this user has in its environment."""
     return {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
 
 

@@ -48,7 +48,7 @@ def program() -> Path:
 
 
 def check() -> Check:
-    """A line for `doctor`. Compiles nothing."""
+    """Return a line for `doctor`. Compiles nothing."""
     status, detail, fix = "ok", "compiled with this installation", None
     if not shipped().exists():
         if not (SOURCES / "build.py").exists():

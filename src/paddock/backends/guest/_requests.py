@@ -44,7 +44,7 @@ class Request(NamedTuple):
     refused: Refusal
 
     def error(self, body: bytes) -> PaddockError:
-        """What the body of an ERROR means. ProtocolError."""
+        """Return what the body of an ERROR means. ProtocolError."""
         try:
             told = Error.unpack(body)
         except WireError as error:

@@ -56,7 +56,7 @@ def trust(place: str, systems: Sequence[str], data: bytes) -> Request:
 
 
 def share(number: int, target: str, *, writable: bool) -> Request:
-    """A directory of the host's appears at `target`, in a machine."""
+    """Have a directory of the host's appear at `target`, in a machine."""
     return _ask(
         Op.SHARE, wire.Share(number=number, flags=wire.ShareFlags.WRITABLE if writable else 0, target=encode(target))
     )

@@ -125,7 +125,7 @@ class GvisorBackend(VmmBackend):
     async def dressed(
         self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found, *, must_bake: bool = False
     ) -> JailPlan:
-        """The VMM's jail, for that runsc on that platform."""
+        """Return the VMM's jail, for that runsc on that platform."""
         dressed = await self._dressed(plan, jail, found)
         if not self._saves(found, plan):
             return dressed
@@ -144,7 +144,7 @@ class GvisorBackend(VmmBackend):
         return await self.ordered(plan, jail, found)
 
     async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
-        """What the controller is told, for that runsc on that platform."""
+        """Return what the controller is told, for that runsc on that platform."""
         shape = await self._shape(plan, jail, found)
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
@@ -251,7 +251,7 @@ class GvisorBackend(VmmBackend):
         return baked
 
     async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.Found) -> None:
-        """Starts a guest in the tree and leaves its state there."""
+        """Start a guest in the tree and leave its state there."""
         own = self.unbaked(plan, tree, _BAKING_SECONDS)
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
         async with self.oven(own, jail) as instance:
@@ -307,7 +307,8 @@ def _told(found: _probe.Found, asked: str | None) -> str:
 
 
 def _recipe(found: _probe.Found) -> Recipe:
-    """The tree with runsc: so it is there whatever a template holds, and stays when the machine's is replaced."""
+    """Return the tree with runsc: so it is there whatever a template holds, and stays when the machine's is
+    replaced."""
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:
         program = Path(found.program).read_bytes()

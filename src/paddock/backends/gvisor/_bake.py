@@ -73,7 +73,7 @@ def seal_key(place: Path) -> bytes:
 
 
 def _processor() -> str:
-    """What it can do: a state is for one that can do as much."""
+    """Return what it can do: a state is for one that can do as much."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("ascii", "replace").splitlines():
             name, _, value = line.partition(":")

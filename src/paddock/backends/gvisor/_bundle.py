@@ -58,7 +58,7 @@ def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> 
 
 
 def served(date: int) -> list[str]:
-    """What both are told of the root: files are the gofer's, with nothing above them."""
+    """Return what both are told of the root: files are the gofer's, with nothing above them."""
     return ["--gofer-mount-confs=lisafs:none"] if date >= _WHO_SERVES_SINCE else []
 
 
@@ -72,8 +72,8 @@ def specification(
     occupied: Iterable[str] = (),
     hidden: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The sandbox's root is that of the jail, which the gofer serves. `quotas`: that is held to its size. `occupied`:
-    targets of mounts in it. `hidden`: directories of it that nobody inside sees."""
+    """Return the OCI specification. The sandbox's root is that of the jail, which the gofer serves. `quotas`: the root
+    is limited to its size. `occupied`: targets of mounts in it. `hidden`: directories of it that nobody inside sees."""
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
     mounts += [_mount(place, "tmpfs", "ro", "mode=0555", "size=4096") for place in hidden]
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108

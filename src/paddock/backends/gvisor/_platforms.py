@@ -49,7 +49,7 @@ def why_not_kvm(name: str | None) -> str | None:
 
 
 def facts(name: str | None) -> tuple[str, ...]:
-    """What all that depends on. Whether KVM runs anything depends on this boot of the host."""
+    """Return what all that depends on. Whether KVM runs anything depends on this boot of the host."""
     return name or "", "" if why_not_kvm(name) is not None else proc.boot_id()
 
 

@@ -53,14 +53,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def programs(state_dir: Path) -> tuple[Path, ...]:
-    """The first that runs a program counts."""
+    """Return the programs to try. The first that runs a program counts."""
     given = read_config(state_dir).runsc
     places = (given,) if given is not None else (UNPACKED, shutil.which("runsc", path=_PLACES))
     return tuple(Path(place).resolve() for place in places if place is not None and os.access(place, os.X_OK))
 
 
 def look(state_dir: Path) -> Found | str:
-    """What there is, or one sentence: what is missing."""
+    """Return what there is, or one sentence: what is missing."""
     there = programs(state_dir)
     if not there:
         return f"runsc (gVisor) is not installed: {FIX}"
@@ -69,7 +69,7 @@ def look(state_dir: Path) -> Found | str:
 
 
 def fix(state_dir: Path) -> str:
-    """What to do where there is none."""
+    """Return what to do where there is none."""
     given = read_config(state_dir).gvisor_platform
     return FIX if given is None else f"without {_platforms.SETTING} in config.toml it is what works"
 
@@ -99,7 +99,7 @@ def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
 
 
 def remembered(state_dir: Path) -> Found | None:
-    """What was found out about the runsc that there is now, if it was."""
+    """Return what was found out about the runsc that there is now, if it was."""
     there = programs(state_dir)
     try:
         known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)

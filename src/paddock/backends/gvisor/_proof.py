@@ -33,7 +33,7 @@ _NAMES = re.compile(r" of (sb|wv)_\w+| (sb|wv)_\w+")  # of what was made for the
 
 
 async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
-    """What there is, on which platform, for certain: on KVM, or as `found`, with the reason.
+    """Return what there is, on which platform, for certain: on KVM, or as `found`, with the reason.
 
     What fails on both says nothing of KVM. It is raised where KVM was asked for by name; else this program goes on as
     `found`, and the next one tries again.

@@ -179,7 +179,7 @@ class JailBackend:
         return _probe.checks(self.capabilities, self.supervisor.facts, self._state)
 
     async def pool(self) -> int:
-        """The pool's directory as the supervisor has it. It stays the backend's."""
+        """Return the pool's directory as the supervisor has it. It stays the backend's."""
         if self.supervisor.pool is None:
             await self.supervisor.connect()
         assert self.supervisor.pool is not None
@@ -325,7 +325,7 @@ class JailBackend:
         return instance
 
     async def record(self, id: SandboxId) -> Record:
-        """What the supervisor has recorded of a living one. SandboxDied."""
+        """Return what the supervisor has recorded of a living one. SandboxDied."""
         from paddock.supervisor._records import Record
 
         return Record(**await self.supervisor.request("inspect", id=id))

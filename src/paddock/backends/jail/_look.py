@@ -24,7 +24,7 @@ def table(record: Record) -> tuple[Process, ...]:
 
 
 def posture(record: Record) -> tuple[Check, ...]:
-    """What holds at this moment. Empty if it has ended."""
+    """Return what holds at this moment. Empty if it has ended."""
     found = look.family(record.pid, partial(proc.is_same, record.pid, record.start, record.boot))
     if not found:
         return ()
@@ -51,7 +51,7 @@ def posture(record: Record) -> tuple[Check, ...]:
 
 
 def _ids(record: Record) -> list[IdMap]:
-    """The ids of its pid 1's namespace, in those of this one."""
+    """Return the ids of its pid 1's namespace, in those of this one."""
     if record.slot is not None:
         return [IdMap(0, range_base(record.slot), ID_COUNT)]
     maps = namespaces.read_uid_map(record.pid)
@@ -66,7 +66,7 @@ def _identity(record: Record, uid: int) -> str:
 
 
 def _devices(record: Record) -> tuple[Check, ...]:
-    """The ioctls of such a one are what somebody who breaks out of this wall reaches beside the host's system calls."""
+    """Check the devices. Their ioctls are what an escape reaches beside the host's system calls."""
     if not record.devices:
         return ()
     names = ", ".join(f"/dev/{name}" for name in record.devices)

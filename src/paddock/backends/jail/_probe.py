@@ -122,7 +122,7 @@ def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
 
 
 def _ids(capabilities: Capabilities) -> Check:
-    """An ordinary user's."""
+    """Check an ordinary user's ids."""
     from paddock.linux import subordinate_ids
 
     own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
@@ -166,7 +166,7 @@ def _cpus(held: bool, *, root: bool) -> Check:
 
 
 def _cgroup_fix() -> str:
-    """The command that gets control groups for this ordinary user here."""
+    """Return the command that gets control groups for this ordinary user here."""
     uid = os.getuid()
     if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
         import getpass

@@ -113,7 +113,7 @@ class SupervisorClient:
             self.pool = None
 
     async def templates(self) -> Templates:
-        """The templates of the pool, which is opened once for all backends. Makes the pool, the first time."""
+        """Return the templates of the pool, which is opened once for all backends. Makes the pool, the first time."""
         if self._templates is None:
             async with self._opening:
                 if self._templates is None:
@@ -228,7 +228,7 @@ class SupervisorClient:
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:
-        """Starts a supervisor and waits until it is ready or gone: gone is no error, another one may hold the lock."""
+        """Start a supervisor and wait until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
@@ -272,13 +272,13 @@ class SupervisorClient:
 
 
 def scope() -> tuple[list[str], dict[str, str]] | None:
-    """What to put before a command that is to have its own group, and the environment that this needs.
+    """Return what to put before a command that is to have its own group, and the environment that this needs.
 
     It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the supervisor would lie
     in the group of whoever started it first, beside processes that are none of its own.
 
-    None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2.
-    The command itself gets no environment.
+    None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2. The
+    command itself gets no environment.
     """
     systemd_run, env = (shutil.which(name, path=_TOOLS) for name in ("systemd-run", "env"))
     if systemd_run is None or env is None or not os.path.isdir("/run/systemd/system") or not _has_controllers():

@@ -73,7 +73,7 @@ def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
 
 
 def processor() -> str:
-    """What a machine under KVM is shown of the host's processor: a state is for that one only."""
+    """Return what a machine under KVM is shown of the host's processor: a state is for that one only."""
     fields: dict[str, str] = {}
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         for line in file:

@@ -199,7 +199,7 @@ class MicrovmBackend(VmmBackend):
         return _accelerator.choose(self.directory, self._programs(), self.config.accelerator)
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
-        """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
+        """Return the baked one for this plan; the first that is baked shows whether KVM boots anything here."""
         if self._accelerator().proven:
             made_of = await self._ingredients(plan)
             return await self._baked(plan, made_of), made_of
@@ -282,7 +282,7 @@ class MicrovmInstance(VmmInstance):
     # the guest
 
     async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Makes what each sandbox has."""
+        """Make what each sandbox has."""
         for path, (uid, gid) in directories.items():
             try:
                 await self.file(StatFile(sandbox=self.id, path=path, user="0"))

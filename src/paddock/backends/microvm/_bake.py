@@ -75,7 +75,7 @@ class Ingredients:
         return recipe
 
     def disks(self) -> dict[str, Any]:
-        """What the controller is told to make."""
+        """Return what the controller is told to make."""
         owners = None
         if not self.whole:
             below = sorted(self.directories().items(), key=lambda item: -len(item[0]))
@@ -95,7 +95,7 @@ class Ingredients:
         return min(self.limits.inodes, self.limits.disk_mib * _MIB // _BLOCK)
 
     def tree(self) -> Tree:
-        """The template as the controller sees it."""
+        """Return the template as the controller sees it."""
         first, *others = self.template.layers
         return Tree(name=first, target=TEMPLATE, writable=False, layers=tuple(others))
 

@@ -21,8 +21,8 @@ class Images:
         self._memories = memories
 
     async def for_start(self, tree: str, baked: str) -> str | None:
-        """The image to which the state in this tree belongs; None: it has none of its own, and begins as it was baked.
-        InvalidStateError: that image is gone."""
+        """Return the image to which the state in this tree belongs; None: it has none of its own, and begins as it was
+        baked. InvalidStateError: that image is gone."""
         return await asyncio.to_thread(self._for_start, tree, baked)
 
     async def of_state(self, tree: str) -> str:

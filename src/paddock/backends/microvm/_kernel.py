@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes:
 
 
 def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
-    """The configured kernel, or else the newest cloud kernel. NotConfiguredError says why there is none."""
+    """Return the configured kernel, or else the newest cloud kernel. NotConfiguredError says why there is none."""
     if given is not None:
         image = Path(given)
         return _checked(image, image.parent.parent)

@@ -62,7 +62,7 @@ class Qemu:
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
     def options(self, machine: Machine, *, boot: bool) -> dict[str, Any]:
-        """What the controller is told of it, beside what every course is."""
+        """Return what the controller is told of it, beside what every course is."""
         return {
             "argv": self.command(machine, boot=boot),
             "streams": {"line": _FIRST_PORT},

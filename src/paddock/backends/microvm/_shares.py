@@ -29,7 +29,8 @@ def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
 
 
 def on_disk(plan: SandboxPlan) -> list[str]:
-    """What a policy lets nobody change, and would lie on the machine's own disk, where its root can do anything."""
+    """Return what a policy lets nobody change, and would lie on the machine's own disk, where its root can do
+    anything."""
     return [path for path in plan.protect if _kept(plan, path) is None]
 
 
@@ -70,7 +71,7 @@ class Share(NamedTuple):
 
 
 def shares(plan: SandboxPlan) -> list[Share]:
-    """What the guest is told to mount, outermost first."""
+    """Return what the guest is told to mount, outermost first."""
     told = zip(exports(plan), _targets(plan), strict=True)
     found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(told)]
     return sorted(found, key=lambda share: share.target.count("/"))

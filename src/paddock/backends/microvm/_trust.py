@@ -15,7 +15,7 @@ class Trust:
         self._brought: tuple[int, int] | None = None
 
     def fresh(self) -> list[Request]:
-        """What the guest has not been told yet; nothing where there is no way out."""
+        """Return what the guest has not been told yet; nothing where there is no way out."""
         try:
             info = (self._directory / layout.TRUST).stat()
         except FileNotFoundError:

@@ -62,11 +62,11 @@ class VmmBackend(JailBackend):
     # what a level decides
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
-        """The VMM's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
+        """Return the VMM's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
         return jail
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        """What the controller in that jail is told."""
+        """Return what the controller in that jail is told."""
         raise NotImplementedError
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
@@ -100,7 +100,7 @@ class VmmBackend(JailBackend):
     # what a level uses
 
     def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
-        """What comes with each of its commands, where the guest was started for any sandbox of the template."""
+        """Return what comes with each of its commands, where the guest was started for any sandbox of the template."""
         known = plan.template.env.items()
         return {
             name: value
@@ -113,18 +113,19 @@ class VmmBackend(JailBackend):
         return ("init", "user", "root") if self.root_user else ("init", "user")
 
     async def kit(self) -> str:
-        """The kit's tree, built if it is not there."""
+        """Return the kit's tree, built if it is not there."""
         return await asyncio.to_thread((await self.templates()).kit)
 
     async def guest(self) -> Tree:
-        """The native guest's program, which is pid 1 behind the wall, as `GUEST` in the jail."""
+        """Return the native guest's program, which is pid 1 behind the wall, as `GUEST` in the jail."""
         if self._guest is None:
             content = await asyncio.to_thread(program().read_bytes)
             self._guest = await asyncio.to_thread((await self.templates()).part, _recipe(content))
         return Tree(name=self._guest, target=str(PurePosixPath(GUEST).parent), writable=False)
 
     async def baked(self, recipe: Recipe) -> str:
-        """A tree like the kit's, whose recipe starts something: so one waits for it, and the others for that one."""
+        """Return a tree like the kit's, whose recipe starts something: so one waits for it, and the others for that
+        one."""
         async with self._baking.setdefault(recipe.tree, asyncio.Lock()):
             return await in_its_own_thread((await self.templates()).part, recipe)
 
@@ -180,7 +181,7 @@ class VmmBackend(JailBackend):
         return instance
 
     async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VmmInstance:
-        """A VMM, up and greeted. All or nothing."""
+        """Return a VMM, up and greeted. All or nothing."""
         instance = await self.make(plan, jail)
         assert isinstance(instance, VmmInstance)
         try:
@@ -208,7 +209,7 @@ class VmmBackend(JailBackend):
     async def pass_on(
         self, waiting: VmmInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
     ) -> VmmInstance:
-        """What `waiting` holds is the sandbox of `plan` from now on. Where it raises, `take_back` has to follow."""
+        """Make what `waiting` holds the sandbox of `plan`. If it raises, `take_back` has to follow."""
         self.ending(plan.id, plan.incarnation)
         self._being_made.add(plan.id)
         try:
@@ -245,7 +246,7 @@ class VmmBackend(JailBackend):
         await super().aclose()
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
-        """A jail with the kit in it, and room for the wall."""
+        """Return a jail with the kit in it, and room for the wall."""
         return jail._replace(
             trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
             memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,

@@ -120,7 +120,8 @@ class VmmInstance(JailInstance):
         """There is nobody yet."""
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        """A guest that was started for any sandbox knows nothing of what is this one's own."""
+        """Start a command with the sandbox's own environment, which a guest that was started for any sandbox doesn't
+        know."""
         if self._environment is None:
             self._environment = (await (await self.control()).ask("environment", Environment)).env
         if self._environment:
@@ -154,7 +155,7 @@ class VmmInstance(JailInstance):
         await (await self._init()).open(order).call(Nothing)
 
     async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
-        """What it is from here on; what of that is done. InvalidState."""
+        """Return what it is from here on; what of that is done. InvalidState."""
         answer = await (await self._init()).open(orders.renew(renewal)).call(RenewReply)
         if failed := Part(answer.failed) & ~may_fail:
             names = ", ".join(sorted(str(part.name).lower() for part in failed))
@@ -168,7 +169,7 @@ class VmmInstance(JailInstance):
         return user or User(name="root", uid=0, gid=0, home="/root")
 
     async def control(self) -> Control:
-        """The connection with the controller itself. SandboxDied."""
+        """Return the connection with the controller itself. SandboxDied."""
         if self._control is None or self._control.closed:
             try:
                 self._control = Control(await self._handed("control"), self.stillness)
@@ -195,7 +196,7 @@ class VmmInstance(JailInstance):
         return connection
 
     async def embark(self, told: Orders) -> None:
-        """Starts the controller and waits until the guest has begun. SandboxDiedError with its last words,
+        """Start the controller and wait until the guest has begun. SandboxDiedError with its last words,
         SandboxError."""
         self._environment = told.env
         config: dict[str, Any] = {
@@ -240,7 +241,7 @@ class VmmInstance(JailInstance):
         return self.lost_error()
 
     async def _set_out(self, config: dict[str, Any]) -> Control:
-        """Starts the controller, and tells it what to do where nobody else reads it. SandboxDied."""
+        """Start the controller, and tell it what to do where nobody else reads it. SandboxDied."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
@@ -368,7 +369,7 @@ class VmmInstance(JailInstance):
             await self.begin()
 
     async def _init(self) -> GuestConnection:
-        """The guest's, which is none of the identities that serve commands."""
+        """Return the guest's, which is none of the identities that serve commands."""
         if self._guest_init is None or self._guest_init.closed:
             try:
                 self._guest_init = await self.dial("init")
@@ -395,7 +396,7 @@ class VmmInstance(JailInstance):
         return "root" if self._level.as_root and self._level.whole else "user"
 
     async def _handed(self, say: str) -> socket.socket:
-        """A socket whose other end the controller has been given. OSError: there is no controller."""
+        """Return a socket whose other end the controller has been given. OSError: there is no controller."""
         for _ in range(_TRIES):
             ours, theirs = socket.socketpair()
             try:

@@ -86,7 +86,8 @@ class Waiting(Spares[Kind, Prestarted]):
         self._tidying: set[asyncio.Task[None]] = set()
 
     async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VmmInstance | None:
-        """The sandbox of `plan`, of one that waited; None: there is none that could be it, or it has just died."""
+        """Return the sandbox of `plan`, of one that waited; None: there is none that could be it, or it has
+        just died."""
         kind = Kind.of(self._backend, plan, jail)
         vmm = next((one for one in self._stock if one.kind == kind and one.until > proc.boottime()), None)
         env = self._backend.own_environment(plan)

@@ -32,7 +32,7 @@ class AsyncCalls:
     async def call(
         self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
     ) -> bytes:
-        """A method of a handle; what it returns, encoded."""
+        """Call a method of a handle, and return its encoded answer."""
         body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
         return (await self.ask(body, (), cancels=cancels, lost=lost)).body
 

@@ -74,7 +74,7 @@ class AsyncDaemonTransport:
 
 
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
-    """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
+    """Return the transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
 
 
@@ -265,7 +265,8 @@ class _Followed:
         """Those of the last daemon that nobody reads yet, by the method that ends each."""
 
     async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        """A method of its handle. What may be done twice is asked of the next daemon where the first one has ended."""
+        """Call a method of its handle. What may be done twice is asked of the next daemon where the first one has
+        ended."""
 
         def unknown(problem: str) -> DaemonLostError:
             return lost(self._action, self._id, problem)

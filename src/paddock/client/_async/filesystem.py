@@ -37,11 +37,11 @@ class AsyncFilesystem:
         self._user = user
 
     def as_user(self, user: str) -> AsyncFilesystem:
-        """The same files, touched by another user."""
+        """Return the same files, touched by another user."""
         return AsyncFilesystem(self._sandbox, self._transport, user)
 
     async def read(self, path: Path, *, max_bytes: int = 256 << 20) -> bytes:
-        """The whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
+        """Return the whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
         parts: list[bytes] = []
         left = max_bytes
         async with await self.open(path, "rb", length=max_bytes + 1) as reader:
@@ -218,7 +218,7 @@ class AsyncFilesystem:
         return await self._transport.perform(action)
 
     async def watch(self, path: Path, *, recursive: bool = False) -> AsyncChanges:
-        """What happens there from now on; iterate over it."""
+        """Return what happens there from now on; iterate over it."""
         action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return AsyncChanges(await self._transport.perform(action))
 
@@ -231,12 +231,9 @@ class AsyncFilesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """A local directory's content to below `path`, in constant memory.
-
-        Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
-        patterns of names that are passed over, with what is below them. `on_progress` is called with
-        the bytes of each step.
-        """
+        """Copy a local directory's content to below `path`, in constant memory. Symbolic links go as links; sockets,
+        pipes and devices are left out and reported. `exclude` are shell patterns of names that are passed over, with
+        what is below them. `on_progress` is called with the bytes of each step."""
         if old:
             from paddock import _renamed
 
@@ -269,13 +266,11 @@ class AsyncFilesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """What is below `path`, into a new local directory, in constant memory.
-
-        The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
-        `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
-        bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExistsError if `local_dir`
-        holds anything. `on_progress` is called with the bytes of each step.
-        """
+        """Copy what is below `path` into a new local directory, in constant memory. The sandbox is not trusted: names
+        and links that lead out, devices, and more than `max_bytes` or `max_files` raise GuestProtocolError, and nothing
+        is left; with `skip_unsafe` such entries (but not the bounds) are passed over and reported. Owners and setuid
+        bits are dropped. AlreadyExistsError if `local_dir` holds anything. `on_progress` is called with the bytes of
+        each step."""
         if old:
             from paddock import _renamed
 

@@ -75,7 +75,7 @@ class DaemonTransport:
 
 
 def default_transport(state_dir: str | os.PathLike[str] | None = None) -> DaemonTransport:
-    """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
+    """Return the transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return DaemonTransport(Calls(session(state_dir)))
 
 
@@ -266,7 +266,8 @@ class _Followed:
         """Those of the last daemon that nobody reads yet, by the method that ends each."""
 
     def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        """A method of its handle. What may be done twice is asked of the next daemon where the first one has ended."""
+        """Call a method of its handle. What may be done twice is asked of the next daemon where the first one has
+        ended."""
 
         def unknown(problem: str) -> DaemonLostError:
             return lost(self._action, self._id, problem)

@@ -38,11 +38,11 @@ class Filesystem:
         self._user = user
 
     def as_user(self, user: str) -> Filesystem:
-        """The same files, touched by another user."""
+        """Return the same files, touched by another user."""
         return Filesystem(self._sandbox, self._transport, user)
 
     def read(self, path: Path, *, max_bytes: int = 256 << 20) -> bytes:
-        """The whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
+        """Return the whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
         parts: list[bytes] = []
         left = max_bytes
         with self.open(path, "rb", length=max_bytes + 1) as reader:
@@ -219,7 +219,7 @@ class Filesystem:
         return self._transport.perform(action)
 
     def watch(self, path: Path, *, recursive: bool = False) -> Changes:
-        """What happens there from now on; iterate over it."""
+        """Return what happens there from now on; iterate over it."""
         action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return Changes(self._transport.perform(action))
 
@@ -232,12 +232,9 @@ class Filesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """A local directory's content to below `path`, in constant memory.
-
-        Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
-        patterns of names that are passed over, with what is below them. `on_progress` is called with
-        the bytes of each step.
-        """
+        """Copy a local directory's content to below `path`, in constant memory. Symbolic links go as links; sockets,
+        pipes and devices are left out and reported. `exclude` are shell patterns of names that are passed over, with
+        what is below them. `on_progress` is called with the bytes of each step."""
         if old:
             from paddock import _renamed
 
@@ -270,13 +267,11 @@ class Filesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """What is below `path`, into a new local directory, in constant memory.
-
-        The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
-        `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
-        bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExistsError if `local_dir`
-        holds anything. `on_progress` is called with the bytes of each step.
-        """
+        """Copy what is below `path` into a new local directory, in constant memory. The sandbox is not trusted: names
+        and links that lead out, devices, and more than `max_bytes` or `max_files` raise GuestProtocolError, and nothing
+        is left; with `skip_unsafe` such entries (but not the bounds) are passed over and reported. Owners and setuid
+        bits are dropped. AlreadyExistsError if `local_dir` holds anything. `on_progress` is called with the bytes of
+        each step."""
         if old:
             from paddock import _renamed
 

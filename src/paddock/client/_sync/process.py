@@ -105,7 +105,7 @@ class Writer:
         self._handle = handle
 
     def write(self, data: str | bytes) -> None:
-        """Returns when all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Wait until all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
         view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         if len(view) <= CHUNK_BYTES:
             self._handle.write(bytes(view))

@@ -370,8 +370,8 @@ class Sandbox:
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
-        """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
-        end what its result had no room for. NotFoundError."""
+        """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
+        its end what its result had no room for. NotFoundError."""
         from .process import Reader
 
         return Reader(
@@ -379,7 +379,7 @@ class Sandbox:
         )
 
     def processes(self) -> tuple[ExecInfo, ...]:
-        """The commands that run, and the background ones that have ended."""
+        """Return the commands that run, and the background ones that have ended."""
         return self._transport.perform(model.ListExecs(sandbox=self.id))
 
     def signal(self, exec_id: str, number: int) -> None:
@@ -452,7 +452,7 @@ class Sandbox:
         self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     def rollback(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
-        """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
+        """End all its processes; its files become those of the snapshot, and it runs on under its id."""
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = self._transport.perform(action)
 
@@ -481,7 +481,7 @@ class Sandbox:
         return children[0] if count is None else children
 
     def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
-        """What it has changed in a directory of the host that it has copy-on-write, at this instant.
+        """Return what it has changed in a directory of the host that it has copy-on-write, at this instant.
 
         `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
         result holds what `git apply` takes.
@@ -493,10 +493,10 @@ class Sandbox:
     def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
     ) -> Promotion:
-        """Takes those changes over into the host's directory; InvalidStateError lists what is in the way.
+        """Take those changes over into the host's directory; InvalidStateError lists what is in the way.
 
-        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one
-        unless `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
+        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one unless
+        `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
         """
         from paddock.model import PromoteMount
 
@@ -504,9 +504,10 @@ class Sandbox:
         return self._transport.perform(action)
 
     def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
-        """Returns the new revision when it holds, for connections that are open as well; None: no network from now on.
+        """Return the new revision when it holds, for connections that are open as well; None: no network from now on.
 
-        With `expect_revision`, InvalidStateError if the policy is another one by now."""
+        With `expect_revision`, InvalidStateError if the policy is another one by now.
+        """
         from paddock.model import SetPolicy
 
         action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)

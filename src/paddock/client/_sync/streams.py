@@ -23,15 +23,15 @@ class ByteReader(Protocol):
 
 class ByteWriter(Protocol):
     def write(self, data: bytes) -> None:
-        """Returns when all of it was taken. BrokenPipeError if the other side closed."""
+        """Wait until all of it was taken. BrokenPipeError if the other side closed."""
         ...
 
     def close(self) -> FileInfo | None:
-        """Ends the stream. For a file: returns when it is in place, with what it became."""
+        """End the stream. For a file: returns when it is in place, with what it became."""
         ...
 
     def abort(self) -> None:
-        """Gives up: a file that was being written beside its place is dropped. Nothing after `close`."""
+        """Give up: a file that was being written beside its place is dropped. Nothing after `close`."""
         ...
 
 
@@ -74,7 +74,7 @@ class ExecHandle(Protocol):
 
 class ChangeStream(Protocol):
     def next(self) -> tuple[FileChange, ...]:
-        """The next changes, at least one; empty when the watch has ended."""
+        """Return the next changes, at least one; empty when the watch has ended."""
         ...
 
     def close(self) -> None: ...

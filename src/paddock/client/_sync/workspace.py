@@ -44,7 +44,7 @@ class Workspace:
         submodules: bool = False,
         transport: Transport | None = None,
     ) -> Workspace:
-        """The workspace of the task `name`: the one there is, or a new one.
+        """Return the workspace of the task `name`: the one there is, or a new one.
 
         With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
         seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
@@ -105,12 +105,12 @@ class Workspace:
         return self._info
 
     def status(self) -> WorkspaceStatus:
-        """What it holds that is nowhere else, computed now."""
+        """Return what it holds that is nowhere else, computed now."""
         return self._transport.perform(model.InspectWorkspace(workspace=self.id))
 
     def diff(self, *, patch: bool = False) -> WorkspaceDiff:
-        """What it holds that the commit it began with has not, untracked files too, at one instant. With `patch` the
-        result holds what `git apply` takes. InvalidStateError: it came from no repository."""
+        """Return what it holds that the commit it began with has not, untracked files too, at one instant. With `patch`
+        the result holds what `git apply` takes. InvalidStateError: it came from no repository."""
         return self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     def push(

@@ -41,7 +41,7 @@ def write(state: Path, id: str, certificate: bytes) -> None:
 
 
 def _for_chromium(certificate: bytes) -> bytes:
-    """The policy CACertificates: a list in base64 (chromeenterprise.google/policies, from version 128)."""
+    """Return the policy CACertificates: a list in base64 (chromeenterprise.google/policies, from version 128)."""
     binary = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
     return json.dumps({"CACertificates": [base64.b64encode(binary).decode("ascii")]}).encode()
 
@@ -58,7 +58,8 @@ def _fill(path: Path, content: bytes) -> None:
 
 @cache
 def _of_the_machine() -> bytes:
-    """What the gateway itself trusts. Nothing where the machine has none: then nothing is trusted but the gateway."""
+    """Return what the gateway itself trusts. Nothing where the machine has none: then nothing is trusted but the
+    gateway."""
     named = ssl.get_default_verify_paths().cafile
     for place in (named, *_PLACES):
         try:

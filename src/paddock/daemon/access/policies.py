@@ -103,7 +103,7 @@ class Policies(Component):
                 await self._gateways.open(row, await self.of(row.sandbox.policy))
 
     async def set(self, action: model.SetPolicy, row: Row, op: Operation) -> Sandbox:
-        """The caller shares the lane of the sandbox: it is not made again meanwhile."""
+        """Set the policy of a sandbox. The caller shares its lane: it isn't made again meanwhile."""
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDeniedError(f"{row.id} was made by a program inside a sandbox: those have no network")
         async with self._lanes.exclusive(_lane(row)):
@@ -257,7 +257,7 @@ class Policies(Component):
 
 
 def protected(document: PolicyDocument, template: Template) -> tuple[str, ...]:
-    """The absolute paths that a sandbox from this template has read-only inside."""
+    """Return the absolute paths that a sandbox from this template has read-only inside."""
     if document.files is None:
         return ()
     from paddock.policy.commands import Files
@@ -311,7 +311,8 @@ def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: i
 
 
 def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:
-    """The tree where what is at `path` was written, what it lies over, and the path in it; None: none of ours."""
+    """Return the tree where what is at `path` was written, what it lies over, and the path in it; None: none
+    of ours."""
     if row.workspace is not None and path.startswith(WORKSPACE + "/"):
         return row.workspace.tree, row.workspace.layers, path.removeprefix(WORKSPACE + "/")
     elsewhere = (*(mount.target for mount in row.sandbox.spec.mounts), *(("/usr",) if template.host_usr else ()))

@@ -56,7 +56,7 @@ class Output:
         return None
 
     async def end(self, *, wait: bool) -> None:
-        """Raises what broke the stream. Without `wait` it is over now, whatever is still to come."""
+        """Raise what broke the stream. Without `wait` it is over now, whatever is still to come."""
         if not wait:
             self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -293,7 +293,7 @@ async def _over(_: Call) -> None: ...
 
 
 def _out() -> tuple[int, int]:
-    """The client's end and ours, which does not block."""
+    """Return the client's end and ours, which does not block."""
     far, near = pipe()
     os.set_blocking(near, False)
     return far, near
@@ -306,7 +306,7 @@ def _in() -> tuple[int, int]:
 
 
 def pipe() -> tuple[int, int]:
-    """Ends to read and to write, with as much room as this user may still have (pipe(7))."""
+    """Return ends to read and to write, with as much room as this user may still have (pipe(7))."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # /proc/sys/fs/pipe-user-pages-soft: the usual 64 KiB do as well
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

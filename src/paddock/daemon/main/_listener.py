@@ -102,7 +102,7 @@ class Listener:
             connection.close()
 
     def session(self, token: str, pid: int) -> Session:
-        """The one with this token, which only its own process knows. InvalidArgument."""
+        """Return the one with this token, which only its own process knows. InvalidArgument."""
         if not _TOKEN.fullmatch(token):
             raise InvalidArgumentError("a session's token is 32 hexadecimal digits")
         found = self.sessions.get(token)

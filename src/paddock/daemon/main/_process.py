@@ -36,7 +36,8 @@ def detach() -> list[str]:
 
 
 def control_group() -> str:
-    """The one that this process stays in since its first caller started it; "" where that is the whole machine's.
+    """Return the one that this process stays in since its first caller started it; "" where that is the whole
+    machine's.
 
     Whoever ends the group (systemd a service, a runner its job) ends the daemon with it (cgroups(7)).
     """

@@ -218,7 +218,8 @@ class Requests:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
 
     async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
-        """What the service answers, unless the caller leaves before that: then it is undone, or done all the same."""
+        """Return what the service answers, unless the caller leaves before that: then it is undone, or done all the
+        same."""
         result = await self._api.perform(named, self._principal)
         if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
             # This daemon or the one before undid what the request made, and the caller asks again: make another.
@@ -244,7 +245,7 @@ class Requests:
         return None
 
     async def _undo(self, action: Action[Any], result: Any) -> None:
-        """Gives back what a client asked for and left before it came."""
+        """Give back what a client asked for and left before it came."""
         if self.leaves and isinstance(action, AttachExec):
             return  # the next daemon is asked for it
         made: tuple[Sandbox, ...] = ()
@@ -262,7 +263,7 @@ class Requests:
 
 
 async def _encoded(result: object) -> bytes:
-    """A long list part by part: at once it would hold the loop for milliseconds."""
+    """Encode a long list part by part: at once it would hold the loop for milliseconds."""
     if not isinstance(result, tuple):
         return codec.encode(result)
     rows = cast("tuple[object, ...]", result)
@@ -292,7 +293,7 @@ async def let_go(session: Session, answer: bytes) -> None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """A memfd of the client's, from its start."""
+    """Read a memfd of the client's, from its start."""
     size = os.fstat(descriptor).st_size
     if size > MAX_INPUT:
         raise InvalidArgumentError(f"an input of {size} bytes", hint=f"at most {MAX_INPUT}: write it into a file")

@@ -90,8 +90,9 @@ class Session:
             self._process = None
 
     def _watch(self) -> int | None:
-        """A forked child may keep the connection open when the process has died: the pidfd tells (pidfd_open(2)). A
-        process in another pid namespace is seen as 0, and only the end of its connections tells."""
+        """Return a pidfd of the client. A forked child may keep the connection open when the process has died: the
+        pidfd tells (pidfd_open(2)). A process in another pid namespace is seen as 0, and only the end of its
+        connections tells."""
         if self.pid <= 0:
             return None
         try:

@@ -159,7 +159,7 @@ class Service:
         self.activity = Activity(self._store.any_lives)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
-        """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
+        """Do what `action` asks, if the policy lets `principal`, and return what the action's type says.
 
         Raises PolicyDeniedError, UnrecordedError (then nothing was done), and what the handlers raise
         (`paddock.errors`).

@@ -13,7 +13,7 @@ from paddock.model import replace
 
 
 def running(row: Row, clock: Clock, deadline: float | None = None) -> Row:
-    """The row of one that runs until `deadline`, in seconds of CLOCK_BOOTTIME; without, with what is left."""
+    """Return the row of one that runs until `deadline`, in seconds of CLOCK_BOOTTIME; without, with what is left."""
     left = row.sandbox.left_seconds
     if deadline is None and left is None:
         if row.boot_id == boot_id():
@@ -26,14 +26,14 @@ def running(row: Row, clock: Clock, deadline: float | None = None) -> Row:
 
 
 def paused(row: Row, clock: Clock, known: Paused) -> Row:
-    """The row of one of which its backend says that it stands still."""
+    """Return the row of one of which its backend says that it stands still."""
     if known.left_seconds is None:
         return row
     return _until(row, clock, known.kept_until, known.left_seconds)
 
 
 def hibernated(row: Row, clock: Clock, retention_seconds: float) -> Row:
-    """The row of one that stands still from now on, if it did not before."""
+    """Return the row of one that stands still from now on, if it did not before."""
     if row.sandbox.left_seconds is not None:
         return row
     now = clock.boottime()

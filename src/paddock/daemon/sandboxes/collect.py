@@ -65,11 +65,11 @@ class Capture:
             del self._tail[: len(self._tail) - self._tail_size]
 
     def ending(self, size: int = 4096) -> bytes:
-        """The last bytes, for looking into."""
+        """Return the last bytes, for looking into."""
         return bytes(self._tail[-size:] or self._head[-size:])
 
     def output(self) -> Output:
-        """What was captured. Closes the file."""
+        """Return what was captured. Closes the file."""
         self.close()
         return Output(
             head=bytes(self._head),
@@ -109,7 +109,7 @@ class Capture:
 
 
 def kept(path: str) -> KeptOutput | None:
-    """What was kept there, if anything was."""
+    """Return what was kept there, if anything was."""
     try:
         return KeptOutput(open(path, "rb"))
     except FileNotFoundError:
@@ -190,10 +190,10 @@ class Collector:
         self._limit: Limit | None = None
 
     async def run(self, timeout_seconds: float | None) -> ExitStatus:
-        """Returns when the command has ended and what it printed is read.
+        """Wait until the command has ended and what it printed is read.
 
-        What it left running may hold its streams open for ever: then it is enough that nothing has come
-        for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
+        What it left running may hold its streams open for ever: then it is enough that nothing has come for a quarter
+        of a second. Everything that the command itself printed was in the pipe when it ended.
         """
         outlives = None if self._has_ended() else Outliving(self._handle, timeout_seconds, self._start)
         fed: list[asyncio.Task[None]] = []

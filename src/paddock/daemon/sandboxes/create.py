@@ -278,7 +278,7 @@ class Creation(Component):
         return CreateRequest(row, template, backend, policy, protect, inherits)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
-        """What the first call with that key made; waits for it if it is still at it."""
+        """Return what the first call with that key made; waits for it if it is still at it."""
         if not same:
             raise AlreadyExistsError(
                 f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id

@@ -205,7 +205,8 @@ class Execs(Component):
                 raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
     async def _start(self, action: RunExec | StartExec, id: ExecId, op: Operation, turn: Turn) -> StartedCommand:
-        """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
+        """Start a command. The lane is shared until the command is in the guest's table: an hour's command delays no
+        pause."""
         async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec

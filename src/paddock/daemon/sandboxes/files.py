@@ -41,7 +41,7 @@ class Files:
         model.GrepFiles,
     )
     async def value(self, action: Action[Any], op: Operation) -> object:
-        """What is answered at once."""
+        """Return what is answered at once."""
         return (await self._ask(action, op))[1]
 
     @handles(model.ReadFile, model.DownloadTree)

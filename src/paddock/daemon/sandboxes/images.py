@@ -70,7 +70,7 @@ class ImageHandlers(Component):
         return image
 
     def checks(self) -> tuple[Check, ...]:
-        """A line for `doctor`."""
+        """Return a line for `doctor`."""
         try:
             kept = self._pool().worker.base is not None
             count = 0 if self._images is None else len(self._images().list())

@@ -79,7 +79,7 @@ class Nested(Component):
     them beside it."""
 
     def outer(self, principal: Principal) -> Row | None:
-        """The sandbox inside which it is asked, if that is so. SandboxDied."""
+        """Return the sandbox inside which it is asked, if that is so. SandboxDied."""
         if principal.sandbox is None:
             return None
         row = self._store.get(principal.sandbox)
@@ -90,7 +90,7 @@ class Nested(Component):
         return row
 
     def of_fork(self, outer: Row, spec: SandboxSpec, count: int) -> SandboxSpec:
-        """That of a fork. It begins with as much on its disk as the outer one has, so it may hold as much."""
+        """Return that of a fork. It begins with as much on its disk as the outer one has, so it may hold as much."""
         of = outer.sandbox.spec
         limits = replace(share(of), disk_mib=of.limits.disk_mib, inodes=of.limits.inodes)
         ttl = min(spec.ttl_seconds, self.seconds_left(outer))
@@ -132,7 +132,7 @@ class Nested(Component):
 
     @staticmethod
     def environment(spec: SandboxSpec) -> dict[str, str]:
-        """What a program inside needs to find the door and the package that knocks."""
+        """Return what a program inside needs to find the door and the package that knocks."""
         given = spec.env.get("PYTHONPATH")
         return {"PADDOCK_DOOR": DOOR, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
 
@@ -220,14 +220,14 @@ class Nested(Component):
 
 
 def share(spec: SandboxSpec) -> Limits:
-    """What each of its children may have."""
+    """Return what each of its children may have."""
     of, parts = spec.limits, max(1, spec.nested)
     parted = {name: getattr(of, name) // parts for name in _SHARED}
     return replace(of, **{**parted, "cpus": of.cpus / parts, "tmp_mib": max(1, parted["tmp_mib"])})
 
 
 def admitted(body: bytes) -> Request:
-    """A request that may be put to the policy. InvalidArgumentError, PolicyDenied."""
+    """Return a request that may be put to the policy. InvalidArgumentError, PolicyDenied."""
     if len(body) - len(body.translate(None, b"[{,\\")) > MOST_PARTS:
         raise InvalidArgumentError(f"a request of more than {MOST_PARTS} parts")
     try:

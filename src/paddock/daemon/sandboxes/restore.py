@@ -55,7 +55,7 @@ class Restore(Component):
         self._policies, self._bindings = policies, bindings
 
     async def rollback(self, action: RollbackSandbox, row: Row, held: RunningSandbox, op: Operation) -> Sandbox:
-        """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
+        """Wake or restore it. The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, op.principal.id)
         await self._check(row, held, snapshot)
@@ -131,7 +131,7 @@ class Restore(Component):
         await in_thread(_copies.discard, self._pool(), (*row.own_trees, *staged_trees(row.id)))
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
-        """The copies of the snapshot's trees that are to take the places of the sandbox's."""
+        """Return the copies of the snapshot's trees that are to take the places of the sandbox's."""
         limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
         if own is not None:
             own = msgspec.structs.replace(own, tree=staged(row.id, workspace=True))
@@ -288,7 +288,7 @@ def _kind(workspace: WorkspaceTree | None) -> str:
 
 
 def _places(row: Row) -> tuple[str, ...]:
-    """The trees of a sandbox that a restore replaces, in the order of the copies."""
+    """Return the trees of a sandbox that a restore replaces, in the order of the copies."""
     return (row.id,) if row.workspace is None else (row.id, row.workspace.tree)
 
 

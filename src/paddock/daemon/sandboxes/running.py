@@ -93,8 +93,8 @@ class RunningSandboxes(Component):
         return await asyncio.shield(adopting)
 
     async def check(self, row: Row, *, paused: bool = False) -> Row:
-        """What is recorded, corrected by what the backend says; with `paused`, even where it is not to be expected that
-        it stands still."""
+        """Return what is recorded, corrected by what the backend says; with `paused`, even where it is not to be
+        expected that it stands still."""
         return (await self.check_all((row,), paused=paused))[0]
 
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
@@ -124,7 +124,8 @@ class RunningSandboxes(Component):
         return tuple(checked)
 
     async def ended(self, row: Row, ending: Ending | None) -> Row:
-        """A running sandbox that the backend does not hold as living. A verb may have ended it properly meanwhile."""
+        """Return the row of a running sandbox that the backend doesn't know as living. A verb may have ended it
+        meanwhile."""
         now = self._store.get(row.id) or row
         # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
         if now.state in LIVE and not now.hibernated and now.incarnation == row.incarnation:
@@ -158,8 +159,8 @@ class RunningSandboxes(Component):
         return died(checked.sandbox)
 
     async def disobeyed(self, held: RunningSandbox, error: GuestProtocolError) -> PaddockError:
-        """The error to raise. A command that a guest does not end when it is told ends with the sandbox, for which
-        nobody inside is asked."""
+        """Return the error to raise. A command that a guest does not end when it is told ends with the sandbox, for
+        which nobody inside is asked."""
         if "unended" not in error.details or self._tasks.closed:
             return error
         if held.dying:
@@ -261,8 +262,9 @@ class RunningSandboxes(Component):
                 await instance.set_deadline((self._store.get(row.id) or row).deadline)
 
     def _apply_paused(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
-        """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
-        backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better."""
+        """Return what is recorded, corrected by what the backend says. It holds no lane: a pause may have come since
+        the backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better.
+        """
         if row.state is State.RUNNING and row.id in known:
             if (now := self._store.get(row.id)) is not None and now != row:
                 return now
@@ -289,18 +291,19 @@ class RunningSandboxes(Component):
         return row if self._store.set_deadline(row) else self._store.get(row.id) or row
 
     def _record(self, row: Row, state: State) -> Row:
-        """The row as it is then. InvalidStateError: it has ended, or is being made again."""
+        """Return the row as it is then. InvalidStateError: it has ended, or is being made again."""
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
     async def with_disk(self, held: RunningSandbox, usage: Usage) -> Usage:
-        """What its tree uses, where the backend leaves that to the pool."""
+        """Return what its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
         return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
 
     async def settled_disk(self, held: RunningSandbox) -> Usage:
-        """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
+        """Return the same of now, with what was deleted given back: the kernel counts that some seconds later by
+        itself."""
         await asyncio.to_thread(self._pool().settle)
         return await self.with_disk(held, await held.instance.usage())
 

@@ -265,7 +265,7 @@ class Sandboxes(Component):
         return now < self._changed + _CROWD_SECONDS
 
     async def used(self, row: Row, hold: Hold, op: Operation, awake: bool) -> tuple[Row, RunningSandbox]:
-        """The sandbox as it runs, while `hold` shares its lane."""
+        """Return the sandbox as it runs, while `hold` shares its lane."""
         row = self._current(row.id)
         if row.restoring is not None or row.state is State.CREATING:
             await hold.exclude()
@@ -298,7 +298,7 @@ class Sandboxes(Component):
             yield await self._instance(await self._restored(self._current(row.id), op))
 
     async def reach(self, reference: str, op: Operation) -> tuple[Row, RunningSandbox]:
-        """The same for those who look, and hold no lane."""
+        """Return the same for those who look, and hold no lane."""
         row = self.find(reference, op)
         if row.restoring is not None or row.state is State.CREATING:
             async with self.exclusive(row.id, op) as found:
@@ -306,7 +306,7 @@ class Sandboxes(Component):
         return await self._instance(row)
 
     async def _restored(self, row: Row, op: Operation) -> Row:
-        """The lane is ours alone: what is broken off is finished, and what sleeps on disk is woken."""
+        """Finish what is broken off, and wake what sleeps on disk. The lane is ours alone."""
         return row if row.restoring is None else await self._restore.wake(row, op)
 
     async def _instance(self, row: Row) -> tuple[Row, RunningSandbox]:

@@ -143,8 +143,8 @@ class Snapshots(Component):
         return self._rows.get(id)
 
     async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
-        """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
-        named, its level. InvalidArgument."""
+        """Return what a sandbox from it has: the template and the mounts that its files were made on, and unless
+        another is named, its level. InvalidArgument."""
         of = row.snapshot
         if asked.template not in (SandboxSpec().template, of.template):
             raise InvalidArgumentError(

@@ -194,7 +194,7 @@ def _check_range(field: str, value: float, least: float, most: float, unit: str 
 
 
 def required_capabilities(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
-    """The capabilities without which there can be no such sandbox."""
+    """Return the capabilities without which there can be no such sandbox."""
     workspace, policy = spec.workspace is not None, spec.policy is not None
     if source is not None:
         workspace, policy = workspace or source.workspace is not None, policy or source.snapshot.policy is not None

@@ -111,7 +111,7 @@ Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 def exactly_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
-    """The one that a caller means. NotFoundError, InvalidArgumentError: none was found, or several."""
+    """Return the one that a caller means. NotFoundError, InvalidArgumentError: none was found, or several."""
     if len(found) == 1:
         return found[0]
     if not found:
@@ -213,7 +213,7 @@ class Store:
         self._living, self._written = None, self._db.total_changes
 
     def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
-        """The living one of that name, or the one that ended last."""
+        """Return the living one of that name, or the one that ended last."""
         state = _ALIVE if living else f"NOT {_ALIVE}"
         sql = f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1"
         return self.one(_row, sql, (owner, name))
@@ -222,13 +222,13 @@ class Store:
         return tuple(starmap(_row, self.beginning(_SELECT, owner, prefix)))
 
     def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
-        """What `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
+        """Return what `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
         # A range, so that the primary key is used and no wildcard of the caller's is one.
         sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
         return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
 
     def named(self, select: str, owner: str, reference: str) -> list[tuple[Any, ...]]:
-        """What `select` says of the one of that id or name; else of those whose ids begin so."""
+        """Return what `select` says of the one of that id or name; else of those whose ids begin so."""
         exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
         found = self.execute(exact, (owner, reference, reference)).fetchall()
         return found or self.beginning(select, owner, reference)
@@ -302,7 +302,7 @@ class Store:
         return bool(self.execute(f"UPDATE sandboxes SET {times} WHERE id = :id AND {_ALIVE}", _values(row)).rowcount)
 
     def backends(self) -> frozenset[str]:
-        """The backends that rows name, those of ended sandboxes included."""
+        """Return the backends that rows name, those of ended sandboxes included."""
         return frozenset(self.every(str, "SELECT DISTINCT backend FROM sandboxes"))
 
     def prune(self, before: float) -> int:
@@ -314,7 +314,7 @@ class Store:
             return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file. On a connection of its own: call it in a thread."""
+        """Move the write-ahead log into the file. On a connection of its own: call it in a thread."""
         with _translated(self.path), closing(sqlite3.connect(self.path, timeout=1.0)) as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -322,12 +322,12 @@ class Store:
         self._db.close()
 
     def one(self, make: Callable[..., R], sql: str, values: Values) -> R | None:
-        """What `make` makes of the columns of the first row that the statement finds."""
+        """Return what `make` makes of the columns of the first row that the statement finds."""
         found = self.execute(sql, values).fetchone()
         return None if found is None else make(*found)
 
     def every(self, make: Callable[..., R], sql: str, values: Values = ()) -> tuple[R, ...]:
-        """What `make` makes of the columns of each row that the statement finds."""
+        """Return what `make` makes of the columns of each row that the statement finds."""
         return tuple(starmap(make, self.execute(sql, values).fetchall()))
 
     def execute(self, sql: str, values: Values) -> sqlite3.Cursor:
@@ -396,7 +396,7 @@ def _translated(path: Path) -> Generator[None]:
 
 
 def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
-    """The error that a caller gets."""
+    """Return the error that a caller gets."""
     if not isinstance(error, sqlite3.OperationalError):
         return InternalError(f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`")
     name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
@@ -510,7 +510,7 @@ class SnapshotStore:
         return self._store.one(_snapshot_row, f"{_SNAPSHOTS} WHERE id = ?", (id,))
 
     def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
-        """The one of that id or name; else those whose ids begin so."""
+        """Return the one of that id or name; else those whose ids begin so."""
         return tuple(starmap(_snapshot_row, self._store.named(_SNAPSHOTS, owner, reference)))
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
@@ -588,7 +588,7 @@ class WorkspaceStore:
         return self._store.one(_workspace_row, f"{_WORKSPACES} WHERE owner = ? AND name = ?", (owner, name))
 
     def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
-        """The one of that id or name; else those whose ids begin so."""
+        """Return the one of that id or name; else those whose ids begin so."""
         return tuple(starmap(_workspace_row, self._store.named(_WORKSPACES, owner, reference)))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:

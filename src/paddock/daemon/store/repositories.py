@@ -64,7 +64,7 @@ class RepositoryStore:
         return self._store.one(RepositoryRow, f"{_SELECT} WHERE id = ?", (id,))
 
     def make(self, id: RepositoryId, scope: str, url: str, now: float) -> RepositoryRow:
-        """The one of that scope and URL: a new one of that id, if there is none."""
+        """Return the one of that scope and URL: a new one of that id, if there is none."""
         sql = "INSERT OR IGNORE INTO repositories (id, scope, url, used_at) VALUES (?, ?, ?, ?)"
         self._store.execute(sql, (id, scope, url, now))
         row = self.find(scope, url)
@@ -106,7 +106,7 @@ class RepositoryStore:
         self._store.execute("UPDATE repositories SET used_at = ? WHERE id = ?", (now, id))
 
     def list(self, owner: str) -> tuple[Repository, ...]:
-        """What is public, and what is that one's own."""
+        """Return what is public, and what is that one's own."""
         sql = (
             "SELECT head, id, url, scope, observed_at, used_at,"
             " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?),"

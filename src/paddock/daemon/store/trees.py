@@ -37,12 +37,12 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
 
 
 def own_copy(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
-    """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
+    """Return the same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
     return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
 def staged(id: str, *, workspace: bool = False) -> str:
-    """The name of what is to take the place of a sandbox's tree, or of its workspace."""
+    """Return the name of what is to take the place of a sandbox's tree, or of its workspace."""
     return f"{STAGED}{id}{WORKSPACE_OF if workspace else ''}"
 
 

@@ -301,7 +301,7 @@ class Storage(Component):
         return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:
-        """The supervisor mounts out of everybody's sight: what can be seen was mounted by somebody else."""
+        """Check that nothing is mounted where others see it: the supervisor mounts out of everybody's sight."""
         seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
         return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 

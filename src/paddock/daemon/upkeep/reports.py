@@ -273,7 +273,7 @@ def _fine(name: str, detail: str) -> Check:
 
 
 def _packages(directory: Path) -> Check:
-    """What the gateway keeps of registries."""
+    """Return what the gateway keeps of registries."""
     number, size = measure(directory)
     detail = f"{number} files, {size >> 20} MiB, for sandboxes that install what others have"
     return _fine("package cache", detail if number else "empty")

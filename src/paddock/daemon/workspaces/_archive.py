@@ -134,13 +134,14 @@ class Archiver:
         self._utilities, self.archives = utilities, archives
 
     async def status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
-        """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
+        """Return what it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
         mounts = _mounts(row, writable=False)
         async with self._utilities.open(mounts, op, command_seconds=READING_SECONDS) as utility:
             return await self._status(row, utility)
 
     async def archive(self, row: WorkspaceRow) -> Kept:
-        """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
+        """Return an archive of it, on the disk when this returns. The tree is only read. PaddockError: it is
+        not kept."""
         async with self._utilities.open(_mounts(row, writable=False), None) as utility:
             status = await self._status(row, utility)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:

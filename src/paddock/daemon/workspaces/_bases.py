@@ -70,12 +70,12 @@ class Bases(Component):
         return await asyncio.shield(self._making[key])
 
     def ready(self, acquired: Acquired, branch: str, *, submodules: bool) -> BaseId | None:
-        """The one that is there, if it is whole."""
+        """Return the one that is there, if it is whole."""
         base = self._find(acquired.repository, acquired.commit, branch, submodules)
         return base.id if base is not None and base.is_whole else None
 
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
-        """A tree that begins as the base is: the layers that it needs from now on."""
+        """Return a tree that begins as the base is: the layers that it needs from now on."""
         try:
             if self._makes_spares:
                 with suppress(NotFoundError):

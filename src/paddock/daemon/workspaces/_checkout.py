@@ -108,8 +108,7 @@ ENVIRONMENT = {
 
 
 async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) -> None:
-    """Fills the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a
-    branch."""
+    """Fill the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
     words = (branch, acquired.commit, acquired.url, kind)
     try:
@@ -195,7 +194,7 @@ def _listed(said: bytes, path: str, base: str) -> list[Submodule]:
 
 
 def resolve(base: str, url: str) -> str:
-    """A URL that begins with ./ or ../ is relative to that of its repository (gitmodules(5))."""
+    """Resolve a URL that begins with ./ or ../ against that of its repository (gitmodules(5))."""
     if not url.startswith(("./", "../")):
         return url
     scheme, separator, rest = base.partition("://")

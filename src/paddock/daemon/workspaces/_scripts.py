@@ -107,7 +107,7 @@ class _Raw(msgspec.Struct):
 
 
 def read_changes(said: bytes) -> tuple[Change, ...]:
-    """What `RAW` prints, by path. PlatformError: it is not what git prints."""
+    """Return what `RAW` prints, by path. PlatformError: it is not what git prints."""
     fields = iter(said.split(b"\0"))
     rows: dict[str, _Raw] = {}
     counts: dict[str, tuple[int | None, int | None]] = {}

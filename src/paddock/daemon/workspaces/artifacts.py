@@ -57,7 +57,7 @@ class ArtifactResults(Component):
 
     @handles(model.GetArtifact)
     async def get(self, action: model.GetArtifact, op: Operation) -> ByteReader:
-        """The outcome says what was handed out; how much of it was read is the caller's matter."""
+        """Return a reader. The outcome says what was handed out; how much of it was read is the caller's matter."""
         artifact = self._find(action.workspace, action.name, op)
         file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
         op.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})

@@ -110,7 +110,7 @@ class MountResults(Component):
         paths: Sequence[str],
         work: Callable[[MountChanges], Coroutine[Any, Any, T]],
     ) -> T:
-        """What `work` makes of the changes, while a copy of this instant is there."""
+        """Return what `work` makes of the changes, while a copy of this instant is there."""
         from paddock.storage.diff.mount_changes import mount_changes
 
         def look(name: str, stack: ExitStack) -> MountChanges:
@@ -163,7 +163,7 @@ class Promoting:
             await self.task
 
     def noted(self) -> list[tuple[int, ...]]:
-        """The caller's steps. He may note what he likes: it is about his own files."""
+        """Return the caller's steps. He may note what he likes: it is about his own files."""
         most = len(self.plan.changes)
         lines = os.pread(self.journal, _LINE_BYTES * most, 0).splitlines()[:most]
         steps = [tuple(map(int, line.split())) for line in lines if _STEP.fullmatch(line)]
@@ -209,7 +209,8 @@ def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
 
 
 def _recorded(mount: Mount, plan: Plan, digests: Mapping[bytes, str]) -> dict[str, object]:
-    """What the audit record keeps: the first paths with the digests of what was written, and the digest of all."""
+    """Return what the audit record keeps: the first paths with the digests of what was written, and the digest
+    of all."""
     lines = [f"{change.kind.value} {change.path} {digests.get(os.fsencode(change.path), '-')}" for change in plan.words]
     return {
         "source": mount.source,

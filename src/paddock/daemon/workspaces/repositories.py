@@ -107,7 +107,7 @@ class Repositories(Component):
     async def acquire(
         self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
     ) -> Acquired:
-        """The commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
+        """Return the commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
 
         `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
 
@@ -144,7 +144,7 @@ class Repositories(Component):
         return await self._answer(row, remote, ref, None, principal)
 
     def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
-        """What was seen since then; of a name that was not there yet, nothing was."""
+        """Return what was seen since then; of a name that was not there yet, nothing was."""
         for scope in (PUBLIC, principal.id):
             row = self._rows.find(scope, remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
@@ -169,7 +169,7 @@ class Repositories(Component):
     async def _prove(
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[Listing, Proof | None, str]:
-        """What it has, the credential that it took to see that, and whose that makes it."""
+        """Return what it has, the credential that it took to see that, and whose that makes it."""
         own = PUBLIC if remote.public else principal.id
         private = self._rows.find(PUBLIC, remote.url) is None and self._rows.find(principal.id, remote.url) is not None
         if given is None and not (private and remote.path is None):
@@ -189,7 +189,7 @@ class Repositories(Component):
     async def _bring(
         self, row: RepositoryRow, remote: Remote, credential: Proof | None, listing: Listing
     ) -> dict[str, KnownRef]:
-        """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
+        """Make sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
         later than was asked for."""
         known = self._rows.refs(row.id)
         there = (self.directory / row.id / "objects").is_dir()
@@ -247,7 +247,7 @@ class Repositories(Component):
         return _acquired(row, known.commit, known.name)
 
     def _named(self, row: RepositoryRow, ref: str | None) -> KnownRef | None:
-        """A branch of that name before a tag; without a name the default branch, or the only one."""
+        """Return a branch of that name before a tag; without a name the default branch, or the only one."""
         if ref is None:
             if row.head is not None:
                 return self._rows.ref(row.id, row.head)
@@ -269,7 +269,7 @@ class Repositories(Component):
     async def _other_ref(
         self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
     ) -> Acquired:
-        """What is neither a branch nor a tag is asked for each time."""
+        """Ask the remote for what is neither a branch nor a tag, each time."""
         at = self._clock.wall()
         pinned = await self._fetch_other(row, remote, ref, credential, principal)
         commit = await self.git.commit(row.id, pinned)

@@ -138,7 +138,8 @@ class Sources:
         self._workspaces, self._utilities = workspaces, utilities
 
     async def find(self, reference: str, op: Operation) -> Source:
-        """A living sandbox before a workspace: it may have a copy of its own. NotFoundError, SandboxDiedError."""
+        """Return a living sandbox before a workspace: it may have a copy of its own. NotFoundError,
+        SandboxDiedError."""
         owner = op.principal.id
         try:
             row, held = await self._sandboxes.reach(reference, op)
@@ -224,7 +225,7 @@ class WorkspaceResults(Component):
             if commit != there:
 
                 async def exact() -> tuple[str, ...]:
-                    """The tree and what it is on: the commit itself would be another one each time."""
+                    """Return the tree and what it is on: the commit itself would be another one each time."""
                     return url, ref, there or "", (await _check(utility, scripts.STATE)).decode("ascii", "replace")
 
                 what = f"push {source.name} to {ref} of {url}"
@@ -328,7 +329,7 @@ class WorkspaceResults(Component):
     async def _target(
         self, action: model.PushBranch, source: Source, origin: Origin, op: Operation
     ) -> tuple[str, str | None]:
-        """The full name of the branch, and what the remote has there now."""
+        """Return the full name of the branch, and what the remote has there now."""
         last = self._rows.last_pushed(op.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
@@ -403,7 +404,8 @@ async def _check(
     env: Mapping[str, str] | None = None,
     output_bytes: int = 1 << 20,
 ) -> bytes:
-    """What the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too much."""
+    """Return what the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too
+    much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     try:
         return await utility.run(argv, env=env, input=(input,), output_bytes=output_bytes)

@@ -110,7 +110,7 @@ class Workspaces(Component):
             yield _tree(row, row.workspace.epoch + 1)
 
     async def opened(self, reference: str, owner: str, op: Operation) -> OpenedWorkspace:
-        """What it began with, and its tree, laid out. NotFoundError, InvalidArgumentError."""
+        """Return what it began with, and its tree, laid out. NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._checked_out(id, op) or self.find(reference, owner)
@@ -156,7 +156,7 @@ class Workspaces(Component):
                 raise
 
     async def _commit(self, action: model.OpenWorkspace, principal: Principal) -> Acquired | None:
-        """What a new workspace begins with, here by now; `branch` is what it will be on."""
+        """Return what a new workspace begins with, here by now; `branch` is what it will be on."""
         if action.url is None:
             return None
         ref = action.branch if action.ref is None else action.ref
@@ -201,8 +201,8 @@ class Workspaces(Component):
             raise self._in_use(row)
 
     async def _mounted_by(self, row: WorkspaceRow) -> Row | None:
-        """The sandbox that has it. What is recorded as dead, its backend has to confirm: two that write one tree would
-        be its end."""
+        """Return the sandbox that has it. What is recorded as dead, its backend has to confirm: two that write one tree
+        would be its end."""
         sandbox = self._last(row)
         if sandbox is not None and not has_ended(sandbox):
             sandbox = await self._running.check(sandbox)  # it may have died unnoticed
@@ -215,7 +215,7 @@ class Workspaces(Component):
         return None
 
     def _living(self, row: WorkspaceRow) -> Row | None:
-        """The sandbox that has it, as far as is recorded."""
+        """Return the sandbox that has it, as far as is recorded."""
         sandbox = self._last(row)
         return None if sandbox is None or has_ended(sandbox) else sandbox
 
@@ -248,7 +248,7 @@ class Workspaces(Component):
         return row.kept.status if row.kept is not None else await self._archiver.status(row, op)
 
     async def _begin(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceRow:
-        """Makes the tree as it was before anybody wrote to it."""
+        """Make the tree as it was before anybody wrote to it."""
         limit = row.workspace.disk_mib << 20
         if row.repository is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)

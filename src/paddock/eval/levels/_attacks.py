@@ -121,7 +121,7 @@ def _variable(value: str) -> Generator[None]:
 
 @contextmanager
 def _serving(server: socket.socket, value: str) -> Generator[None]:
-    """Gives `value` to all who connect."""
+    """Give `value` to all who connect."""
     server.listen()
 
     def serve() -> None:
@@ -142,7 +142,7 @@ def _serving(server: socket.socket, value: str) -> Generator[None]:
 
 
 def _addresses() -> tuple[str, ...]:
-    """The one that this machine is seen under outside, if it has any: nothing is sent."""
+    """Return the one that this machine is seen under outside, if it has any: nothing is sent."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("192.0.2.1", 9))
         return (str(probe.getsockname()[0]),)

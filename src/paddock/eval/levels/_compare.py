@@ -193,11 +193,9 @@ def compare(
     transport: Transport | None = None,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """The levels of these names, or all that this machine has and that isolate; weakest first.
-
+    """Compare the levels of these names, or all that this machine has and that isolate; weakest first.
     InvalidArgumentError (no such level, rounds), LevelUnavailableError (one that was named), and whatever keeps
-    sandboxes from being made.
-    """
+    sandboxes from being made."""
     if rounds < 1:
         raise InvalidArgumentError(f"rounds={rounds} must be 1 or more", field="rounds")
     transport = transport or default_transport()
@@ -265,14 +263,14 @@ def headings(found: Comparison) -> tuple[str, ...]:
 
 
 def rows(found: Comparison) -> list[tuple[str, ...]]:
-    """A line for each figure, and the last for the attacks."""
+    """Return a line for each figure, and the last for the attacks."""
     taken = {figure.name for one in found.levels for figure in one.figures}
     lines = [(_label(name), *(_cell(one, name) for one in found.levels)) for name in ORDER if name in taken]
     return [*lines, ("attacks that got through", *(_contained(one) for one in found.levels))]
 
 
 def notes(found: Comparison) -> list[str]:
-    """What the table has no room for."""
+    """Return what the table has no room for."""
     said = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
     for one in found.levels:
         said += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]
