@@ -83,7 +83,7 @@ def parse() -> argparse.Namespace:
 
 @contextmanager
 def checked_out(revision: str) -> Generator[Path]:
-    """A tree of that revision, gone afterwards."""
+    """Yield a tree of that revision, gone afterwards."""
     if revision == ".":
         yield ROOT
         return
@@ -101,7 +101,7 @@ def git(*arguments: str) -> None:
 
 
 def python_for(tree: Path) -> str:
-    """This environment's, unless the revision locks other packages: then one is set up for it."""
+    """Return this environment's Python, unless the revision locks other packages: then one is set up for it."""
     if (tree / "uv.lock").read_bytes() == (ROOT / "uv.lock").read_bytes():
         return sys.executable
     subprocess.run([tree / "tools" / "bootstrap"], check=True, stdout=sys.stderr)

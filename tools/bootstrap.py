@@ -192,7 +192,7 @@ def install_system_packages(packages: list[SystemPackage]) -> None:
 
 
 def provide_kernel(place: Path = KERNEL_PLACE) -> None:
-    """The kernel that virtual machines boot, whole or not at all."""
+    """Provide the kernel that virtual machines boot, whole or not at all."""
     if any(place.glob("boot/vmlinuz-*")) or os.uname().machine != "x86_64":
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -205,7 +205,7 @@ def provide_kernel(place: Path = KERNEL_PLACE) -> None:
 
 
 def provide_runsc(place: Path = RUNSC_PLACE) -> None:
-    """A runsc that does for the machine's own programs, if the release's does not."""
+    """Provide a runsc that does for the machine's own programs, if the release's does not."""
     own = runsc_year()
     if (place / "usr/bin/runsc").exists() or own is None or own >= RUNSC_SINCE:
         return
@@ -216,7 +216,7 @@ def provide_runsc(place: Path = RUNSC_PLACE) -> None:
 
 
 def provide_other_architecture(place: Path = OTHER_PLACE) -> None:
-    """What `tests/vmm/test_aarch64.py` boots, whole or not at all."""
+    """Provide what `tests/vmm/test_aarch64.py` boots, whole or not at all."""
     if any(place.glob("boot/vmlinuz-*")) or os.uname().machine != "x86_64":
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -300,7 +300,7 @@ def options_for(scratch: Path, suite: str, architecture: str | None = None) -> l
 
 
 def unpack_whole(place: Path, fetch: Callable[[Path], bool]) -> None:
-    """What `fetch` leaves in `tree`, whole or not at all."""
+    """Unpack what `fetch` leaves in `tree`, whole or not at all."""
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
         if not fetch(Path(scratch)):

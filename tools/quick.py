@@ -64,7 +64,7 @@ def tests_for(changed: list[str]) -> list[str]:
 
 
 def changed_files() -> list[str]:
-    """Committed since `main`, or not committed, or not known to git yet."""
+    """Return files that were committed since `main`, or are not committed, or unknown to git."""
     base = _git("merge-base", "main", "HEAD") or ["HEAD"]
     return _git("diff", "--name-only", *base) + _git("ls-files", "--others", "--exclude-standard")
 

@@ -181,7 +181,7 @@ def _units(source: str, offsets: list[int]) -> Iterator[tokenize.TokenInfo]:
 
 
 def _continues(last: tokenize.TokenInfo, dot: tokenize.TokenInfo, name: tokenize.TokenInfo) -> bool:
-    """A name after a dot continues a dotted name; a keyword never does."""
+    """Tell whether a name continues a dotted name; a keyword never does."""
     joined = dot.string == "." and dot.start == last.end and name.start == dot.end
     return joined and name.type == tokenize.NAME and not keyword.iskeyword(name.string)
 

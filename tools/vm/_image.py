@@ -99,7 +99,7 @@ def _make(image: Image, directory: Path) -> None:
 
 
 def _settle(root: Path) -> None:
-    """A user with subordinate ids whose service manager runs from boot on, and the unit that runs the tests."""
+    """Make a user with subordinate ids whose service manager runs from boot on, and the unit that runs the tests."""
     subprocess.run(["chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", "tester"], check=True)
     linger = root / "var/lib/systemd/linger"
     linger.mkdir(parents=True, exist_ok=True)

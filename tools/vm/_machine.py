@@ -85,7 +85,7 @@ class Machine:
 
 
 def _pack(checkout: Path, job: dict[str, Any], beside: Sequence[Path], target: Path) -> None:
-    """The checkout as git knows it, with changes, its compiled guest, and the packages that it runs with."""
+    """Pack the checkout as git knows it, with changes, its compiled guest, and the packages that it runs with."""
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={checkout}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=checkout,

@@ -89,7 +89,7 @@ def show(name: str, times: list[float]) -> tuple[float, ...]:
 
 
 def summary(name: str, rows: list[tuple[float, ...]]) -> None:
-    """The first one also makes what all later ones start from."""
+    """Print the figures. The first one also makes what all later ones start from."""
     create, run, destroy = (statistics.median(column) for column in zip(*rows[1:], strict=True))
     say(f"{name}, median without the first: create {create:.2f} s, exec {run:.2f} s, destroy {destroy:.2f} s")
 

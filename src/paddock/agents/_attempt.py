@@ -142,7 +142,7 @@ class DiffSize(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, diff: bytes) -> DiffSize:
-        """Counted in the text: a hunk's header says how many of its lines are content."""
+        """Count in the text: a hunk's header says how many of its lines are content."""
         files = added = removed = left_old = left_new = 0
         for line in diff.split(b"\n"):
             if left_old > 0 or left_new > 0:

@@ -50,7 +50,7 @@ class Trace:
                 data = data[os.write(self._file, data) :]
 
     def text(self, kind: str, run: str, text: str, **fields: Any) -> None:
-        """A long text: its digest, its length, its head and tail."""
+        """Note a long text: its digest, its length, its head and tail."""
         clean = self._redacted(text)
         self.event(kind, run, text=cut(clean, _EXCERPT_CHARS), chars=len(clean), digest=digest(clean), **fields)
 

@@ -162,7 +162,8 @@ class Journal:
         self._at = self._end = self._end + len(data)
 
     def _give_up(self) -> None:
-        """A full disk: nobody can take it up from now on, and it is no reason to fail the command."""
+        """Give the journal up on a full disk: no later daemon can go on with the command, which doesn't fail
+        for that."""
         os.ftruncate(self.file, 0)
         os.lseek(self.file, self._end + 1, os.SEEK_SET)
         self._is_lost = True
@@ -245,7 +246,7 @@ class Flow:
                 return
 
     def progress(self) -> object:
-        """A value that stays the same only while the sandbox's side keeps the stream waiting."""
+        """Return a value that stays the same only while the sandbox's side keeps the stream waiting."""
         return object() if self._waits_for == self._client else self._moved
 
     async def _run(self, source: int | Read, target: int | Write) -> None:
@@ -547,7 +548,7 @@ async def pour(reader: ByteReader, flow: Flow) -> None:
 
 
 async def draw(writer: ByteWriter, flow: Flow) -> None:
-    """What the client writes, to its end. BrokenPipeError when nobody inside reads it."""
+    """Take what the client writes, to its end. BrokenPipeError when nobody inside reads it."""
     await (writer.draw(flow) if isinstance(writer, Draws) else flow.draw(writer.write))
 
 

@@ -81,7 +81,7 @@ class Guest:
             await self.ended.wait()
 
     def let_go(self) -> None:
-        """It ends, with all that it has started."""
+        """End it, with all that it has started."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -223,7 +223,8 @@ class ProcessInstance(GuestInstance):
             self._guest = self._start(self._guest_ended)
 
     def _guest_ended(self) -> None:
-        """An agent that was killed is one of the sandbox's accidents; the end of its parent is the sandbox's."""
+        """Note the guest's end: an agent that was killed is an accident of the sandbox; the end of its parent is the
+        sandbox's."""
         if self._reason is None:
             if self._guest.status is not None:
                 if any(not connection.closed for connection in self._connections.values()):

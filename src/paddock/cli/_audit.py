@@ -140,7 +140,7 @@ def _lines(action: model.StreamAudit) -> Generator[Iterator[bytes]]:
 
 @contextlib.contextmanager
 def _output(name: str | None, size: int | None, *, resume: bool) -> Generator[int]:
-    """What was written behind `size` is of a run that did not come to its end: it comes again."""
+    """Yield the size to begin at: what was written behind `size` is of a run that was cut off, and comes again."""
     if name is None:
         yield 1
         return

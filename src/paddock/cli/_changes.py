@@ -145,7 +145,7 @@ def _diff(transport: client.DaemonTransport, options: argparse.Namespace) -> mod
 
 
 def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
-    """A sandbox without a workspace, and with a directory of the host."""
+    """Tell whether it is a sandbox without a workspace, and with a directory of the host."""
     from paddock.errors import NotFoundError
 
     try:

@@ -204,7 +204,7 @@ def _passes_stdin(options: argparse.Namespace) -> bool:
 
 
 def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool = False) -> int:
-    """`ends`: the sandbox is killed next, and with it what the command has left behind."""
+    """Run a command. `ends`: the sandbox is killed next, and with it what the command has left behind."""
     began = time.time()
     try:
         if options.json:

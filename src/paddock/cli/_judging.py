@@ -51,7 +51,7 @@ def _judging(*parts: Part) -> Callable[[Run], Usage]:
 
 @contextmanager
 def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progress]]:
-    """The directory in a sandbox that is set up, by what attempts are judged, and where is said how far they are."""
+    """Yield the directory in a sandbox that is set up, what judges attempts, and where progress is said."""
     from paddock.agents import Checkout, Test
 
     if not Path(options.repo).is_dir():

@@ -119,7 +119,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> None:
-    """A tail is shown first; what had been printed until then is passed over when it comes again."""
+    """Print a tail first; what had been printed until then is passed over when it comes again."""
     from ._exec import Pump
 
     if options.tail is not None:
@@ -136,7 +136,7 @@ def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> N
 
 
 def _after(source: Iterable[bytes], skip: int) -> Iterator[bytes]:
-    """A stream of a command after its first bytes."""
+    """Yield a stream of a command after its first bytes."""
     for data in source:
         passed, skip = data[skip:], max(0, skip - len(data))
         if passed:

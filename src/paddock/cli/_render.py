@@ -99,7 +99,7 @@ def _units(character: str) -> str:
 
 
 def raw(descriptor: int, data: bytes) -> None:
-    """A command's own bytes, as they are, at once."""
+    """Write a command's own bytes, as they are, at once."""
     view = memoryview(data)
     while view:
         try:
@@ -109,7 +109,8 @@ def raw(descriptor: int, data: bytes) -> None:
 
 
 def document_text(data: bytes) -> None:
-    """A text of a sandbox's making, such as a diff: byte by byte into a file or a pipe, harmless on a terminal."""
+    """Print a text of a sandbox's making, such as a diff: byte by byte into a file or a pipe, harmless on a
+    terminal."""
     if not sys.stdout.isatty():
         raw(1, data)
         return
@@ -120,7 +121,7 @@ def document_text(data: bytes) -> None:
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = (), beside: bool = False
 ) -> None:
-    """`marks` colours the first column: ok, weak or missing per row. `beside` the output: on stderr."""
+    """Print a table. `marks` colours the first column: ok, weak or missing per row. `beside` the output: on stderr."""
     stream = sys.stderr if beside else sys.stdout
     width = _width(stream.fileno()) if stream.isatty() else None
     for text in _table(headings, [[escape(cell) for cell in row] for row in rows], width, marks):

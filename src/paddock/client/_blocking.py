@@ -63,7 +63,7 @@ def together(end: Callable[[], object], *works: Callable[[], object]) -> None:
 
 
 async def atogether(end: Callable[[], Awaitable[object]], *works: Callable[[], Awaitable[object]]) -> None:
-    """The same as tasks."""
+    """Run the works as tasks, as `together` runs them on threads."""
     import asyncio
 
     tasks = [asyncio.ensure_future(one()) for one in works]
@@ -96,7 +96,7 @@ def chunks(content: Content) -> Iterator[bytes]:
 
 
 async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:
-    """A file or an iterator may block: each step of it runs on a thread."""
+    """Yield the chunks. A file or an iterator may block: each step of it runs on a thread."""
     if isinstance(content, AsyncIterable):
         async for data in content:
             yield data

@@ -141,7 +141,7 @@ class Sandbox:
         return result
 
     def pause(self) -> None:
-        """It stands still until `resume`, or until it is used."""
+        """Pause it until `resume`, or until it is used."""
         self.state = _ask("sandbox.pause", sandbox=self.id)["state"]
 
     def resume(self) -> None:
@@ -175,7 +175,7 @@ class Outer:
         return children[0] if count is None else children
 
     def promote(self, child: Sandbox, path: str = "/workspace") -> None:
-        """What the child has at `path` takes the place of what is there in this sandbox."""
+        """Put what the child has at `path` in the place of what is there in this sandbox."""
         _ask("sandbox.promote", sandbox=_outer(), child=child.id, path=path)
 
 
@@ -209,7 +209,8 @@ def _said(connection: Connection, kind: Kind, message: object) -> Any:
 
 
 def _connected() -> Connection:
-    """This thread's. A fork shares the descriptor, and must not share the talk. A daemon that restarts ends it."""
+    """Return this thread's connection. A fork shares the descriptor, and must not share the talk. A daemon that
+    restarts ends it."""
     connection: Connection | None = getattr(_mine, "connection", None)
     if connection is not None:
         if _mine.owner == os.getpid() and not connection.is_stale:

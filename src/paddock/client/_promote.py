@@ -146,7 +146,7 @@ class _Writer:
             os.fsync(fd)
 
     def _open_in_layer(self, path: bytes) -> int:
-        """It is a copy of ours: what its modes keep us out of is opened to us."""
+        """Open it. This is a copy of ours: what its modes keep us out of is opened to us."""
         try:
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
         except PermissionError:
@@ -160,8 +160,8 @@ class _Writer:
         return new.mode & 0o777 & (~self._umask | kept)
 
     def _give(self, name: bytes, place: int, old: PlannedNode | None) -> None:
-        """What is replaced keeps its owner. What is new belongs to the caller; to the directory's owner, if he is root
-        and the directory another's."""
+        """Set the owner. What is replaced keeps its own. What is new belongs to the caller; to the directory's owner,
+        if he is root and the directory another's."""
         uid, gid = (old.uid, old.gid) if old is not None else self._owner
         if self._root:
             os.chown(name, uid, gid, dir_fd=place, follow_symlinks=False)
@@ -204,7 +204,7 @@ class _Writer:
 
     @contextmanager
     def _place(self, path: bytes) -> Generator[tuple[int, bytes]]:
-        """The directory that it is in, and its name; -1 if there is no such directory any more."""
+        """Yield the directory that it is in, and its name; -1 if there is no such directory any more."""
         folder, _, name = path.rpartition(b"/")
         try:
             fd = openat2.open_beneath(self._host, folder or b".", _PLACE, symlinks=False, cross_mounts=False)

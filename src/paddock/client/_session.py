@@ -174,7 +174,7 @@ class Session:
         )
 
     def greet(self, connection: Connection) -> bool:
-        """False where the daemon is leaving. Its refusal is raised."""
+        """Greet the daemon. False if it is leaving. Its refusal is raised."""
         try:
             connection.send(Kind.HELLO, 0, self.hello())
             if not connection.has_news(_daemon.TELL_SECONDS):
@@ -215,7 +215,7 @@ _sessions: dict[str, Session] = {}
 
 
 def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
-    """This process's with the daemon of `state_dir`, or of the default one. NotConfiguredError."""
+    """Return this process's session with the daemon of `state_dir`, or of the default one. NotConfiguredError."""
     if state_dir is None and os.environ.get("PADDOCK_URL"):
         raise NotConfiguredError(
             "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
@@ -280,11 +280,11 @@ class Lease:
         self._handle = handle
 
     def over(self) -> None:
-        """The command has ended: nobody is surprised any more."""
+        """Note that the command has ended: its end surprises nobody any more."""
         self._warns = False
 
     def end(self) -> bool:
-        """The handle is closed in order. Whether it was open."""
+        """Note that the handle is closed in order. Return whether it was open."""
         was_held, self._held = self._held, False
         return was_held
 
@@ -299,7 +299,7 @@ class Lease:
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
-    """Requests that give back what came although its caller had left. Closes the frame's descriptors."""
+    """Return requests that give back what came although its caller had left. Closes the frame's descriptors."""
     close_all(frame.descriptors)
     if frame.kind is not Kind.REPLY:
         return []

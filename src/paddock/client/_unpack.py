@@ -40,7 +40,7 @@ class Links:
         self._steps = 0
 
     def add(self, link: Parts, target: str) -> bool:
-        """False if there is one of that name."""
+        """Add a link. False if there is one of that name."""
         if link in self._targets:
             return False
         self._bytes += sum(map(len, link)) + len(target)

@@ -73,7 +73,7 @@ class Activity:
         self._waiting: set[asyncio.Event] = set()
 
     def note(self) -> None:
-        """A request has come."""
+        """Note that a request has come."""
         for one in self._waiting:
             one.set()
 

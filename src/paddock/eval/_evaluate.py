@@ -173,7 +173,7 @@ def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
 
 @contextmanager
 def _alone(state: Path) -> Generator[None]:
-    """A state directory that was somebody's would get a world that is not the real one."""
+    """Lock the state directory. One that was somebody's would get a world that isn't the real one."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (state / layout.DATABASE).exists() and not (state / layout.WORLD_TRUST).exists():
         raise InvalidArgumentError(

@@ -153,7 +153,8 @@ class World:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """The certificate stays: a gateway that lives on, or comes, knows this world and reaches nothing in it."""
+        """Close the world. The certificate stays: a gateway that lives on, or comes, knows this world and reaches
+        nothing in it."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -234,7 +235,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
         super().__init__(path, _Asked)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that was cut, which is what a gateway does."""
+        """Ignore a connection that was cut, which is what a gateway does."""
 
 
 class _Asked(socketserver.BaseRequestHandler):

@@ -135,7 +135,7 @@ def _alone(cgroup: str) -> bool:
 
 
 def _is_delegated(cgroup: str) -> bool:
-    """What cgroup-v2.rst says is to be writable."""
+    """Tell whether what cgroup-v2.rst says is writable."""
     return all(os.access(f"{cgroup}/{name}", os.W_OK) for name in ("", "cgroup.procs", "cgroup.subtree_control"))
 
 
@@ -156,7 +156,8 @@ def _enable(place: str, path: str, controllers: frozenset[str], missing: dict[st
 
 
 def _enable_one(place: str, controller: str) -> None:
-    """A process that is just ending is in no list any more and yet keeps the cgroup busy for a moment."""
+    """Enable a controller. A process that is just ending is in no list any more and yet keeps the cgroup busy for a
+    moment."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
         try:
@@ -169,6 +170,6 @@ def _enable_one(place: str, controller: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """A cgroup that may exist already."""
+    """Make a cgroup that may exist already."""
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)

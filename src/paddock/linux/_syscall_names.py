@@ -81,7 +81,7 @@ _ALL = """
 
 
 def numbers(machine: str) -> dict[str, int]:
-    """Number by name on `machine` ("x86_64" or "aarch64", as uname(2) says). KeyError for another."""
+    """Return numbers by name on `machine` ("x86_64" or "aarch64", as uname(2) says). KeyError for another."""
     table: dict[str, int] = {}
     for line in ({"x86_64": _X86_64, "aarch64": _AARCH64}[machine] + _ALL).split("\n"):
         first, _, names = line.partition(" ")

@@ -66,12 +66,12 @@ def is_btrfs(fd: int) -> bool:
 
 
 def create_subvolume(dir_fd: int, name: bytes) -> None:
-    """An empty subvolume `name` in the directory `dir_fd`, owned by the caller."""
+    """Make an empty subvolume `name` in the directory `dir_fd`, owned by the caller."""
     ioctl(dir_fd, _SUBVOL_CREATE_V2, bytearray(_VOL_ARGS_V2.pack(0, 0, 0, name)), what=("btrfs subvolume create", name))
 
 
 def snapshot(source_fd: int, dir_fd: int, name: bytes) -> None:
-    """A subvolume `name` in `dir_fd` with the content of the subvolume `source_fd` at this instant."""
+    """Make a subvolume `name` in `dir_fd` with the content of the subvolume `source_fd` at this instant."""
     arguments = bytearray(_VOL_ARGS_V2.pack(source_fd, 0, 0, name))
     ioctl(dir_fd, _SNAP_CREATE_V2, arguments, what=("btrfs snapshot", name))
 
@@ -221,7 +221,8 @@ def quota_mode(fd: int) -> QuotaMode:
 
 
 def set_byte_limit(fd: int, subvolume: int, limit_bytes: int | None) -> None:
-    """The most that subvolume id `subvolume` may hold (EDQUOT beyond); None lifts it. `fd`: anything on the pool."""
+    """Set the most that subvolume id `subvolume` may hold (EDQUOT beyond); None lifts it. `fd`: anything on
+    the pool."""
     arguments = _LIMIT.pack(subvolume, _LIMIT_MAX_RFER, _NOTHING if limit_bytes is None else limit_bytes, 0, 0, 0)
     ioctl(fd, _QGROUP_LIMIT, bytearray(arguments), what=("btrfs limit of subvolume", subvolume))
 

@@ -552,7 +552,7 @@ class Refusals:
                 self._files.append(os.open(group.name + name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
 
     def counts(self) -> tuple[int, int]:
-        """Processes killed for memory, and processes refused. OSError: the group is gone."""
+        """Count processes killed for memory, and processes refused. OSError: the group is gone."""
         texts = tuple([os.pread(file, 4096, 0) for file in self._files])
         if texts != self._texts:
             self._texts, self._counts = texts, (_value(texts[0], b"oom_kill") or 0, _value(texts[1], b"max") or 0)
@@ -576,8 +576,8 @@ def is_frozen(pid: int) -> bool:
 
 @contextmanager
 def _group(pid: int) -> Generator[Group]:
-    """An engine may put a container below a group of its own in one hierarchy and not in another: those are taken that
-    agree with the memory's about its name, since of one name there are all or none."""
+    """Yield the group of `pid`. An engine may put a container below a group of its own in one hierarchy and not in
+    another: those are taken that agree with the memory's about its name, since of one name there are all or none."""
     found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
     main = next((h for h in found if "memory" in h.controllers), None) or next(
         (h for h in found if h.version == 2), None
@@ -607,7 +607,7 @@ def _mounts() -> list[mountinfo.MountInfo]:
 
 @contextmanager
 def _gone_is_fine() -> Generator[None, None, None]:
-    """A group that is not there has no file; one that goes while a file of it is open gives ENODEV."""
+    """Ignore that a group is gone: it has no file, and one that goes while a file of it is open gives ENODEV."""
     try:
         yield
     except OSError as error:

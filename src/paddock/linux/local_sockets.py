@@ -47,7 +47,7 @@ def listen(directory: str | os.PathLike[str], name: str) -> socket.socket:
 
 @contextmanager
 def reached(directory: str | os.PathLike[str]) -> Generator[str]:
-    """A short path to it, as long as the block runs."""
+    """Yield a short path to it, as long as the block runs."""
     place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{place}"

@@ -47,5 +47,5 @@ def set_secure_bits(bits: int) -> None:
 
 
 def set_name(name: bytes) -> None:
-    """The name of the calling thread in ps, at most 15 bytes."""
+    """Set the name of the calling thread in ps, at most 15 bytes."""
     prctl(_SET_NAME, name[:15] + b"\0", what="prctl name")

@@ -153,7 +153,7 @@ def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_
 
 
 def numbers(listed: str) -> Iterator[int]:
-    """The processors of such a list."""
+    """Yield the processors of such a list."""
     for part in listed.strip().split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)

@@ -54,5 +54,5 @@ def mint(noun: Noun) -> str:
 
 
 def is_id(text: str) -> bool:
-    """True for a whole id of any noun, as `mint` makes them."""
+    """Tell whether it is a whole id of any noun, as `mint` makes them."""
     return _ID.fullmatch(text) is not None

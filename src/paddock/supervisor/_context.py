@@ -154,7 +154,7 @@ def _may_set_hostname() -> bool:
 
 
 def _enter(ids: SubordinateIds) -> None:
-    """What an ordinary user's supervisor leaves to go into a sandbox, it must own, with all the ids that are in
+    """Check that the caller owns what an ordinary user's supervisor leaves to enter a sandbox, with all the ids in
     there."""
     with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)

@@ -77,7 +77,7 @@ class Steps:
             self.end(self._step)
 
     def end(self, step: str) -> None:
-        """The time since the last `end` is the step's."""
+        """End a step: the time since the last `end` is its time."""
         now = time.perf_counter()
         self.seconds[step] = now - self._last
         self._last = now

@@ -250,7 +250,7 @@ def _name_in(hosts: int, name: str) -> None:
 
 
 def _attach_usr(usr: int) -> None:
-    """The machine's /usr, with the tree's own /usr/local in it."""
+    """Attach the machine's /usr, with the tree's own /usr/local in it."""
     with closing(_places.find(b"usr/local", PLACE)) as place:
         local = mounts.open_tree(b"", place)
     with closing(local):

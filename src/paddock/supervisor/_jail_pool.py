@@ -250,7 +250,8 @@ class JailPool:
         self._watch(fd, lambda: settle(False))
 
     def _keep(self, fd: int, pending: _jail.Pending) -> None:
-        """A word of a complete spare can only be that of its end: the create that would have got it makes another."""
+        """Keep a complete spare. A word of it can only be that of its end: the create that would have got it makes
+        another."""
         id = pending.plan.id
         self._complete[id] = pending
         self._watch(fd, lambda: self.drop(id))

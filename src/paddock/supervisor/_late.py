@@ -75,7 +75,7 @@ def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
 
 
 def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
-    """Exits, and the certificates that go with them; its record says so. OSError, JailError."""
+    """Give it a network, and the certificates that go with it; its record says so. OSError, JailError."""
     with _way_into(context, sandbox, "give it a network") as way:
         _trust(context, sandbox.record.id, way)
         sandbox.exits = _exits.make(way.network, may_return=context.root_mode)

@@ -197,7 +197,7 @@ class Mounting:
             return self._overlay([host, slots.empty], None, None, _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY)
 
     def _hand_over(self, name: str, stored: int) -> None:
-        """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
+        """Give a tree that the pool has just made to the first one who may write it."""
         with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.fstat(fd).st_uid == stored and not os.listdir(fd):
                 os.fchown(fd, stored + self._plan.user.uid, stored + self._plan.user.gid)

@@ -61,7 +61,7 @@ def go_on(sandbox: Supervised, send: Send) -> None:
 
 
 def _stands(sandbox: Supervised) -> bool:
-    """What the kernel says: that none of its processes runs."""
+    """Ask the kernel whether none of its processes runs."""
     if sandbox.group is not None and sandbox.group.base.freezes:
         return sandbox.group.is_frozen()
     return all(proc.state(pid) in _STANDING for pid in _processes(sandbox, with_init=True))
@@ -109,7 +109,7 @@ class Pauses:
             self._settle(sandbox.record)
 
     def end(self, sandbox: Supervised) -> None:
-        """It goes on, whoever held it: a process that stands cannot die everywhere (version 1 of cgroups)."""
+        """Let it go on, whoever held it: a process that stands cannot die everywhere (version 1 of cgroups)."""
         id = sandbox.record.id
         if self._held.pop(id, None) is not None or id in self._paused:
             self._paused.discard(id)
@@ -121,7 +121,7 @@ class Pauses:
         self._idle_at.pop(sandbox.record.id, None)
 
     def gone(self) -> None:
-        """The daemon, and with it all that held any, or kept any awake."""
+        """Release all that the daemon held, or kept awake: it is gone."""
         for id, holders in list(self._held.items()):
             for who in list(holders):
                 self.let_go(id, who)
@@ -156,7 +156,7 @@ class Pauses:
         self._held.setdefault(id, {})[who] = proc.boottime() + HOLD_SECONDS
 
     def let_go(self, id: str, who: Holder) -> bool:
-        """False if `who` had not held it until now."""
+        """Release one hold. False if `who` had not held it until now."""
         holders = self._held.get(id, {})
         was_held = holders.pop(who, None) is not None
         if was_held and not holders:
@@ -199,7 +199,8 @@ class Pauses:
             self._settle(sandbox.record)
 
     def resume(self, sandbox: Supervised) -> bool:
-        """False if it was not paused. Where the record can't be written (a full disk) it goes on all the same."""
+        """Resume it. False if it was not paused. If the record can't be written (a full disk) it goes on all
+        the same."""
         record = sandbox.record
         if not record.paused:
             return False

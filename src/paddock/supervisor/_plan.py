@@ -222,10 +222,10 @@ def _check_target(target: str) -> None:
 
 
 def is_name(text: object) -> bool:
-    """True for what may be a directory's name in the state directory: an id, never user text."""
+    """Tell whether it may be a directory's name in the state directory: an id, never user text."""
     return isinstance(text, str) and _NAME.match(text) is not None
 
 
 def is_repository(name: str) -> bool:
-    """True for what lies beside the pool, where the host's git writes it."""
+    """Tell whether it lies beside the pool, where the host's git writes it."""
     return name.startswith("rp_")

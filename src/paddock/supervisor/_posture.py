@@ -36,7 +36,7 @@ def check_init(pid: int, *, base: int, root: os.stat_result, own: dict[str, int]
 
 
 def check_agent(pid: int, init: int, *, root: os.stat_result, own: dict[str, int] | None) -> None:
-    """The same for the first agent of the pid 1 `init`."""
+    """Check the first agent of the pid 1 `init` in the same way."""
     status = proc.status(pid)
     wrong = _powers("the agent", status)
     if status["Seccomp"] != "2":

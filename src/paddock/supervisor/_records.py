@@ -134,7 +134,7 @@ class Records:
         return [name for name in os.listdir(self.directory) if is_name(name)]
 
     def put_back(self) -> None:
-        """What was half claimed when a supervisor died waits still: its directory is called as its record says."""
+        """Put back what was half claimed when a supervisor died: its directory is called as its record says."""
         for name in self.living():
             record = self.read(name)
             if record is not None and record.id != name:
@@ -169,7 +169,7 @@ class Records:
 
 
 def remove_directory(parent: int, name: str) -> None:
-    """A directory of files; nothing if there is none."""
+    """Remove a directory of files; nothing if there is none."""
     try:
         directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except FileNotFoundError:

@@ -81,7 +81,7 @@ class Running:
                 attempt(self._sweep, self._context.groups.group(name))
 
     def pass_on(self, sandbox: Supervised, record: Record) -> None:
-        """It is the sandbox of `record` from now on."""
+        """Make it the sandbox of `record` from now on."""
         self.pauses.forget(sandbox)
         del self.sandboxes[sandbox.record.id]
         sandbox.record = record
@@ -99,7 +99,7 @@ class Running:
         self.pauses.begin(sandbox)
 
     def end_orphan(self, sandbox: Supervised) -> None:
-        """What belongs to a sandbox that has ended, or is about to, ends as well."""
+        """End what belongs to a sandbox that has ended, or is about to."""
         if sandbox.record.parent:
             parent = self.sandboxes.get(sandbox.record.parent)
             if parent is None or parent.cause is not None:
@@ -183,7 +183,7 @@ class Running:
         return min((leaving.again for leaving in self._leaving), default=None)
 
     def remove_left(self, now: float) -> None:
-        """The kernel takes its time with the last of a group's processes; the supervisor does not wait for it."""
+        """Remove the directories of ended groups. The kernel takes its time with the last of a group's processes."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
             if self._removed(leaving):
                 self._leaving.remove(leaving)
@@ -192,7 +192,7 @@ class Running:
                 leaving.again = now + leaving.pause
 
     def close(self) -> None:
-        """The last chance of what is still there; the next supervisor sweeps what stays even so."""
+        """Remove what is still there; the next supervisor sweeps what stays even so."""
         attempt(self._context.records.write_kept)
         for leaving in self._leaving:
             attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
@@ -214,7 +214,7 @@ class Running:
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
     def _take_over(self, record: Record) -> bool:
-        """False if it is dead."""
+        """Take over a living sandbox of an earlier supervisor. False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
         except OSError as error:
@@ -281,8 +281,8 @@ class Running:
 
 
 def attempt(step: Callable[..., object], *arguments: object) -> None:
-    """What fails, for want of room or for a fault of ours, must not keep the rest from being done: the log has it, and
-    the next supervisor sweeps."""
+    """Run a step whose failure, for want of room or for a fault of ours, must not keep the rest from being done: the
+    log has it, and the next supervisor sweeps."""
     try:
         step(*arguments)
     except Exception:

@@ -89,7 +89,7 @@ class Supervisor:
             keeping.close()
 
     def _call(self, handler: Callable[[], object]) -> None:
-        """A fault of ours in one matter must not leave all the others without a supervisor."""
+        """Call a handler: a fault of ours in one matter must not leave all the others without a supervisor."""
         try:
             handler()
         except Exception:
@@ -203,7 +203,7 @@ class Supervisor:
         self._flush(descriptors)
 
     def _flush(self, descriptors: tuple[int, ...] = ()) -> None:
-        """The daemon may have gone, or not read: what came after half a frame could not be read."""
+        """Send what waits. The daemon may have gone, or not read: what came after half a frame could not be read."""
         if self._line is not None and self._news:
             try:
                 self._line.send_packed(b"".join(self._news), descriptors)
@@ -303,7 +303,8 @@ class Supervisor:
         reply(self._watched.usage(self._sandbox(id)))
 
     def do_exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
-        """The sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets still."""
+        """Reply the sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets
+        still."""
         sandbox = self._sandbox(id, incarnation)
         if not sandbox.record.exits and not make:
             raise PlanError(f"{id} was made without exits: it has no network at all")
@@ -365,7 +366,7 @@ class Supervisor:
         reply({"woken": woken, **_times(sandbox.record)})
 
     def do_awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
-        """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
+        """Resume it if it is paused, and don't pause it for idleness until `rest`, or the end of the connection."""
         reply({"woken": self._running.pauses.keep_awake(self._awakened(id, incarnation), hold)})
 
     def do_rest(self, reply: Reply, id: str, hold: int) -> None:

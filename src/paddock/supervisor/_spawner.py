@@ -125,7 +125,7 @@ class Spawning(NamedTuple):
 
 
 def spawn(program: int, null: int) -> Spawning:
-    """It has no other descriptor than its stream and null. OSError. The caller has one thread."""
+    """Start the spawner with its stream and null, and no other descriptor. OSError. The caller has one thread."""
     peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -161,7 +161,7 @@ class Spawner:
         self._used = False
 
     def start(self) -> None:
-        """The caller has one thread, and SIGCHLD is not handled."""
+        """Start it. The caller has one thread, and SIGCHLD is not handled."""
         early, context = self._context.spawning, self._context
         if early is not None and self._used:
             print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)

@@ -133,7 +133,7 @@ class Watch:
             self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {seen.processes} processes in it"))
 
     def _kill(self, process: Process) -> None:
-        """It and no later process of its number."""
+        """Kill it, and no later process of its number."""
         try:
             descriptor = pidfd.open(process.pid)
         except OSError:
@@ -193,10 +193,8 @@ class Watch:
     # -- sockets and inodes, where the kernel keeps the rest
 
     def _some(self, now: float) -> list[Supervised]:
-        """Some of the living, so that to look at them takes no long time.
-
-        Call after call, all have their turn, but for those that have done next to nothing since their last one.
-        """
+        """Return some of the living, so that looking at them takes no long time. Call after call, all have their turn,
+        but for those that have done next to nothing since their last one."""
         if not self._queue:
             self._queue = list(self._sandboxes)
         some, self._queue = self._queue[:_AT_ONCE], self._queue[_AT_ONCE:]

@@ -136,7 +136,7 @@ class Course:
         self._sentry.play(self._go_on(), over)
 
     def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """What is under way on the line must not be cut off in the middle."""
+        """Bring the line to rest: what is under way must not be cut off in the middle."""
         if self._saves is None:
             raise Fault("unsupported", "this sandbox's memory cannot be saved")
 
@@ -218,7 +218,7 @@ class Course:
         return () if self._device is None else (os.open(self._device, os.O_RDWR | os.O_CLOEXEC),)
 
     def _gofer_died(self, events: int) -> None:
-        """It ends with the sentry, a moment before that is seen perhaps: how the sentry ended says more."""
+        """Note the gofer's end. It ends with the sentry, perhaps a moment before: how the sentry ended says more."""
         self._controller.loop.unwatch(self._gofer)
         self._controller.loop.after(_SENTRY_ENDS_SECONDS, lambda: self._fail("the gofer has ended"))
 

@@ -74,7 +74,7 @@ class Course:
     # standing
 
     def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """What is under way on its line and in its files must not be cut off in the middle."""
+        """Bring line and files to rest: what is under way must not be cut off in the middle."""
         image = Image(str(request["memory"]), descriptors.pop()) if descriptors else None
 
         def quiet(why: str | None) -> None:

@@ -373,7 +373,7 @@ def chown(held: int, uid: int, gid: int) -> None:
 
 
 def kill_privileges(fd: int) -> None:
-    """What a write by whoever may not keep them takes away: the set-user-ID bit, and set-group-ID of a program."""
+    """Take away what a write by an ordinary writer takes away: the set-user-ID bit, and set-group-ID of a program."""
     mode = os.fstat(fd).st_mode
     kept = mode & ~stat.S_ISUID
     if mode & stat.S_IXGRP:

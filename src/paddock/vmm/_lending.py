@@ -44,7 +44,7 @@ class Lending:
         socket.send_fds(self._theirs, [b"\0"], [_listen()])
 
     def begin(self) -> None:
-        """The child is on its way."""
+        """Note that the child is on its way."""
         self._theirs.close()
         self._loop.watch(self._ours.fileno(), IN, self._came)
 

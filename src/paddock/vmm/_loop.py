@@ -158,4 +158,4 @@ def described(error: BaseException) -> bytes:
 
 
 def _noted(number: int, frame: object) -> None:
-    """A handler must exist for the wake-up descriptor to be written."""
+    """Do nothing: a handler must exist for the wake-up descriptor to be written."""

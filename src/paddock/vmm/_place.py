@@ -31,7 +31,7 @@ class Place:
             raise ValueError("the state of the machine and its memory are not of one moment")
 
     def keep(self, memory: str) -> None:
-        """What was saved is whole."""
+        """Keep what was saved: it is whole."""
         with open(self.path("moment"), "wb") as file:
             file.write(json.dumps({"stamp": self._stamp, "memory": memory}).encode())
         os.rename(self.path("state.new"), self.path("state"))

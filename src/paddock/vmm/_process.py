@@ -61,7 +61,8 @@ class Sealed:
 
 
 def seal_imports(*, fatal: bool = False) -> None:
-    """What is imported stays usable; nothing else ever is, in this process and its forks. A first seal stays."""
+    """Seal imports: what is imported stays usable; nothing else ever is, in this process and its forks. A first seal
+    stays."""
     finders: list[Any] = sys.meta_path
     if not any(isinstance(finder, Sealed) for finder in finders):
         finders[:] = [Sealed(fatal=fatal)]

@@ -30,7 +30,7 @@ class Saved:
         self._stamp, self._key = stamp, key
 
     def prepare(self) -> None:
-        """What stands in its place and is no directory goes: it could lead to where programs write."""
+        """Remove what stands in its place and is no directory: it could lead to where programs write."""
         try:
             os.unlink(self.place)
         except (FileNotFoundError, IsADirectoryError):

@@ -50,7 +50,7 @@ class Trunk:
         self._port.send(_frame(_HELLO, 0, _NUMBER.pack(_VERSION)))
 
     def add(self, name: str, stream: socket.socket) -> None:
-        """A service more, for whoever has that name in there."""
+        """Add a client, for whoever has that name inside."""
         if self._ended or len(self._lines) >= _MOST_LINES:
             stream.close()
             return
@@ -213,7 +213,7 @@ class _Line:
         self.heed()
 
     def _left(self) -> None:
-        """The service is gone. What it has said is said."""
+        """Note that the client is gone. What it has said is said."""
         self._gone = True
         self.heed()
 
@@ -225,7 +225,7 @@ class _Line:
             self._trunk.forget(self._number)
 
     def _roomy(self) -> None:
-        """The service has taken all that the guest has said."""
+        """Note that the client has taken all that the guest has said."""
         if self._heard_end:
             if not self._peer.full:
                 self._peer.close()

@@ -74,7 +74,8 @@ class Connection:
         return self._inbox.feed(data, descriptors, lost=lost) if data else None
 
     def unread(self) -> None:
-        """The next `receive` returns the latest frame once more: an exception may have come before anybody had it."""
+        """Have the next `receive` return the latest frame once more: an exception may have come before anybody
+        had it."""
         self._was_read = False
 
     def _drop_read(self) -> None:

@@ -78,11 +78,11 @@ class Line(ABC):
 
     @abstractmethod
     def _take(self, frame: Frame) -> None:
-        """Called with each frame, whose descriptors are the callee's then. A WireError ends the connection."""
+        """Take a frame, whose descriptors are the callee's then. A WireError ends the connection."""
 
     @abstractmethod
     def _over(self) -> None:
-        """Called once, when nothing more comes."""
+        """Note that nothing more comes. It is called once."""
 
     def _fail(self, error: OSError | WireError) -> None:
         self.close()
@@ -91,7 +91,7 @@ class Line(ABC):
         self._fail(error)
 
     def _sent(self) -> None:
-        """Called when the peer has taken all there was."""
+        """Note that the peer has taken all there was."""
         self._wait_for_room(False)
 
     def _read(self, wanted: bool) -> None:

@@ -28,10 +28,8 @@ class AsyncCheckout:
     async def of(
         cls, sandbox: AsyncSandbox, directory: str = "/workspace", *, timeout_seconds: float = 300.0
     ) -> AsyncCheckout:
-        """Records the state of the directory, uncommitted and untracked files included, ignored ones not.
-
-        Do it when everything is set up: forks are made from here. InvalidStateError if it cannot be recorded.
-        """
+        """Record the state of the directory, uncommitted and untracked files included, ignored ones not. Call it when
+        everything is set up: forks are made from here. InvalidStateError if it can't be recorded."""
         self = cls(sandbox, directory, "", ())
         result = await self._git(sandbox, _checkout.RECORD, timeout_seconds=timeout_seconds)
         tree = result.stdout.strip()

@@ -101,7 +101,7 @@ def aagent_attempt(agents: AsyncAgent | Callable[[int], AsyncAgent], task: str, 
 
 @asynccontextmanager
 async def aforked(parent: AsyncSandbox, scope: AsyncScope) -> AsyncGenerator[AsyncSandbox]:
-    """A fork that is dead at the end of the block."""
+    """Yield a fork that is dead at the end of the block."""
     async with await parent.fork() as child:
         scope.hold(child)
         yield child

@@ -29,10 +29,8 @@ class Checkout:
     def of(
         cls, sandbox: Sandbox, directory: str = "/workspace", *, timeout_seconds: float = 300.0
     ) -> Checkout:
-        """Records the state of the directory, uncommitted and untracked files included, ignored ones not.
-
-        Do it when everything is set up: forks are made from here. InvalidStateError if it cannot be recorded.
-        """
+        """Record the state of the directory, uncommitted and untracked files included, ignored ones not. Call it when
+        everything is set up: forks are made from here. InvalidStateError if it can't be recorded."""
         self = cls(sandbox, directory, "", ())
         result = self._git(sandbox, _checkout.RECORD, timeout_seconds=timeout_seconds)
         tree = result.stdout.strip()

@@ -102,7 +102,7 @@ def agent_attempt(agents: Agent | Callable[[int], Agent], task: str, *, test: Te
 
 @contextmanager
 def forked(parent: Sandbox, scope: Scope) -> Generator[Sandbox]:
-    """A fork that is dead at the end of the block."""
+    """Yield a fork that is dead at the end of the block."""
     with parent.fork() as child:
         scope.hold(child)
         yield child

@@ -336,7 +336,7 @@ class ContainerBackend:
             await self.remains.take_out(engine, id, incarnation, then=removal)
 
     async def bring(self, record: Record, inside: GuestConnection) -> None:
-        """The files of one that stands still to its trees, by way of its carrier."""
+        """Bring the files of a frozen container into its trees, by way of its carrier."""
         async with self.records.alone(
             record.id, "carry"
         ):  # it may die meanwhile; who waits for its death sees it first

@@ -115,7 +115,7 @@ class Carrier:
             await self._made.aclose()
 
     async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: Owner) -> None:
-        """What is in the trees, as files of `user` inside; a tree that is not writable as root's."""
+        """Copy what is in the trees into the container, as files of `user`; a tree that isn't writable as root's."""
         name, uid, gid = user
         async with self._jail(id, trees) as jail:
             for tree in trees:
@@ -161,7 +161,7 @@ class Carrier:
             await _lay(connection, root.target, _packed(inside, "/", left_out))
 
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
-        """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
+        """Copy the root file system into the container; those of `trees` are left out. ErrandFailed."""
         async with self._jail(id, (root,)) as jail:
             parts = _packed(await self._connection(jail), root.target)
             try:

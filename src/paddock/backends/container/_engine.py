@@ -92,7 +92,7 @@ class Engine:
             return None
 
     async def delete(self, path: str, **query: str) -> bool:
-        """False: there is nothing of that name."""
+        """Delete it. False: there is nothing of that name."""
         try:
             await in_its_own_thread(self.call, "DELETE", path, query)
         except PlatformError as error:
@@ -103,7 +103,8 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
-        """What is below the directory `path` of a container. ErrandFailedError: it is a link, which engines follow."""
+        """Yield what is below the directory `path` of a container. ErrandFailedError: it is a link, which engines
+        follow."""
         with contextlib.ExitStack() as closing:
             connection = Connection(self.socket, _SECONDS)
             closing.callback(connection.cut)

@@ -53,7 +53,8 @@ class _Known(msgspec.Struct):
 
 class Images:
     def __init__(self, directory: Path, opened: Callable[[], Awaitable[tuple[int, Worker]]]) -> None:
-        """`opened` gives the directory of the pool, which stays whose it is, and who may read what is in it."""
+        """Start with no image. `opened` gives the directory of the pool, which stays whose it is, and who may read what
+        is in it."""
         self._directory, self._opened = directory, opened
         self._there: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -148,9 +149,9 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _pack_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
-    """The tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours, and
-    root's inside, but what `owners` tells of absolute directories and all that is in them.
-    UnsupportedError: an engine must not be given it."""
+    """Pack the tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours,
+    and root's inside, but what `owners` tells of absolute directories and all that is in them. UnsupportedError: an
+    engine must not be given it."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _Writer(archive, base, owners).directory(root, PurePosixPath())
 

@@ -56,7 +56,7 @@ class Life:
         self._following = self._loop.create_task(self._follow())
 
     def kill(self) -> bool:
-        """False: it is not ours to kill. Its end is waited for in `ended`."""
+        """Kill it. False: it isn't ours to kill. `ended` waits for its end."""
         if self._fd < 0:
             return True
         try:
@@ -142,7 +142,7 @@ class Life:
 
     @contextlib.asynccontextmanager
     async def hold(self, seconds: int) -> AsyncGenerator[None]:
-        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
+        """Freeze it for as long as the block takes. PlatformError at its end if it did not stand throughout."""
         channel = await self._ask(pid1.hold(seconds))
         with contextlib.closing(channel):
             with channel.attended():

@@ -194,7 +194,7 @@ class Records:
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
-        """What killed services have not come to the end of removing."""
+        """Remove what killed daemons left half removed."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.directory):
                 if name.startswith(_GONE):

@@ -208,11 +208,11 @@ class Channel:
             raise self._error
 
     def when_result(self, callback: Callable[[], None]) -> None:
-        """Called when the result is there, or never will be."""
+        """Call back when the result is there, or never will be."""
         self._result.then(callback)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Called when the guest has said its last word, or the connection is lost."""
+        """Call back when the guest has said its last word, or the connection is lost."""
         self._end.then(callback)
 
     def _read(self, body: bytes, type: type[A]) -> A:
@@ -302,7 +302,7 @@ class Channel:
     # what the guest does
 
     def receive(self, frame: Frame) -> bool:
-        """True: that was its last word. ProtocolError if it may not be said now."""
+        """Take a frame. True: that was its last word. ProtocolError if it may not be said now."""
         kind = frame.kind
         if self._end.done:  # it was given up
             return kind is Kind.CLOSE or kind is Kind.ERROR
@@ -336,7 +336,7 @@ class Channel:
         return False
 
     def _take(self, answer: _Once[bytes], body: bytes) -> None:
-        """What was let go of is remembered until its end, and what nobody asks for any more is not."""
+        """Take an answer. One that its caller left is remembered until its end."""
         if self._letting_go and not answer.awaited:
             answer.set(None, SandboxError("the request was let go of before it was answered"))
         else:
@@ -376,7 +376,7 @@ class Channel:
         _wake(waiters)
 
     def fail(self, error: PaddockError) -> None:
-        """The connection is lost."""
+        """Fail all that waits: the connection is lost."""
         if not self._end.done:
             self._finish(error)
 
@@ -698,7 +698,7 @@ class GuestConnection:
         return error
 
     def _lost(self) -> None:
-        """The other side has gone. Nothing fails before it is known why."""
+        """Note that the other side has gone. Nothing fails before it is known why."""
         if self.closed:
             return
         if self.explain is None:

@@ -154,7 +154,7 @@ def _status(exited: wire.Exit | wire.Listed, connection: GuestConnection) -> Exi
 
 
 def _killed(error: BaseException) -> bool:
-    """The agent is dead, and so is all that it had started."""
+    """Tell whether the agent is dead, and so all that it had started."""
     return isinstance(error, GuestLostError) and error.details.get("killed") is True
 
 
@@ -202,7 +202,7 @@ class ChannelReader:
             self.journal.close()
 
     async def aclose(self) -> None:
-        """The channel is closed by whoever holds the whole."""
+        """Do nothing: whoever holds the whole closes the channel."""
         if self._cut:
             self._channel.leave(self._stream)
 
@@ -257,7 +257,7 @@ class ChannelWriter:
         await self._channel.sent()
 
     async def abort(self) -> None:
-        """What was sent has been read, perhaps: there is nothing to take back."""
+        """Do nothing: what was sent has perhaps been read, and can't be taken back."""
         await self.aclose()
 
 

@@ -167,7 +167,7 @@ class _Files:
 
     @asynccontextmanager
     async def _begun(self, request: Request, receives: Sequence[int] = ()) -> AsyncGenerator[Channel]:
-        """What a worker has begun; if the block fails, it stops."""
+        """Yield what a worker has begun; if the block fails, it stops."""
         channel = self._connection.open(request, receives=receives)
         try:
             with channel.attended(works=True):

@@ -205,7 +205,7 @@ class GuestInstance:
         self._connections[identity] = connection
 
     def inherit(self, other: GuestInstance) -> None:
-        """The living connections of `other`, which has none then."""
+        """Take over the living connections of `other`, which has none then."""
         for identity, connection in other._connections.items():
             if not connection.closed:
                 self._hold(identity, connection)

@@ -214,5 +214,5 @@ class PipeWriter(_Pipe):
             await self.after_close()
 
     async def abort(self) -> None:
-        """What was sent has been read, perhaps: there is nothing to take back."""
+        """Do nothing: what was sent has perhaps been read, and can't be taken back."""
         await self.aclose()

@@ -289,7 +289,7 @@ class GvisorInstance(VmmInstance):
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """What is in memory is in its tree as well, where it can be saved."""
+        """Freeze it, with its memory in its tree as well where that can be saved."""
         async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
             with contextlib.suppress(UnsupportedError):
                 await saved.enter_async_context(self.saved())

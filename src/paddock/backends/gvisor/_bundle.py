@@ -25,7 +25,7 @@ _WHO_SERVES_SINCE = 20240101
 
 
 def saves(date: int) -> bool:
-    """It saves the state of all that runs inside, and starts from one."""
+    """Tell whether it saves the state of all that runs inside, and starts from one."""
     return date >= _WHO_SERVES_SINCE
 
 

@@ -54,7 +54,7 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
 
 
 async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
-    """What it raises says what did not work."""
+    """Run the trial. What it raises says what did not work."""
     templates = await backend.templates()
     name = f"{WAITING}{os.urandom(8).hex()}"
     plan = SandboxPlan(

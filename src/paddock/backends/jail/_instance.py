@@ -68,7 +68,7 @@ class JailInstance(GuestInstance):
         """No command has started in it: the kernel has counted nothing yet, and need not be asked."""
 
     async def turn_to(self) -> None:
-        """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
+        """Have the agent turn to us while this is being recorded, and not when somebody waits for a first command."""
         await self.connection("user")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:

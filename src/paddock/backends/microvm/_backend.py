@@ -300,8 +300,8 @@ class MicrovmInstance(VmmInstance):
         await asyncio.gather(*map(self.order, told))
 
     async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
-        """What these need is in the machine's memory afterwards. One that is not there was not needed; an
-        image's shell is a stranger's, and may never end: others wait for this machine, and for who bakes it."""
+        """Run these commands, so that what they need is in the machine's memory. A missing one was not needed. An
+        image's shell is a stranger's and may never end, while others wait for this machine."""
         for argv in commands:
             with contextlib.suppress(PaddockError, TimeoutError):
                 handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
@@ -313,7 +313,7 @@ class MicrovmInstance(VmmInstance):
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """The machine stands, with its devices' state in its tree, and so does the jail around it."""
+        """Freeze the machine, with its devices' state in its tree, and the jail around it."""
         images = await self._microvm.images()
         async with (
             self.copying,

@@ -32,7 +32,7 @@ class Images:
 
     @asynccontextmanager
     async def saving(self, tree: str, save: Save) -> AsyncGenerator[None]:
-        """The machine of this tree stands while the block runs, and copies of the tree lean on what was saved."""
+        """Stop the machine of this tree while the block runs. Copies of the tree lean on what was saved."""
         base, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
         image = self._memories.image(PREFIX + os.urandom(8).hex())
         try:

@@ -71,7 +71,7 @@ class Qemu:
         }
 
     def command(self, machine: Machine, *, boot: bool) -> tuple[str, ...]:
-        """It boots, or waits for the controller to load a state."""
+        """Return the command line of a machine that boots, or waits for the controller to load a state."""
         kernel, initrd = BOOT
         mapped = "share=on" if boot else "share=off,reserve=off"
         start = (

@@ -70,18 +70,19 @@ class VmmBackend(JailBackend):
         raise NotImplementedError
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
+        """Finish a create: the guest has greeted, and nothing was served yet. What it raises undoes the create."""
 
     def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
-        """A mount over /etc is the host's: nothing is written there."""
+        """Tell whether /etc/hosts may be written. A mount over /etc is the host's: nothing is written there."""
         return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
+        """Make the waiting VMM, which served nobody, the sandbox of the plan, and tell its guest. What it raises ends
+        it."""
         await self.ready(plan, instance)
 
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """What waits does once what whoever claims it will ask for first. What it raises ends it."""
+        """Do once what the first command will ask for. What it raises ends the VMM."""
         await rehearse(instance)
 
     def hints(self, limits: Limits) -> dict[str, str]:
@@ -152,7 +153,7 @@ class VmmBackend(JailBackend):
 
     @contextlib.asynccontextmanager
     async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:
-        """What is never a sandbox, while the block runs: no backend takes it for one of its own."""
+        """Yield a VMM that never is a sandbox: no backend takes it for one of its own."""
         instance = await self.make(plan, jail._replace(kind="oven"))
         assert isinstance(instance, VmmInstance)
         try:
@@ -226,7 +227,7 @@ class VmmBackend(JailBackend):
         return instance
 
     async def take_back(self, plan: SandboxPlan) -> None:
-        """What was made of it is ended; no news of that end comes later, to whoever has its name then."""
+        """End what was made of it; no news of that end comes later, to whoever has its name then."""
         with contextlib.suppress(PaddockError, TimeoutError):
             await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             async with asyncio.timeout(_NEWS_SECONDS):

@@ -43,7 +43,8 @@ class Control:
     """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
 
     def __init__(self, stream: socket.socket, stillness: Stillness | None = None) -> None:
-        """The controller stands still with the sandbox that `stillness` is of, and can't answer then."""
+        """Start on a stream. The controller is frozen with the sandbox that `stillness` is of, and can't
+        answer then."""
         stream.setblocking(False)
         self._loop, self._stream = asyncio.get_running_loop(), stream
         self.stillness = stillness or Stillness()

@@ -119,7 +119,7 @@ class Waiting(Spares[Kind, Prestarted]):
     async def _hand_over(
         self, vmm: Prestarted, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
     ) -> VmmInstance | None:
-        """It becomes the sandbox of the plan, with its tree; or it ends, and the plan has the tree that it had."""
+        """Make it the sandbox of the plan, with its tree; or end it, and leave the plan the tree that it had."""
         backend, pool = self._backend, await self._backend.trees()
         try:
             if plan.spec.mounts:
@@ -187,7 +187,7 @@ class Waiting(Spares[Kind, Prestarted]):
         self._stock.append(vmm)
 
     async def _await_end(self, vmm: Prestarted) -> None:
-        """It was killed, or nobody came."""
+        """Wait for its end: it was killed, or nobody came."""
         await vmm.instance.wait_ended()
         if vmm in self._stock:
             self._stock.remove(vmm)
@@ -202,7 +202,7 @@ class Waiting(Spares[Kind, Prestarted]):
         await asyncio.shield(self._backend.start(end(self._backend, spare)))
 
     def _has_room(self, kind: Kind) -> bool:
-        """An eighth of the machine's memory stays free beside it."""
+        """Tell whether an eighth of the machine's memory stays free beside it."""
         try:
             available, total = proc.machine_memory()
         except (OSError, ValueError, KeyError):
@@ -222,7 +222,7 @@ async def end(backend: VmmBackend, vmm: Prestarted) -> None:
 
 
 async def _delete(pool: Pool, tree: str) -> None:
-    """What fails here, a sweep finds."""
+    """Delete the tree. If that fails, a sweep finds it."""
     try:
         await asyncio.to_thread(pool.delete, tree)
     finally:

@@ -142,7 +142,7 @@ class AsyncFilesystem:
         )
 
     async def exists(self, path: Path) -> bool:
-        """A symbolic link that points nowhere exists."""
+        """Tell whether there is such a file. A symbolic link that points nowhere exists."""
         try:
             await self.stat(path)
         except FileError as error:
@@ -180,7 +180,7 @@ class AsyncFilesystem:
         )
 
     async def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """A directory that is not empty needs `recursive`."""
+        """Remove a file or directory. One that isn't empty needs `recursive`."""
         await self._transport.perform(
             model.RemoveFile(
                 sandbox=self._sandbox,

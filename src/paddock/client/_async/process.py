@@ -113,7 +113,7 @@ class AsyncWriter:
             await self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
 
     async def aclose(self) -> None:
-        """The end of the stream. For a file: it is in place when this returns."""
+        """End the stream. A file is in place when this returns."""
         await self._handle.aclose()
 
     async def __aenter__(self) -> AsyncWriter:

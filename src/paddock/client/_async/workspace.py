@@ -141,7 +141,7 @@ class AsyncWorkspace:
         return await self._transport.perform(action)
 
     async def pin(self, seconds: float) -> None:
-        """It is not evicted for that long; 0: it may be."""
+        """Keep it from being evicted for that many seconds; 0 lets it be."""
         self._info = await self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     async def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:

@@ -143,7 +143,7 @@ class Filesystem:
         )
 
     def exists(self, path: Path) -> bool:
-        """A symbolic link that points nowhere exists."""
+        """Tell whether there is such a file. A symbolic link that points nowhere exists."""
         try:
             self.stat(path)
         except FileError as error:
@@ -181,7 +181,7 @@ class Filesystem:
         )
 
     def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """A directory that is not empty needs `recursive`."""
+        """Remove a file or directory. One that isn't empty needs `recursive`."""
         self._transport.perform(
             model.RemoveFile(
                 sandbox=self._sandbox,

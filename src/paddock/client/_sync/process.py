@@ -114,7 +114,7 @@ class Writer:
             self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
 
     def close(self) -> None:
-        """The end of the stream. For a file: it is in place when this returns."""
+        """End the stream. A file is in place when this returns."""
         self._handle.close()
 
     def __enter__(self) -> Writer:

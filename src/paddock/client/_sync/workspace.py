@@ -142,7 +142,7 @@ class Workspace:
         return self._transport.perform(action)
 
     def pin(self, seconds: float) -> None:
-        """It is not evicted for that long; 0: it may be."""
+        """Keep it from being evicted for that many seconds; 0 lets it be."""
         self._info = self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:

@@ -226,7 +226,7 @@ class Policies(Component):
         record(True, f"{verdict.reason}; a person said yes")
 
     async def _check_files(self, row: Row, document: PolicyDocument) -> None:
-        """What nobody inside may change is mounted so when a sandbox is made, and never later."""
+        """Refuse new protected paths: they are mounted when a sandbox is made, and never later."""
         wanted = () if document.files is None else document.files.protect
         if not wanted:
             return

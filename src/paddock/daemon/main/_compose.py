@@ -101,8 +101,8 @@ async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
 
 
 def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[Backend]:
-    """What is installed beside the jail: ours and other people's alike. The supervisor has one client: they share
-    it."""
+    """Yield what is installed beside the jail, ours and other people's. The supervisor has one client: they
+    share it."""
     from paddock.backends import OVER_THE_SUPERVISOR, load, names
 
     for name in names():

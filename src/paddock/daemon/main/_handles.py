@@ -241,7 +241,7 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = Non
         await outputs[call.method].end(wait=True)
 
     async def begin(call: Call) -> None:
-        """The caller has so many bytes of the stream already, which he knows only when he has read all that came."""
+        """Note how many bytes of the stream the caller has, which he knows only when he has read all that came."""
         name = call.method.removesuffix(".from")
         if (near := nears.pop(name, None)) is not None:
             reader: Outbound = getattr(inner, name)

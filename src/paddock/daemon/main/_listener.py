@@ -165,7 +165,7 @@ class _Connection(Line):
         return self._finished
 
     def _fail(self, error: OSError | WireError) -> None:
-        """The client may come back for its answers, if it lives."""
+        """End the connection. The client may come back for its answers, if it lives."""
         if not isinstance(error, ConnectionError):  # it closed it before it had read all answers (unix(7)): interrupted
             _log.warning("a connection of process %d is closed: %s", self.pid, error)
         self._is_broken = True

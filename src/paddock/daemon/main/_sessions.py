@@ -77,7 +77,7 @@ class Session:
             self.end()
 
     def end(self) -> None:
-        """The process has died, or closed its last connection, whichever comes first. Idempotent."""
+        """End the session: the process has died, or closed its last connection. Idempotent."""
         self.stop_watching()
         ended, self._ended = self._ended, None
         if ended is not None:

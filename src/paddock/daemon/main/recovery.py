@@ -141,7 +141,7 @@ class Recovery(Component):
         await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
     async def _pauses(self) -> None:
-        """A daemon that died may not have recorded that a sandbox stands still, or goes on."""
+        """Correct pauses: a daemon that died may not have recorded that a sandbox stands still, or goes on."""
         for row in await self._running.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:

@@ -241,7 +241,7 @@ class Daemon:
             self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
 
     def _watch_directory(self) -> None:
-        """A state directory that is deleted or moved takes its sandboxes and this daemon along."""
+        """Watch the state directory. One that is deleted or moved takes its sandboxes and this daemon along."""
         mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
         self._changes = inotify.watch(self._state_dir, mask)
         asyncio.get_running_loop().add_reader(self._changes, self._directory_changed)

@@ -77,7 +77,7 @@ def _make(pool: Pool, copy: Copy) -> None:
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:
-    """What will not go, a sweep finds."""
+    """Delete the trees. What won't go, a sweep finds."""
     for name in names:
         with suppress(PaddockError):
             pool.delete(name)

@@ -79,7 +79,7 @@ class Capture:
         )
 
     def close(self) -> None:
-        """What was buffered may not find room any more: then there is no file."""
+        """Close the file. If the disk has no room for what was buffered, there is none."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -143,7 +143,7 @@ class Outliving:
         self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._begin)
 
     async def over(self) -> bool:
-        """The command has ended. Whether `then` has been called, or else never will be."""
+        """Note that the command has ended. Return whether `then` has been called, or else never will be."""
         self._timer.cancel()
         if self._archiver is None:
             return False
@@ -223,7 +223,7 @@ class Collector:
         self._pumps.extend(loop.create_task(self._pump(*stream)) for stream in self._streams)
 
     def _has_ended(self) -> bool:
-        """The command has ended already, and what it printed lies in its pipes: no read waits."""
+        """Tell whether the command has ended and what it printed lies in its pipes: no read waits."""
         return all(isinstance(reader, PipeReader) and reader.is_cut for reader, _, _ in self._streams)
 
     async def _drain(self) -> None:

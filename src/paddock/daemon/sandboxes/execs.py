@@ -112,7 +112,7 @@ class Execs(Component):
         return id in self._kept
 
     async def _end_orphans(self) -> None:
-        """A program that lives may ask for its command whenever it next looks at it."""
+        """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
         while self._kept:
             await asyncio.sleep(_ORPHAN_SECONDS)
             for id, (sandbox, owner) in tuple(self._kept.items()):

@@ -75,8 +75,8 @@ class Files:
 
     @handles(model.PromoteChild)
     async def promote(self, action: model.PromoteChild, op: Operation) -> None:
-        """What a child has made takes its place in the sandbox around it: whole, or the sandbox has what it had.
-        Processes of it that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
+        """Put what a child has made in its place in the sandbox around it: whole, or the sandbox has what it had.
+        Processes that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
             raise InvalidArgumentError(
                 f"path={action.path!r} must be an absolute path of a directory below /", field="path"

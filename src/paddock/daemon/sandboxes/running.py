@@ -320,7 +320,7 @@ class RunningSandboxes(Component):
             await held.instance.aclose()
 
     async def aclose(self) -> None:
-        """What nobody could adopt ends; the rest lives on."""
+        """End what nobody could adopt; the rest lives on."""
         failed = await asyncio.gather(
             *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
         )

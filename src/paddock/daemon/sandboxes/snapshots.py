@@ -54,8 +54,8 @@ class Snapshots(Component):
     async def temporary(
         self, row: Row, held: RunningSandbox, *, tree: str | None = None, ours: bool = False
     ) -> AsyncGenerator[str]:
-        """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
-        block. `ours`: to be read by this program itself."""
+        """Yield a copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with
+        the block. `ours`: this program itself reads it."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
@@ -254,7 +254,7 @@ class Snapshots(Component):
         )
 
     async def _remove(self, id: str) -> None:
-        """The row first: a tree without one is swept."""
+        """Remove the row, then the tree: a tree without a row is swept."""
         self._rows.remove(id)
         await in_thread(self._delete, id)
 

@@ -44,7 +44,7 @@ def check_spec(spec: SandboxSpec) -> None:
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
-    """What words can tell; whether there is such a directory, the backend says."""
+    """Check what words can tell; whether there is such a directory, the backend says."""
     if len(mounts) > _MAX_MOUNTS:
         raise InvalidArgumentError(f"at most {_MAX_MOUNTS} mounts", field="mounts")
     targets = [mount.target for mount in mounts]
@@ -177,7 +177,7 @@ def check_key(key: str) -> None:
 
 
 def check_exec_id(text: str) -> None:
-    """It becomes a part of a path."""
+    """Check an id, which becomes a part of a path."""
     if not is_id(text) or not text.startswith(Noun.EXEC):
         raise InvalidArgumentError(
             f"{text[:64]!r} is no id of a command", hint="`paddock logs ID` lists them", field="exec"

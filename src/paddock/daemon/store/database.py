@@ -159,10 +159,8 @@ class Store:
             self._migrate()
 
     def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> ExistingKey | None:
-        """Records a new sandbox, or returns what `key` was used for before. AlreadyExistsError: the name is taken.
-
-        `also` is called in the same transaction, and undoes it all by raising.
-        """
+        """Record a new sandbox, or return what `key` was used for before. AlreadyExistsError: the name is taken. `also`
+        is called in the same transaction, and undoes it all by raising."""
         if key is None and also is None:
             self._insert(row)
             return None
@@ -499,7 +497,7 @@ class SnapshotStore:
         self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
     def is_hibernation(self, id: str) -> bool:
-        """A living sandbox wakes from it."""
+        """Tell whether a living sandbox wakes from it."""
         sql = "SELECT 1 FROM sandboxes WHERE restoring = ? AND state IN ('restoring', 'paused')"
         return self._store.execute(sql, (id,)).fetchone() is not None
 

@@ -78,7 +78,7 @@ class RepositoryStore:
         return self._store.one(KnownRef, f"{_REFS} AND name = ?", (id, name))
 
     def has_tip(self, id: str, commit: str) -> bool:
-        """A branch or a tag leads to it."""
+        """Tell whether a branch or a tag leads to it."""
         sql = "SELECT 1 FROM repository_refs WHERE repository = ? AND commit_id = ? LIMIT 1"
         return self._store.execute(sql, (id, commit)).fetchone() is not None
 

@@ -47,7 +47,8 @@ class Evidence:
                 await asyncio.to_thread(self.keep)
 
     def sign(self) -> None:
-        """What is new until now. What keeps it from that is recorded, once; `verify` says what no signature covers."""
+        """Sign what is new until now. What keeps it from that is recorded, once; `verify` says what no signature
+        covers."""
         seen = self._sizes()
         try:
             self._signer.sign()
@@ -71,7 +72,7 @@ class Evidence:
             self._tell("audit.retention", str(error))
 
     async def aclose(self) -> None:
-        """The last head, after the last record; unless this was a short program, and heads are recent."""
+        """Sign the last head, after the last record, unless this was a short program and heads are recent."""
         with suppress(OSError):
             if self._clock.boottime() - self._since >= SIGN_SECONDS or self._age() > _UNSIGNED_SECONDS:
                 self.sign()  # here: where a program ends, there may be no other thread any more

@@ -55,7 +55,8 @@ class Garbage:
             return replace(report, after=await asyncio.to_thread(pool.space))
 
     async def sweep(self) -> None:
-        """What costs nothing to find; all of it, when the pool has become too full. It grows first, if it can."""
+        """Delete what costs nothing to find, or everything that may go when the pool has become too full. The pool
+        grows first, if it can."""
         pool = self._pool()
         await asyncio.to_thread(pool.fit)
         async with self._alone:

@@ -184,7 +184,7 @@ class Reports(Component):
         return await self._evidence.statement(self._sandboxes.find(action.sandbox, op), op)
 
     def _tried(self, backend: Backend) -> tuple[Check, ...]:
-        """It may try what it has never tried here, in the pool too."""
+        """Try the backend, also what it has never tried here, in the pool too."""
         with ExitStack() as work:
             with suppress(PaddockError):
                 work.enter_context(self._pool().working())

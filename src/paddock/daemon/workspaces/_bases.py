@@ -183,7 +183,7 @@ class Bases(Component):
         self._pool().create(base.id)
 
     async def delete(self, base: Base) -> None:
-        """The row first: a tree without one is swept. Not for bases that workspaces lie over."""
+        """Remove the row, then the tree: a tree without a row is swept. Not for bases that workspaces lie over."""
         self._unrecord(base)
         await in_thread(self._discard, base)
 

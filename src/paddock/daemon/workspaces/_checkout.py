@@ -120,7 +120,7 @@ async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) ->
 
 
 async def settle(utility: UtilitySandbox, submodules: Sequence[str], now: float) -> None:
-    """The last step: from here on git trusts the index in every copy."""
+    """Settle the tree: from here on git trusts the index in every copy."""
     words = (str(int(now) - _PAST_SECONDS), *submodules)
     await utility.run(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
 

@@ -102,7 +102,7 @@ class ArtifactResults(Component):
         return artifact
 
     async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
-        """The same content under the same name again is no error."""
+        """Refuse another content under the same name. The same content again is no error."""
         (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
             await in_thread(self._contents.keep_only, self._rows.digests())

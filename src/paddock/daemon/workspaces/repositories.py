@@ -259,7 +259,7 @@ class Repositories(Component):
     async def _need(
         self, row: RepositoryRow, remote: Remote, commit: str, credential: Proof | None, principal: Principal
     ) -> None:
-        """A commit by its id: one that is here, or that the remote gives."""
+        """Get a commit by its id: one that is here, or that the remote gives."""
         if self._rows.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
             return
         await self._fetch_other(row, remote, commit, credential, principal)

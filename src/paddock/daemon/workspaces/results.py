@@ -63,7 +63,7 @@ class ResultStore:
         return self._store.one(lambda *found: found, sql, (owner, of, ref))
 
     def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
-        """False: there is one of that name."""
+        """Keep it. False: there is one of that name."""
         return bool(
             self._store.execute(
                 "INSERT OR IGNORE INTO results"
@@ -262,10 +262,8 @@ class WorkspaceResults(Component):
 
     @asynccontextmanager
     async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
-        """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
-
-        InvalidArgumentError: git refuses what is in the pack.
-        """
+        """Yield a repository for the pack, gone with the block. Without one, all of it is in `cache` already.
+        InvalidArgumentError: git refuses what is in the pack."""
         if pack is None:
             yield cache
             return

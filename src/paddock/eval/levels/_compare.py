@@ -100,7 +100,7 @@ class Taken:
         self._keep("kill", time.perf_counter() - start)
 
     def work(self, name: str, outside_seconds: float) -> None:
-        """Some of `WORK`, beside what it took outside."""
+        """Do some of `WORK`, beside what it took outside."""
         argv = ["python3", "-I", "-S", "-c", _CLOCK.format(WORK[name])]
         try:
             with self._create() as sandbox:
