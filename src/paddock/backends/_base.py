@@ -33,7 +33,7 @@ from ._stillness import Stillness
 
 R = TypeVar("R")
 FROZEN = ".frozen"
-"""In the root of a tree: where a wall keeps the memory that it has saved. It means nothing to any other wall."""
+"""In the root of a tree: where a level keeps the memory that it has saved. It means nothing to any other."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     isolation: bool
     enforced: frozenset[Limit] = frozenset()
-    """Ceilings that hold and are reported when they strike."""
+    """Limits that hold and are reported when they strike."""
     watched: frozenset[Limit] = frozenset()
-    """Ceilings that are kept by looking now and then: soft, but reported when they strike."""
+    """Limits that are kept by looking now and then: soft, but reported when they strike."""
     pty: bool = True
     root_user: bool = False
     """`user="root"` works inside."""
@@ -95,7 +95,7 @@ class TreeMount(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool
     layers: tuple[str, ...] = ()
     disk_bytes: int | None = None
-    """A ceiling for what is in it, for whoever has to look because the pool keeps none."""
+    """A limit for what is in it, for whoever has to look because the pool keeps none."""
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +145,7 @@ class Exits(NamedTuple):
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How an instance ended: the ceiling that did it, if one did, and words."""
+    """How an instance ended: the limit that did it, if one did, and words."""
 
     limit: Limit | None
     reason: str

@@ -56,7 +56,7 @@ def process(one: processes.Process, *, pid: int, parent: int, uid: int) -> Proce
 
 
 def check(name: str, problem: str | None, detail: str) -> Check:
-    """One line about the walls of a sandbox."""
+    """One line about the isolation of a sandbox."""
     return Check(area="posture", name=name, status="missing" if problem else "ok", detail=problem or detail)
 
 

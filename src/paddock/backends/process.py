@@ -1,7 +1,7 @@
 """The native guest as plain subprocesses of ours: no isolation at all. For tests of what lies above, and nothing else.
 
 Above the agent is a parent that ends what a killed agent leaves. Paths are taken below a directory of the sandbox's
-own, lexically; that is no wall.
+own, lexically; that is no isolation.
 """
 
 from __future__ import annotations

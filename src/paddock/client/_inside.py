@@ -41,7 +41,7 @@ class PaddockError(Exception):
 
 
 class ExecResult:
-    """A finished command. A non-zero exit is a result; `limit` is the ceiling that struck, or None."""
+    """A finished command. A non-zero exit is a result; `limit` is the limit that struck, or None."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         status = answer["status"]

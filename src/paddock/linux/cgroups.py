@@ -1,4 +1,4 @@
-"""Groups of processes with ceilings, under the caller's own cgroup: version 1, version 2, or both side by side.
+"""Groups of processes with limits, under the caller's own cgroup: version 1, version 2, or both side by side.
 
 Facts: cgroups(7); Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{memory,pids}.rst and scheduler/sched-bwc.rst.
 """
@@ -34,7 +34,7 @@ _PERIOD = 100_000  # microseconds over which processor time is shared out
 
 
 class GroupStats(NamedTuple):
-    """What a group uses and how often a ceiling struck. None: not counted here."""
+    """What a group uses and how often a limit struck. None: not counted here."""
 
     memory_bytes: int | None
     memory_peak_bytes: int | None
@@ -45,7 +45,7 @@ class GroupStats(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`.
+    """Limits; None is no limit. `swap_bytes` is what may be used beside `memory_bytes`.
 
     `socket_bytes` is what TCP and UDP may hold in buffers, in version 1, which else counts that for nobody; version 2
     counts it as memory.
@@ -104,7 +104,7 @@ def _writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tupl
 
 
 def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
-    """Set the ceilings of one controller. Swap and sockets are left alone where the kernel has no file for them."""
+    """Set the limits of one controller. Swap and sockets are left alone where the kernel has no file for them."""
     for file, value in _writes(controller, tree.version, limits):
         try:
             _files.write(group + file, value, tree.fd)
@@ -114,7 +114,7 @@ def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> No
 
 
 def _limits_swap(tree: Tree) -> bool:
-    """Whether groups of this memory hierarchy have a ceiling for swap."""
+    """Whether groups of this memory hierarchy have a limit for swap."""
     return os.path.exists(os.fsencode(tree.path) + _SWAP[tree.version])
 
 
@@ -219,7 +219,7 @@ class Base:
         return frozenset(held | {"swap"} if self.limits_swap else held)
 
     def missing(self) -> tuple[str, ...]:
-        """One sentence per ceiling or ability that this machine does not give."""
+        """One sentence per limit or ability that this machine does not give."""
         lines = dict(self._missing)
         for controller in _CONTROLLERS:
             if controller not in self.by_controller:
@@ -235,7 +235,7 @@ class Base:
         return tuple(lines[key] for key in sorted(lines))
 
     def create(self, name: str, limits: GroupLimits) -> Group:
-        """Return a group with its ceilings set. All or nothing. FileExistsError if there is one of that name."""
+        """Return a group with its limits set. All or nothing. FileExistsError if there is one of that name."""
         group = Group(self, name)
         path = group.name
         with UndoStack() as undo:
@@ -321,7 +321,7 @@ class Group:
         return Joining(unified, tuple(tasks))
 
     def limit(self, limits: GroupLimits) -> None:
-        """Set ceilings; what is None stays as it is."""
+        """Set limits; what is None stays as it is."""
         for controller in _CONTROLLERS:
             if tree := self.base.by_controller.get(controller):
                 _apply(tree, self.name, controller, limits)

@@ -232,7 +232,7 @@ def build_uncounted(machine: str, *, system_v: bool) -> bytes:
 
     What they hold can be put out of sight (a memfd in a message of a socket), so that looking at processes counts it
     only for those who don't hide it. They are ENOSYS: libraries go on with a file in /dev/shm, which has a size, as on
-    kernels before 3.17. `system_v` leaves out System V IPC, which has ceilings of its own.
+    kernels before 3.17. `system_v` leaves out System V IPC, which has limits of its own.
     """
     known = names.numbers(machine)
     refused = ("memfd_create",) if system_v else ("memfd_create", *_SYSTEM_V)

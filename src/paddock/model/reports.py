@@ -75,7 +75,7 @@ class Inspection(Value):
     sandbox: Sandbox
     usage: Usage | None = None
     enforced: tuple[Limit, ...] = ()
-    """Ceilings that hold here and are reported when they strike."""
+    """Limits that hold here and are reported when they strike."""
     posture: tuple[Check, ...] = ()
     """What the kernel says of its walls at this moment, read outside."""
 

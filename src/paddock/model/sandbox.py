@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Limit(StrEnum):
-    """A ceiling that struck. `ExecResult.limit` and `Sandbox.limit` name it."""
+    """A limit that struck. `ExecResult.limit` and `Sandbox.limit` name it."""
 
     MEMORY = "memory"
     PROCESSES = "processes"
@@ -28,7 +28,7 @@ class Limit(StrEnum):
 
 
 class Limits(Value, forbid_unknown_fields=True):
-    """Ceilings of one sandbox. All are set before its first instruction.
+    """Limits of one sandbox. All are set before its first instruction.
 
     `cpus` is a share of processor time per wall time (1.5 = one and a half cores);
     `swap_mib` is what it may use beside `memory_mib`; `tmp_mib` is the size of its /tmp and
@@ -77,7 +77,7 @@ class Mount(Value, forbid_unknown_fields=True):
 
 
 class Level(StrEnum):
-    """Strength of the wall, weakest first. `RANK` orders them."""
+    """Strength of the isolation, weakest first. `RANK` orders them."""
 
     PROCESS = "process"
     LANGUAGE = "language"
@@ -153,7 +153,7 @@ class Sandbox(Value):
     expires_at: float
     ended_at: float | None = None
     limit: Limit | None = None
-    """The ceiling that ended it, if one did."""
+    """The limit that ended it, if one did."""
     reason: str | None = None
     """Why it ended or failed, or that it sleeps on disk, in words."""
     owner: str = ""

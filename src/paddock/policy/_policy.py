@@ -1,6 +1,6 @@
 """A policy is a sequence of rules, asked in order; the first answer stands. A rule that fails denies.
 
-The daemon's: the state directory's own uid may do everything, below ceilings; a program inside a sandbox what children
+The daemon's: the state directory's own uid may do everything, below limits; a program inside a sandbox what children
 of that one need.
 """
 
@@ -63,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def local_policy(uid: int) -> Policy:
-    """Everything for `local:<uid>` below the ceilings, children for programs inside sandboxes; nothing for others."""
+    """Everything for `local:<uid>` below the limits, children for programs inside sandboxes; nothing for others."""
 
     def own_uid(principal: Principal, _: Action[Any]) -> tuple[bool, str] | None:
         return (True, f"the state directory belongs to uid {uid}") if principal.id == f"local:{uid}" else None

@@ -4,7 +4,8 @@ A sandbox that was made without exits may have taken the ports of the gateway's 
 power over its network or its mounts, so that nothing else is different from those that were made with exits.
 
 A VMM that waits (docs/design/waiting.md), complete and nobody's, becomes the sandbox of a plan when it is
-claimed. What runs in there are processes of ours, a wall, and what has been nobody's sandbox: nothing in its tree was
+claimed. What runs in there are processes of ours, isolation, and what has been nobody's sandbox: nothing in
+its tree was
 written by anybody else. Its processes, group, sockets and exits stay as they are, and its mounts but for what the
 sandbox is over. Its names, and when and with whom it ends, are the plan's from then on. The claim is written in one
 step: until then the next supervisor finds what waits. The supervisor ends one whose claim fails.

@@ -28,7 +28,7 @@ PARTS = 4
 
 As root every sandbox has ids of its own and so counts of its own. An ordinary user's sandboxes have the caller's: one
 of them could use up what the caller and all the others have. Counts go through every user namespace on the way to the
-first, each of which has ceilings of its own (kernel/ucount.c): those of a sandbox's outer one hold for the whole of it.
+first, each of which has limits of its own (kernel/ucount.c): those of a sandbox's outer one hold for the whole of it.
 """
 _GRACE_SECONDS = 1.0
 _NANOSECONDS = 1_000_000_000
@@ -87,7 +87,7 @@ def _shares() -> tuple[bytes, ...]:
 
 
 def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
-    """Return the ceilings of each process beside what control groups limit for all together; users; the deadline."""
+    """Return the limits of each process beside what control groups limit for all together; users; the deadline."""
     counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
     if plan.file_bytes or not context.quotas:  # a quota counts what is written, and not the holes of sparse files

@@ -21,7 +21,7 @@ CLAIM = "claim:"
 """Begins the fault of a plan that is to fail where it is claimed."""
 KVM = "kvm"
 _WITH_DEVICES = {KVM: ("microvm", "gvisor", "oven")}
-"""Which kinds may have which of the host's devices: around a wall that drives them, never a sandbox itself."""
+"""Which kinds may have which of the host's devices: around isolation that drives them, never a sandbox itself."""
 
 
 LATE = frozenset({"deadline", "env", "fault", "idle_seconds", "parent", "retention_seconds", "trace"})
@@ -53,7 +53,7 @@ class Mount(NamedTuple):
 class Tree(NamedTuple):
     """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name.
 
-    `disk_bytes` is looked at where the pool itself keeps no ceiling.
+    `disk_bytes` is looked at where the pool itself keeps no limit.
     """
 
     name: str
@@ -73,8 +73,9 @@ class JailPlan(NamedTuple):
     paths that nobody inside may change, if they are there. It is paused when nobody has
     kept it awake for `idle_seconds`; 0: never. While it is paused it is kept for `retention_seconds`.
     `kind` says what it holds: a `jail` the sandbox itself, any
-    other another wall, and then it ends with the first of its agents that does. `file_bytes`: the largest file that its
-    processes may make, where the wall keeps memory in one; 0: as large as the disk. `devices`: those of the host's
+    other kind another level, and then it ends with the first of its agents that does. `file_bytes`: the
+    largest file that its
+    processes may make, where the isolation keeps memory in one; 0: as large as the disk. `devices`: those of the host's
     that it has beside the usual ones. `fault` and `trace` are for tests and benchmarks: the step at which to fail or
     die, and whether the reply says where the time went.
     """
@@ -118,7 +119,7 @@ class JailPlan(NamedTuple):
 
     @property
     def written(self) -> dict[str, int | None]:
-        """The trees that it writes beside its own, and their ceilings in bytes."""
+        """The trees that it writes beside its own, and their limits in bytes."""
         return {tree.name: tree.disk_bytes for tree in self.trees if tree.writable}
 
     @property

@@ -37,7 +37,7 @@ class Record:
     template: str
     limits: dict[str, float]
     trees: dict[str, int | None] = dataclasses.field(default_factory=dict[str, int | None])
-    """The others that it writes, and their ceilings in bytes."""
+    """The others that it writes, and their limits in bytes."""
     incarnation: int = 0
     parent: str = ""
     exits: bool = False
@@ -62,7 +62,7 @@ class Record:
 
 
 class Ended(NamedTuple):
-    """How a sandbox ended: the ceiling that did it, if one did, and words. Its kind; empty if that is not known."""
+    """How a sandbox ended: the limit that did it, if one did, and words. Its kind; empty if that is not known."""
 
     limit: str | None
     reason: str

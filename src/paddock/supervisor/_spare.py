@@ -71,7 +71,7 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         group: cgroups.Group | None = None
         joining = cgroups.Joining(None, ())
         if context.groups is not None:
-            # The ceiling for sockets is the same for every plan: set ahead.
+            # The limit for sockets is the same for every plan: set ahead.
             group = context.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
             undo.push(_remove_group, group)
             joining = group.join_descriptors()

@@ -203,7 +203,7 @@ class Watch:
         return [sandbox for sandbox in living if _has_worked(sandbox)]
 
     def _look_at_sockets(self, sandbox: Supervised) -> None:
-        """Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for
+        """Each socket of TCP may go over the limit by some tens of KiB, and what netlink answers is counted for
         nobody: thousands of sockets would be the machine's memory."""
         held = proc.netlink_bytes(sandbox.record.pid)
         if sandbox.group is not None:

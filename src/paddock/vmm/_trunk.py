@@ -1,4 +1,4 @@
-"""The trunk: connections of services with those who serve behind another wall, over one port (`native/lines.h`).
+"""The trunk: connections of services with those who serve behind another level, over one port (`native/lines.h`).
 
 What goes over a connection nobody looks at here: whoever it is for checks it. Each has credit, so one that takes
 nothing keeps nobody else from the guest. A guest that breaks the rules of the trunk ends with its wall: no command in

@@ -1,4 +1,4 @@
-"""The controller: runs in a VMM's jail beside the other wall, starts it, and is the only one who speaks with what is
+"""The controller: runs in a VMM's jail beside the isolation, starts it, and is the only one who speaks with what is
 behind it. Services have a socket handed in to it (`_came`), each for one identity inside, or for `control`; the service
 that starts it has that one on its standard input.
 
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
         """What a level adds. It is made before anything is started, and may take part in the controller's loop."""
 
         pipes: bool
-        """The line is two pipes: `ends` has what the wall reads as `LINE`, and what it writes as `OUT`. Else it is a
+        """The line is two pipes: `ends` has what the isolation reads as `LINE`, and what it writes as `OUT`.
+        Else it is a
         socket, which is `LINE`."""
 
         def start(self, ends: dict[str, int]) -> list[int]:
-            """Start the other wall; `ends` are its ends of the line. The end of any of these processes is that
+            """Start the isolation; `ends` are its ends of the line. The end of any of these processes is that
             of all."""
             ...
 

@@ -107,7 +107,7 @@ def resource_limits(plan: SandboxPlan, held: frozenset[str]) -> dict[str, int]:
 
 def _ulimits(limits: dict[str, int]) -> list[Any]:
     # Podman would ask for a million by itself, which is refused to one that lacks CAP_SYS_RESOURCE; its service allows
-    # itself no more than these. What holds is the ceiling of the group.
+    # itself no more than these. What holds is the limit of the group.
     own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
     values = {**limits, "nproc": processes}

@@ -516,7 +516,7 @@ class GuestConnection:
         self.descriptors = stream.family == socket.AF_UNIX
         """True where file descriptors can be handed in."""
         self.tells = False
-        """Who serves it knows which ceiling struck a command."""
+        """Who serves it knows which limit struck a command."""
         self._loop.add_reader(stream.fileno(), self._readable)
         self.send(frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack()))
 

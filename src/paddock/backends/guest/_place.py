@@ -15,7 +15,7 @@ from ._frames import ProtocolError
 
 class Place:
     """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
-    no wall. `env` is what every command has. `users` are those that an agent may be asked to run a command as.
+    no isolation. `env` is what every command has. `users` are those that an agent may be asked to run a command as.
     `oom_score` is that of commands, where the kernel shall kill them before their agent."""
 
     def __init__(

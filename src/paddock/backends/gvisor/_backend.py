@@ -65,7 +65,7 @@ class GvisorBackend(VmmBackend):
     @property
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
-        # The sentry refuses processes above the ceiling, and nothing counts how often.
+        # The sentry refuses processes above the limit, and nothing counts how often.
         found = self._found or _probe.remembered(self._home)
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})

@@ -65,7 +65,7 @@ _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 class MicrovmBackend(VmmBackend):
     name = "microvm"
     level = Level.MICROVM
-    # Translated code, 128; stacks of threads, 64; the rest room: where nothing but RLIMIT_DATA keeps the ceiling.
+    # Translated code, 128; stacks of threads, 64; the rest room: where nothing but RLIMIT_DATA keeps the limit.
     extra_memory_mib = 512
     extra_processes = 64
     at_hand = False  # a machine that does nothing yet is to share as much of its memory as it can

@@ -89,7 +89,7 @@ class Qemu:
             *("-cpu", "max" if tcg else "host", "-smp", str(machine.processors)),
             *("-m", str(machine.memory_mib)),
             *("-object", f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={_MEMORY},{mapped}"),
-            # Each thread has a stack of 8 MiB, and there may be 64: where only RLIMIT_DATA keeps the ceiling, machines
+            # Each thread has a stack of 8 MiB, and there may be 64: where only RLIMIT_DATA keeps the limit, machines
             # died of it ("qemu_memalign: failed to allocate").
             *("-object", "main-loop,id=loop,thread-pool-max=8"),
             # A state is that of the devices alone, and says nothing of memory.

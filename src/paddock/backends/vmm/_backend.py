@@ -41,7 +41,7 @@ class VmmBackend(JailBackend):
     as_root = True
     """The controller, and what it starts, is root of the jail where there is one."""
     extra_memory_mib = 64
-    """What the wall itself needs, beside what the caller asked for."""
+    """What the isolation itself needs, beside what the caller asked for."""
     extra_processes = 32
     at_hand = True
     """Who serves the first command is there when the sandbox is, and not first spoken with then."""
@@ -51,7 +51,7 @@ class VmmBackend(JailBackend):
     oom_score: int | None = None
     """Of commands, where the guest's own kernel shall kill them before their agent."""
     tells = False
-    """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
+    """The guest tells which limit struck a command that failed: its kernel is not the machine's."""
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
@@ -118,7 +118,7 @@ class VmmBackend(JailBackend):
         return await asyncio.to_thread((await self.templates()).kit)
 
     async def guest(self) -> Tree:
-        """Return the native guest's program, which is pid 1 behind the wall, as `GUEST` in the jail."""
+        """Return the native guest's program, which is pid 1 behind the isolation, as `GUEST` in the jail."""
         if self._guest is None:
             content = await asyncio.to_thread(program().read_bytes)
             self._guest = await asyncio.to_thread((await self.templates()).part, _recipe(content))
@@ -247,7 +247,7 @@ class VmmBackend(JailBackend):
         await super().aclose()
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
-        """Return a jail with the kit in it, and room for the wall."""
+        """Return a jail with the kit in it, and room for the isolation."""
         return jail._replace(
             trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
             memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,

@@ -47,7 +47,7 @@ _PAUSE_SECONDS = 0.005
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """The program that is the wall: the guest's line is its standard input and output."""
+    """The program that is the isolation: the guest's line is its standard input and output."""
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
@@ -55,7 +55,8 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`course` names the module `vmm/_controller_<course>.py`, made with `options`, that starts the wall in place of
+    """`course` names the module `vmm/_controller_<course>.py`, made with `options`, that starts the isolation
+    in place of
     `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
     the service, until it is claimed."""
 
@@ -85,7 +86,7 @@ class _Farewell(Said, frozen=True):
 
 
 def _printable(before: str, text: str) -> str:
-    # It comes from behind the wall: for people to read, and nothing else.
+    # It comes from behind the isolation: for people to read, and nothing else.
     said = "".join(char if char.isprintable() else " " for char in text[-_MOST_WORDS:]).strip()
     return before + said if said else ""
 
@@ -114,7 +115,7 @@ class VmmInstance(JailInstance):
         self._resumptions = 0
         """How often somebody has wanted it to go on."""
         self.copying = asyncio.Lock()
-        """One copy at a time: a wall is saved for one alone."""
+        """One copy at a time: the state is saved for one alone."""
 
     async def turn_to(self) -> None:
         """There is nobody yet."""
@@ -178,7 +179,7 @@ class VmmInstance(JailInstance):
         return self._control
 
     def _place(self, identity: str) -> Place:
-        """Return what an agent behind the wall is not told."""
+        """Return what an agent behind the isolation is not told."""
         if identity not in ("user", "root"):
             return Place()
         others = self.template.users if identity == "root" else ()
@@ -278,7 +279,8 @@ class VmmInstance(JailInstance):
 
     @contextlib.asynccontextmanager
     async def kept_awake(self, idle_seconds: float | None) -> AsyncGenerator[None]:
-        """Its idle time does not begin before somebody can use it: what is behind the wall takes longer than that."""
+        """Its idle time does not begin before somebody can use it: what is behind the isolation takes longer
+        than that."""
         let_go = None if idle_seconds is None else await self.stay_awake()
         try:
             yield

@@ -214,7 +214,7 @@ class Sandbox:
 
     @property
     def level(self) -> Level:
-        """The strength of the wall that it got."""
+        """The strength of the isolation that it got."""
         return self._info.level
 
     @property

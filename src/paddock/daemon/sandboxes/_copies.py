@@ -36,7 +36,7 @@ def plan(
     at_rest: bool = False,
     without: str | None = None,
 ) -> tuple[Copy, ...]:
-    """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own ceiling."""
+    """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own limit."""
     own = Copy(source, name, limit_bytes, at_rest, without=without)
     if of is None or workspace is None:
         return (own,)

@@ -502,7 +502,7 @@ async def _with_limit(
 async def _limit_hit(
     running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
 ) -> Limit | None:
-    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the ceiling where there is no quota
+    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit where there is no quota
         return Limit.DISK
     held = started.held
     usage = await running.with_disk(held, await held.instance.usage())

@@ -380,7 +380,7 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
-    # A checkpoint writes and syncs; that is for a thread (`checkpoint`). This is only a ceiling.
+    # A checkpoint writes and syncs; that is for a thread (`checkpoint`). This is only a limit.
     db.execute("PRAGMA wal_autocheckpoint = 10000")
     return db
 

@@ -22,7 +22,7 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     repository: str | None = None
     """Where the objects of its history are."""
     disk_mib: int | None = None
-    """Its ceiling; the pool keeps it where it can."""
+    """Its limit; the pool keeps it where it can."""
     epoch: int = 0
     """The workspace's while this sandbox has it; none of its copies has one."""
     workspace: str | None = None

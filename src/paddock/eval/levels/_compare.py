@@ -162,7 +162,7 @@ _RULING = (
 
 
 class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail`: what makes the wall here."""
+    """`detail`: what makes the isolation here."""
 
     level: str
     detail: str

@@ -110,7 +110,7 @@ class Pool(ABC):
         os.close(self.open(name))
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        """Rename in one step; with that ceiling, if one is given. NotFoundError, AlreadyExists."""
+        """Rename in one step; with that limit, if one is given. NotFoundError, AlreadyExists."""
         check_name(source)
         check_name(name)
         try:
@@ -122,11 +122,11 @@ class Pool(ABC):
             raise tree_error(error, name, "rename") from None
 
     def allow(self, name: str, limit_bytes: int) -> None:
-        """Change the ceiling of a tree, where this driver has any. NotFound."""
+        """Change the limit of a tree, where this driver has any. NotFound."""
         os.close(self.open(name))
 
     def exchange(self, one: str, other: str) -> None:
-        """Give each the other's name, in one step; ceilings, and what has them mounted, stay with their content.
+        """Give each the other's name, in one step; limits, and what has them mounted, stay with their content.
         NotFoundError: one of them is not there. PlatformError: the file system can't."""
         check_name(one)
         check_name(other)
