@@ -121,9 +121,7 @@ class Nested(Component):
                     field=f"limits.{name}",
                 )
         if spec.ttl_seconds > self.seconds_left(outer) + 1.0:
-            raise InvalidArgumentError(
-                f"ttl_seconds={spec.ttl_seconds:.10g} is longer than {outer.id} lives", field="ttl_seconds"
-            )
+            raise InvalidArgumentError(f"ttl={spec.ttl_seconds:.10g} is longer than {outer.id} lives", field="ttl")
         living = len(self._store.list(nested_principal(outer.id).id))
         if living + count > most:
             raise ResourceExhaustedError(

@@ -142,7 +142,7 @@ def check_exec(spec: ExecSpec) -> None:
         raise InvalidArgumentError("argv and env are over 2 MiB", field="argv", hint="pass it on stdin or as a file")
     check_env(spec.env)
     if spec.timeout_seconds is not None and not 0 < spec.timeout_seconds < math.inf:
-        raise InvalidArgumentError(f"timeout_seconds={spec.timeout_seconds:g} must be above 0", field="timeout_seconds")
+        raise InvalidArgumentError(f"timeout={spec.timeout_seconds:g} must be above 0", field="timeout")
     if spec.cwd is not None and (not spec.cwd or "\0" in spec.cwd):
         raise InvalidArgumentError("cwd must be a path", field="cwd")
     if spec.pty is not None and not (0 < spec.pty.rows < 65_536 and 0 < spec.pty.columns < 65_536):
