@@ -112,7 +112,7 @@ def check_count(count: int, most: int) -> None:
 
 
 def check_ttl(seconds: float) -> None:
-    _check_range("ttl_seconds", seconds, 1, MAX_TTL_SECONDS, " (30 days)")
+    _check_range("ttl", seconds, 1, MAX_TTL_SECONDS, " (30 days)")
 
 
 def check_limits(limits: Limits) -> None:
