@@ -43,6 +43,7 @@ PAGES = {
             "client/_sync/changes.py": ("Changes",),
             "client/_sync/connection.py": ("Connection",),
             "client/_forward.py": ("Forward",),
+            "client/_sync/snapshot.py": ("Snapshot",),
             "client/_sync/workspace.py": ("Workspace",),
         },
         {"paddock.secrets": "client/_sync/secrets.py", "paddock.approvals": "client/_sync/approvals.py"},

@@ -27,6 +27,7 @@ def test_every_public_class_and_every_action_has_its_heading() -> None:
         "AsyncConnection",
         "AsyncProcess",
         "AsyncSandbox",
+        "AsyncSnapshot",
         "AsyncWorkspace",
     }  # the same, awaited
     assert {name for name in public if f"## {name}\n" not in text and f"| `{name}` |" not in text} == {"PaddockError"}

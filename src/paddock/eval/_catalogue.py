@@ -128,7 +128,7 @@ _CATALOGUE = (
         # Without pip, or without setuptools, its first line runs as pip would run it.
         work=(
             "cd vendor/left-pad && (python3 -m pip install --no-index --no-build-isolation --user -v . 2>&1"
-            " || python3 setup.py egg_info 2>&1)",
+            " || python3 setup.py egg_info 2>&1) | sed 's/^ *//'",  # pip indents what it passes on
         ),
         twin=BUILD,
     ),

@@ -76,6 +76,12 @@ class AsyncSnapshot:
         """Seconds since the epoch."""
         return self._info.created_at
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncSnapshot) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     async def delete(self) -> None:
         """Delete it. What was made from it keeps its files."""
         await self._transport.perform(model.DeleteSnapshot(snapshot=self.id))

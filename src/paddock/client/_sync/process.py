@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from paddock.client._blocking import together
 from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
@@ -195,6 +194,8 @@ class Process:
             InvalidStateError: `input` is given, and the command was started without stdin=True.
             ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
         """
+        from paddock.client._blocking import together  # only who waits for both outputs needs threads
+
         if input is not None:
             _present(self._stdin, "stdin", "start it with stdin=True")
         printed = [b"", b""]

@@ -77,6 +77,12 @@ class Snapshot:
         """Seconds since the epoch."""
         return self._info.created_at
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Snapshot) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     def delete(self) -> None:
         """Delete it. What was made from it keeps its files."""
         self._transport.perform(model.DeleteSnapshot(snapshot=self.id))
