@@ -228,8 +228,9 @@ class Cutter:
 
         forwarding = asyncio.ensure_future(forward())
         while data := await to.read(65536):
-            if not cut:
-                writer.write(data)
+            if cut:
+                break  # the engine would keep the connection
+            writer.write(data)
         forwarding.cancel()
         await asyncio.gather(forwarding, return_exceptions=True)
         back.close()
