@@ -24,6 +24,29 @@ prctl.set_no_new_privileges()
 seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW))
 """
 
+# What Docker's filter does to a process without CAP_SYS_ADMIN (moby/profiles/seccomp/default.json): clone3 is ENOSYS.
+_WITHOUT_USER_NAMESPACES = """
+import errno
+from paddock.linux import caps, prctl, seccomp
+from paddock.linux._syscall_names import numbers
+machine = os.uname().machine
+calls = numbers(machine)
+no = seccomp.fail_with(errno.EPERM)
+refused = {calls[name]: no for name in ("unshare", "setns", "mount", "move_mount", "open_tree", "fsopen")}
+refused[calls["clone3"]] = seccomp.fail_with(errno.ENOSYS)
+prctl.set_no_new_privileges()
+seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW))
+"""
+
+# Engines cover files and directories of /proc.
+_WITH_A_COVERED_PROC = """
+import subprocess
+from paddock.linux import mounts, namespaces
+namespaces.unshare(namespaces.NEWNS)
+mounts.make_all_private()
+subprocess.run(["mount", "--bind", "/dev/null", "/proc/interrupts"], check=True)
+"""
+
 
 def paddock(state_dir: Path, without: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     script = f"import os, sys\n{without}os.execv(sys.executable, [sys.executable, '-m', 'paddock', *sys.argv[1:]])"
@@ -39,18 +62,61 @@ def paddock(state_dir: Path, without: str, *arguments: str) -> subprocess.Comple
 
 
 @pytest.mark.root
-def test_root_without_cap_sys_admin_is_told_the_cause_and_two_ways_out(state_dir: Path) -> None:
-    cause = "this process is root but may not make namespaces (no CAP_SYS_ADMIN): probably a container"
-    way_out = "run the container with --privileged, or run paddock in it as an ordinary user"
-    ran = paddock(state_dir, _WITHOUT_SYS_ADMIN, "run", "--", "true")
-    assert (ran.returncode, ran.stderr) == (125, f"paddock: {cause}\n  try: {way_out}\n")
-    told = paddock(state_dir, _WITHOUT_SYS_ADMIN, "doctor", "--json")
+def test_root_without_cap_sys_admin_has_the_jails_of_an_ordinary_user(state_dir: Path) -> None:
+    ran = paddock(
+        state_dir, _WITHOUT_SYS_ADMIN, "run", "--mount", ".", "--", "sh", "-c", "id -un; echo x >made; ls made"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "user\nmade\n", "")
+    told = paddock(state_dir, _WITHOUT_SYS_ADMIN, "doctor", "--level", "jail", "--json")
+    assert told.returncode == 0
+    (jail,) = [one for one in json.loads(told.stdout)["levels"] if one["level"] == "jail"]
+    assert jail["status"] == "ok"
+
+
+@pytest.mark.root
+def test_a_home_on_overlayfs_as_a_container_has_it_holds_sandboxes(tmp_path: Path) -> None:
+    home, layers = tmp_path / "home", [tmp_path / name for name in ("lower", "upper", "work")]
+    for directory in (home, *layers):
+        directory.mkdir()
+    options = "lowerdir={},upperdir={},workdir={}".format(*layers)
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, home], check=True)
+    try:
+        ran = paddock(home / "state", _WITHOUT_SYS_ADMIN, "run", "--", "sh", "-c", "echo it >holds; cat holds")
+        stopped = paddock(home / "state", _WITHOUT_SYS_ADMIN, "daemon", "stop")
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "it\n", "")
+        assert stopped.returncode == 0
+    finally:
+        subprocess.run(["umount", "--lazy", home], check=True)  # a supervisor that lingers has it open
+
+
+@pytest.mark.root
+def test_where_the_engine_covers_parts_of_proc_the_flag_is_named(state_dir: Path) -> None:
+    without = _WITH_A_COVERED_PROC + _WITHOUT_SYS_ADMIN
+    ran = paddock(state_dir, without, "run", "--", "true")
+    assert ran.returncode == 125
+    assert "--security-opt systempaths=unconfined (Docker)" in ran.stderr
+    told = paddock(state_dir, without, "doctor", "--json")
     assert told.returncode == 1
-    report = json.loads(told.stdout)
-    (jail,) = [one for one in report["levels"] if one["level"] == "jail"]
-    (pool,) = [one for one in report["checks"] if one["name"] == "pool"]
-    for row in (jail, pool):
-        assert (row["status"], row["detail"], row["fix"]) == ("missing", cause, way_out)
+    (jail,) = [one for one in json.loads(told.stdout)["levels"] if one["level"] == "jail"]
+    assert (jail["status"], "procMount: Unmasked" in jail["detail"]) == ("missing", True)
+
+
+@pytest.mark.parametrize(
+    "root", [pytest.param(True, marks=pytest.mark.root), pytest.param(False, marks=pytest.mark.user)]
+)
+def test_where_a_filter_forbids_user_namespaces_the_flag_is_named(state_dir: Path, root: bool) -> None:
+    without = _WITHOUT_USER_NAMESPACES
+    if root:
+        without = _WITHOUT_SYS_ADMIN + without
+    ran = paddock(state_dir, without, "run", "--", "true")
+    assert ran.returncode == 125
+    assert "--security-opt seccomp=unconfined" in ran.stderr
+    assert "seccompProfile: {type: Unconfined}" in ran.stderr
+    told = paddock(state_dir, without, "doctor", "--json")
+    assert told.returncode == 1
+    (jail,) = [one for one in json.loads(told.stdout)["levels"] if one["level"] == "jail"]
+    assert jail["status"] == "missing"
+    assert "seccomp=unconfined" in jail["detail"] + (jail["fix"] or "")
 
 
 @pytest.mark.user

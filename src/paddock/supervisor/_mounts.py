@@ -57,7 +57,7 @@ class Mounting:
     def root(self) -> int:
         """Return the plan's own tree, over its layers. OSError."""
         plan, context = self._plan, self._context
-        if not plan.layers:
+        if not plan.layers or not context.has_layers:
             return self._keep(self._whole(plan.tree))
         lower = [self._part(f"{layer}/root") for layer in plan.layers]
         upper, work = self._part(f"{plan.tree}/root"), self._part(f"{plan.tree}/work")

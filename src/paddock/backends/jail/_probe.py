@@ -13,8 +13,8 @@ from paddock.supervisor.layout import DEFAULT_SPARES
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _AS_ROOT = "run paddock as root"
-_NO_SYS_ADMIN = "this process is root but may not make namespaces (no CAP_SYS_ADMIN): probably a container"
-_IN_A_CONTAINER = "run the container with --privileged, or run paddock in it as an ordinary user"
+_NO_SYS_ADMIN = "this process is root and may make no namespaces: probably the seccomp filter of a container"
+_IN_A_CONTAINER = "run the container with --privileged"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _WATCHED = {
     Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
@@ -53,7 +53,9 @@ def unusable() -> str | None:
 
 def remedy(reason: str) -> str | None:
     """Return what to do about an answer of `unusable`, unless the answer says it."""
-    return _IN_A_CONTAINER if reason == _NO_SYS_ADMIN else None
+    from paddock.backends.jail import _trials
+
+    return _trials.UNFILTERED if reason == _NO_SYS_ADMIN else None
 
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path) -> tuple[Check, ...]:

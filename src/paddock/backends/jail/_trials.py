@@ -32,6 +32,23 @@ _SWITCHES = (
     ("kernel.unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("user.max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
 )
+_PROC = (
+    "import os\n"
+    "from paddock.linux import mounts, namespaces\n"
+    "namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWPID)\n"
+    "pid = os.fork()\n"
+    "if pid:\n"
+    "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    "mounts.fs_mount('proc')\n"
+)
+UNFILTERED = (
+    "start the container with --security-opt seccomp=unconfined (Docker, Podman), or its pod with"
+    " seccompProfile: {type: Unconfined} (Kubernetes)"
+)
+_UNMASKED = (
+    "start it with --security-opt systempaths=unconfined (Docker), --security-opt unmask=ALL (Podman), or its pod with"
+    " procMount: Unmasked (Kubernetes)"
+)
 _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 
 
@@ -83,16 +100,30 @@ def attempt(code: str, *arguments: str) -> str | None:
 def refused() -> str | None:
     """None, or why not and the command that allows it."""
     suspects = [(name, value) for name, value, _ in _SWITCHES if _read(name) == value]
-    restricted = _read(_APPARMOR) == "1"
-    if not suspects and not restricted:
-        return None  # nothing that is known to stand in the way: no need to spend a process on it
-    why = attempt(_USERNS)
+    restricted, filtered = _read(_APPARMOR) == "1", "Seccomp:\t0\n" not in Path("/proc/self/status").read_text()
+    why = attempt(_USERNS) if suspects or restricted or filtered else None  # else nothing is known to stand in the way
     if why is None:
-        return None
+        return _masked()
     for name, value, command in _SWITCHES:
         if (name, value) in suspects:
             return f"ordinary users may make no user namespaces here ({why}): {name}={value}; as root: {command}"
+    if not restricted:
+        return f"a seccomp filter forbids user namespaces ({why}): probably a container's; {UNFILTERED}"
     return f"AppArmor forbids user namespaces to programs without a profile ({why}); as root: {apparmor_command()}"
+
+
+def _masked() -> str | None:
+    """Say what to do where a container's engine has covered parts of /proc.
+
+    The kernel then lets no user namespace mount another /proc, which would show them (fs/namespace.c,
+    mount_too_revealing).
+    """
+    from paddock.linux import mountinfo
+
+    covered = (info for info in mountinfo.read() if info.mount_point.startswith(b"/proc/"))
+    if not any(info.mount_point != b"/proc/sys/fs/binfmt_misc" for info in covered) or attempt(_PROC) is None:
+        return None
+    return f"this container covers parts of /proc, so no sandbox can have a /proc of its own; {_UNMASKED}"
 
 
 def profile() -> str:

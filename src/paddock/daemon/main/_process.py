@@ -8,6 +8,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from paddock.linux import caps, namespaces
+from paddock.supervisor.layout import ORDINARY_ID
+
 
 def detach() -> list[str]:
     """Detach from the parent, in a session of its own. Returns names of what the kernel didn't let go of."""
@@ -33,6 +36,24 @@ def detach() -> list[str]:
     score = Path("/proc/self/oom_score_adj")
     _reset("memory score", lambda: score.write_text("0"), score.read_text() != "0\n", kept)
     return kept
+
+
+def leave_root() -> None:
+    """Go on as an ordinary user, if this process is root and has no CAP_SYS_ADMIN: as in most containers.
+
+    It enters a user namespace in which its uid is another one (user_namespaces(7)). Outside it is still root, so it
+    owns the state directory, and its clients are root. Without a user namespace it stays root, and the level refuses
+    with the reason. The caller has one thread.
+    """
+    if os.getuid() != 0 or caps.get().effective >> caps.SYS_ADMIN & 1:
+        return
+    try:
+        namespaces.unshare(namespaces.NEWUSER)
+    except PermissionError:
+        return
+    itself = (namespaces.IdMap(ORDINARY_ID, 0, 1),)
+    namespaces.write_id_maps(os.getpid(), itself, itself, deny_setgroups=True)
+    caps.drop_all()
 
 
 def control_group() -> str:

@@ -25,7 +25,7 @@ from paddock.wire import PROTOCOL
 from ._code import Code
 from ._listener import Leaving, Listener
 from ._older import refuse_older_programs, rename_files
-from ._process import control_group, detach
+from ._process import control_group, detach, leave_root
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, SessionFiles, all_of
 from ._watchdog import Watchdog
@@ -52,6 +52,7 @@ def main(options: dict[str, Any]) -> None:
     code = 0
     try:
         kept = detach()
+        leave_root()
         for descriptor in (lock, ready):
             os.set_inheritable(descriptor, False)
         state_dir = Path(options["state"])
