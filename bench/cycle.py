@@ -33,7 +33,7 @@ class Cycle:
         sandbox = self.create()
         created = time.perf_counter()
         try:
-            result = sandbox.exec("true")
+            result = sandbox.exec(["true"])
             executed = time.perf_counter()
         finally:
             sandbox.kill()

@@ -89,7 +89,7 @@ def cycle_many(supervisor: Supervisor, cycles: int) -> dict[str, float]:
         times = [time.perf_counter()]
         sandbox = make()
         times.append(time.perf_counter())
-        assert sandbox.exec("true").ok
+        assert sandbox.exec(["true"]).ok
         times.append(time.perf_counter())
         sandbox.kill()
         times.append(time.perf_counter())

@@ -24,7 +24,7 @@ class Create:
         start = time.perf_counter()
         sandbox = Sandbox.create(policy=self._policy)
         there = time.perf_counter()
-        sandbox.exec("true", check=True)
+        sandbox.exec(["true"], check=True)
         executed = time.perf_counter()
         sandbox.kill()
         end = time.perf_counter()

@@ -69,7 +69,7 @@ class Fork:
             self._longest(ticker)
             start = time.perf_counter()
             child = self._parent.fork()
-            child.exec("true", check=True)
+            child.exec(["true"], check=True)
             forked = time.perf_counter() - start
             stood = self._longest(ticker)
             child.kill()

@@ -92,14 +92,14 @@ class LevelFork:
 
     def __init__(self, level: str) -> None:
         self._sandbox = Sandbox.create(level=level, ttl=1800)
-        self._sandbox.exec("true", check=True)
+        self._sandbox.exec(["true"], check=True)
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()
         child = self._sandbox.fork()
         forked = time.perf_counter()
         try:
-            child.exec("true", check=True)
+            child.exec(["true"], check=True)
             end = time.perf_counter()
         finally:
             child.kill()

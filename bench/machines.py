@@ -53,7 +53,7 @@ def main() -> int:
 def measure(state: Path, children: int, forks: int) -> dict[str, float]:
     limits = Limits(memory_mib=256, disk_mib=512)
     with Sandbox.create(level="microvm", limits=limits, ttl=3600) as machine:
-        machine.exec("true", check=True)
+        machine.exec(["true"], check=True)
         supervisor = Supervisor(state)
         (one,) = shares(supervisor).values()
         siblings = machine.fork(children)
@@ -96,7 +96,7 @@ def single(state: Path, machine: Sandbox, forks: int) -> dict[str, list[float]]:
 def answered(machine: Sandbox) -> tuple[Sandbox, float]:
     start = time.perf_counter()
     child = machine.fork()
-    child.exec("true", check=True)
+    child.exec(["true"], check=True)
     return child, time.perf_counter() - start
 
 
