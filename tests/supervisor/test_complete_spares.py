@@ -203,7 +203,7 @@ def test_one_that_was_killed_in_waiting_is_replaced_by_another(private_play: Pla
     async def scene(yard: Yard) -> None:
         async with stocked(yard) as (stock, plan):
             stock.spares.count = 0
-            _, *made = sorted(children(supervisor_pid(yard)), key=proc.start_time)  # the first is the spawner
+            _, *made = sorted(sorted(children(supervisor_pid(yard))), key=proc.start_time)  # the first is the spawner
             for pid in made:
                 os.kill(pid, signal.SIGKILL)
             assert await asyncio.to_thread(wait_until, lambda: not set(made) & set(children(supervisor_pid(yard))))

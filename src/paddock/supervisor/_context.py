@@ -92,8 +92,8 @@ class SupervisorContext:
         _dev.build(self.dev_tree, root_mode=self.root_mode)
         _sizes.build(self.stage + b"/told")
         self.pool = open_pool(str(state), pool_config)
-        self.has_layers = pool_config["driver"] != "copy"
-        """Whether trees lie over layers. Otherwise each holds all of its template, and no overlay works there."""
+        self.copies = pool_config["driver"] == "copy"
+        """Whether each tree holds all of its template."""
         run = state / layout.RUN
         run.mkdir(mode=0o700, exist_ok=True)
         self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)

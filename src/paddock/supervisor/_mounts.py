@@ -57,7 +57,7 @@ class Mounting:
     def root(self) -> int:
         """Return the plan's own tree, over its layers. OSError."""
         plan, context = self._plan, self._context
-        if not plan.layers or not context.has_layers:
+        if not plan.layers:
             return self._keep(self._whole(plan.tree))
         lower = [self._part(f"{layer}/root") for layer in plan.layers]
         upper, work = self._part(f"{plan.tree}/root"), self._part(f"{plan.tree}/work")
@@ -73,7 +73,12 @@ class Mounting:
             if error.errno != errno.EINVAL:
                 raise
         _forget_volatile(context.pool, plan.tree)
-        return self._keep(mount())
+        try:
+            return self._keep(mount())
+        except OSError as error:
+            if error.errno != errno.EINVAL or not context.copies:
+                raise
+        return self._keep(self._whole(plan.tree))  # no overlay works there, as on overlayfs
 
     # -- directories of the host
 
