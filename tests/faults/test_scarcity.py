@@ -236,9 +236,8 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again() -> None:
             refusal: ResourceExhaustedError | None = None
             while refusal is None:
                 # Each takes what there is, and the pool grows for the next one, as far as the disk goes.
-                fill = "i=0; while fallocate -l 64M $i; do i=$((i+1)); done; yes | head -c 200M >rest"
-                while fillers[-1].exec(fill, cwd="/workspace").ok:
-                    pass  # the pool grew meanwhile: there is more to take
+                fill = "i=0; while fallocate -l 64M $i; do i=$((i+1)); done; yes >rest"
+                assert not fillers[-1].exec(fill, cwd="/workspace").ok
                 try:
                     fillers.append(_create(directory))
                 except ResourceExhaustedError as error:
