@@ -1,5 +1,6 @@
-"""The spawner and running beside the sandboxes: one process per state directory and uid.
+"""Supervise all sandboxes of one state directory and one user: make, pause and kill them.
 
-It is the parent of every sandbox, holds their deadlines and kills them on time whether or not a service is alive.
-Standard library only; it carries no secrets and no bytes of execs, and reads nothing that comes from inside a sandbox.
+The supervisor is the parent of every sandbox. It holds their deadlines and kills them on time, with or without a
+daemon. It uses the standard library alone. It holds no secrets, carries no output of commands, and reads nothing that
+comes from inside a sandbox.
 """

@@ -1,4 +1,4 @@
-"""How a supervisor is started: all that the daemon has to know of its code."""
+"""Start a supervisor: this is all that the daemon knows of its code."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ BOOTSTRAP = (
 )
 READY = b"ready\n"
 VERSION = 10
-"""Of what supervisor and daemon say to each other. The first frames never change: docs/supervisor.md."""
+"""The version of the messages between supervisor and daemon. The first frames never change: docs/supervisor.md."""

@@ -1,4 +1,4 @@
-"""Setting the supervisor up: what it opens once, so that no create opens it again."""
+"""Open at start all that the creates of a supervisor share."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ PLACES = "supervisor"  # below the state directory: what the supervisor and its 
 
 
 class SupervisorContext:
-    """What all jails of this supervisor share. Descriptors are opened once and kept."""
+    """Hold what all jails of this supervisor share. It opens its descriptors once and keeps them."""
 
     def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
-        """Enter the supervisor's own namespaces and open everything. `program` is the native guest. OSError."""
+        """Enter the supervisor's own namespaces and open everything. `program` is the native guest. Raises OSError."""
         uid, gid = os.getuid(), os.getgid()
         pool_config = cast("dict[str, Any]", config["pool"])
         ids = pool_config.get("subordinate_ids")
         self.root_mode = uid == 0
         self.whole = self.root_mode or ids is not None
-        """Sandboxes have all the ids of a system: where not, one, and it is the supervisor's own."""
+        """Whether a sandbox has all the user ids of a system. Otherwise it has one, the supervisor's own."""
         self.state = os.path.realpath(state)
         self.boot = proc.boot_id()
         self.held, self.missing = groups.enforced, groups.missing()
-        """The limits that control groups keep here; and why they give less than all, one sentence each."""
+        """The limits that control groups enforce here, and one sentence for each limit that they don't."""
         self.groups = groups if self.held else None
-        """None where not one limit can be had: an ordinary user without a delegated tree."""
+        """None if control groups enforce no limit: an ordinary user without a delegated tree."""
         if not self.held:
             groups.close()
         self.spare_count = _spare_count(config)
         self.idle_seconds = _seconds(config, "idle_seconds", IDLE_SECONDS)
-        """So long the supervisor stays when no sandbox and no service is left."""
+        """Seconds that the supervisor stays after its last sandbox and daemon."""
         self.watch_seconds = _seconds(config, "watch_seconds", WATCH_SECONDS)
-        """Between two looks at what a sandbox has on disk, and how many files."""
+        """Seconds between two measurements of a sandbox's disk use and number of files."""
         self.program = program
         self.null = _open_null()
         self.spawning = None if self.root_mode else _spawner.spawn(program, self.null)
-        """An ordinary user's spawner, which knows nothing yet: see `_spawner.py`."""
+        """The spawner of an ordinary user, started before the supervisor enters its namespaces: see `_spawner.py`."""
         self.host_mounts: int | None = None
-        """The mount namespace that the supervisor came from; None where it still has all its mounts."""
+        """The mount namespace that the supervisor came from; None if it still has all its mounts."""
         self._outside: Outside | None = None
-        """Who can end what an earlier supervisor has left; None where this one can."""
+        """The process that may signal what an earlier supervisor left; None if this supervisor may itself."""
         if self.root_mode:
             self.host_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             namespaces.unshare(namespaces.NEWNS)
@@ -93,16 +93,16 @@ class SupervisorContext:
         _sizes.build(self.stage + b"/told")
         self.pool = open_pool(str(state), pool_config)
         self.copies = pool_config["driver"] == "copy"
-        """Whether each tree holds all of its template."""
+        """Whether each tree is a full copy of its template."""
         run = state / layout.RUN
         run.mkdir(mode=0o700, exist_ok=True)
         self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)
         self.quotas = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
-        """The pool itself holds each tree to its limit of bytes."""
+        """Whether the pool's file system limits the bytes of each tree."""
         if self.root_mode:
             _slim(state)
         self.hostnames = self.root_mode or _may_set_hostname()
-        """Whether a sandbox can have a host name: a container's filter of system calls may refuse sethostname."""
+        """Whether a sandbox can have a host name: a container's seccomp filter may refuse sethostname."""
         detached = overlay.takes_detached_layers()
         empty = mounts.open_tree(self.mount_point) if detached else os.open(self.mount_point, os.O_PATH | os.O_CLOEXEC)
         self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"), empty)
@@ -110,11 +110,11 @@ class SupervisorContext:
         self.spares = _clear(places / "spares")
         self.home = _home()
         self.orders = _orders.shared(self)
-        """What the spawner is told first."""
+        """The first message to the spawner."""
         self.own_namespaces = proc.namespaces() if self.root_mode else None
 
     def signal(self, process: int, number: int) -> None:
-        """To the process of a descriptor. ProcessLookupError if it has ended; OSError."""
+        """Send signal `number` to the process of a pidfd. Raises ProcessLookupError if it has ended, and OSError."""
         try:
             pidfd.send_signal(process, number)
         except PermissionError:
@@ -123,18 +123,20 @@ class SupervisorContext:
             self._outside.send(process, number)
 
     def base(self, slot: int | None) -> int | None:
-        """Whom the supervisor sees root of a sandbox as; None: the sandbox has one id, which is the supervisor's."""
+        """Return the uid that the supervisor sees for a sandbox's root. None if the sandbox has one uid, the
+        supervisor's."""
         if slot is not None:
             return self.slots.base(slot)
         return 0 if self.whole else None
 
     def stored(self, slot: int | None) -> int | None:
-        """As whose the files of root of a sandbox are stored."""
+        """Return the uid on disk of files that belong to a sandbox's root."""
         return TREE_ID_BASE if slot is not None else self.base(None)
 
 
 def open_context(state: Path, guest: str) -> SupervisorContext:
-    """OSError, ValueError for a damaged supervisor.json. `guest` is the path of the native guest."""
+    """Read the configuration and open the context. Raises OSError, and ValueError for a damaged supervisor.json.
+    `guest` is the path of the native guest."""
     config = _read_config(state)
     program = _spawner.open_program(guest)
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
@@ -147,7 +149,7 @@ def open_context(state: Path, guest: str) -> SupervisorContext:
 
 
 def _may_set_hostname() -> bool:
-    """Try it with the name that the supervisor's own namespace has already."""
+    """Try it with the name that the supervisor's own namespace already has."""
     try:
         namespaces.set_hostname(os.uname().nodename.encode())
     except PermissionError:
@@ -156,15 +158,15 @@ def _may_set_hostname() -> bool:
 
 
 def _enter(ids: SubordinateIds) -> None:
-    """Check that the caller owns what an ordinary user's supervisor leaves to enter a sandbox, with all the ids in
-    there."""
+    """Enter a user namespace with all subordinate ids. What the supervisor leaves to enter a sandbox must belong to its
+    user."""
     with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)
     namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)
 
 
 def _clear(directory: Path) -> int:
-    """Make an empty directory: an earlier supervisor's spares died with it."""
+    """Empty the directory of spares: those of an earlier supervisor died with it."""
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(mode=0o700)
@@ -172,7 +174,7 @@ def _clear(directory: Path) -> int:
 
 
 def _home() -> Door:
-    """Return the supervisor's own namespaces. ValueError where entering them leads elsewhere."""
+    """Return the supervisor's own namespaces. Raises ValueError if entering them leads to another root directory."""
     home = Door.of(os.getpid())
     before = os.stat("/")
     namespaces.setns(home.mounts, namespaces.NEWNS)
@@ -212,7 +214,7 @@ def _open_null() -> int:
 
 
 def _slim(state: Path) -> None:
-    """Lets go of mounts that no sandbox needs: each one costs every clone a copy."""
+    """Unmount what no sandbox needs: every clone copies each mount."""
     keep = {b"/", b"/proc", b"/dev"}
     own = os.fsencode(state)
     for mount in reversed([info.mount_point for info in mountinfo.read()]):

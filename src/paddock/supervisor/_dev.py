@@ -1,6 +1,6 @@
-"""The /dev that all sandboxes share: a handful of devices on one small file system that none of them can write.
+"""Build the /dev that all sandboxes share: a few devices on one small file system that none of them can write.
 
-A wall that needs one more has one of its own.
+A level that needs another device gets a separate one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "u
 _MORE = {"kvm": (10, 232)}
 CERTIFICATES, CERTIFICATES_JAVA = "ca-certificates.pem", "ca-certificates.jks"
 CERTIFICATES_CHROMIUM = "ca-certificates.json"
-"""Empty files, over which `_trust_places` puts others."""
+"""Empty files. `_trust_places` mounts others over them."""
 _DIRECTORIES = ("pts", "shm")
 _LINKS = {
     "ptmx": "pts/ptmx",
@@ -30,10 +30,10 @@ _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NOEXEC
 
 
 def build(place: bytes, *, root_mode: bool, more: tuple[str, ...] = ()) -> None:
-    """Mounts it at `place` in this mount namespace, with `more` of the host's devices.
+    """Mount it at `place` in this mount namespace, with `more` devices of the host.
 
-    With root's powers the devices are nodes of its own, so that a sandbox gets one mount; without,
-    they are bind mounts of the host's nodes, since a user namespace may make none.
+    As root the devices are new nodes, so that a sandbox needs one mount. Otherwise they are bind mounts of the host's
+    nodes, because a user namespace can't create nodes.
     """
     with closing(mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")), 0)) as fd:
         mounts.move_mount(fd, mounts.AT_FDCWD, place)
@@ -46,7 +46,8 @@ def build(place: bytes, *, root_mode: bool, more: tuple[str, ...] = ()) -> None:
 
 
 def make(place: bytes, *, root_mode: bool, more: tuple[str, ...]) -> int:
-    """One for a single sandbox, as a detached mount; `place` is mounted on meanwhile. OSError: the host has it not."""
+    """Return a detached /dev for a single sandbox; `place` is mounted on meanwhile. Raises OSError if the host lacks a
+    device."""
     for name in more:
         info = os.stat(b"/dev/" + name.encode())
         if not stat.S_ISCHR(info.st_mode) or info.st_rdev != os.makedev(*_MORE[name]):

@@ -1,4 +1,4 @@
-"""Going into other namespaces, such as those of a sandbox that is being made, and coming out again."""
+"""Enter another namespace, such as that of a new sandbox, and return."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from paddock.linux import namespaces
 
 
 class Door(NamedTuple):
-    """Descriptors of namespaces that the supervisor enters: of a spare its mounts and its host name; of one that lives
-    its mounts and its network."""
+    """Hold descriptors of namespaces that the supervisor enters: mounts and host name of a spare, mounts and network of
+    a living sandbox."""
 
     mounts: int
     names: int = -1
@@ -21,8 +21,8 @@ class Door(NamedTuple):
 
     @classmethod
     def of(cls, pid: int, *, network: bool = False) -> Door:
-        """OSError. As root only for one that lives: the kernel shows an ordinary user no namespace of a process that is
-        not dumpable."""
+        """Open the namespaces of a process. For a living sandbox this works only as root: the kernel hides the
+        namespaces of a non-dumpable process from ordinary users. Raises OSError."""
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
             other = os.open(f"/proc/{pid}/ns/{'net' if network else 'uts'}", os.O_RDONLY | os.O_CLOEXEC)
@@ -39,7 +39,7 @@ class Door(NamedTuple):
 
 @contextmanager
 def visit(kind: int, there: int, home: int) -> Generator[None]:
-    """Be in the namespace `there` of this kind (`namespaces.NEWNS`) until the end of the block."""
+    """Stay in the namespace `there` of this kind (`namespaces.NEWNS`) until the end of the block."""
     try:
         namespaces.setns(there, kind)
         yield

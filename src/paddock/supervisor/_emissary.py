@@ -1,11 +1,10 @@
-"""A way out, directories of the host and masks of /proc, for a sandbox that no supervisor has made: a container of the
-machine's engine.
+"""Give network access, host directories and masks of /proc to a container that the machine's engine made.
 
-A program of its own, which one who holds a descriptor of the container's pid 1 starts for it. It goes into the
-namespaces of that process and never comes back, so that nobody is lost there; what it has made, sockets, it hands over.
-As an ordinary user it goes by the user namespace, which is his engine's, and so his own (user_namespaces(7)).
+It runs as a separate program, which the holder of a pidfd of the container's pid 1 starts. It enters the namespaces of
+that process, hands over the sockets that it made, and never leaves. As an ordinary user it enters through the user
+namespace of the engine, which belongs to the same user (user_namespaces(7)).
 
-What is in there may be foreign: before it goes, all that it needs is imported, and importing is switched off.
+Files inside may be an attacker's. So it imports all that it needs before it enters, and disables imports.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from paddock.supervisor._errors import JailError
 START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._emissary import main;main()"
 MADE, TAKEN = b"made", b"taken"
 TOLD = "told"
-"""The directory in that which is shown where the files are that lie over those of /proc and /sys."""
+"""The directory below `shown` with the files that cover some of /proc and /sys."""
 MOST_BYTES = 60_000
 MOST_MOUNTS = 16
 _WORDS_BYTES = 4096
@@ -35,9 +34,12 @@ _SIOCGSKNS = 0x894C  # linux/sockios.h
 
 
 def main() -> None:
-    """Read `{"pid": 4711, "exits": true, "again": false, "shown": "...", "mounts": ["/target"], "protect": [], "masks":
-    {"proc/swaps": "empty"}}`, a descriptor of that process, and one of each mount. Answer MADE with the sockets, TAKEN,
-    or words."""
+    """Read one request and carry it out: `{"pid": 4711, "exits": true, "again": false, "shown": "...", "mounts":
+    ["/target"], "protect": [], "masks": {"proc/swaps": "empty"}}`.
+
+    With it come a pidfd of that process and one descriptor of each mount. The answer is MADE with the sockets, TAKEN,
+    or an error's text.
+    """
     peer = socket.socket(fileno=0)
     data, fds, _, _ = socket.recv_fds(peer, MOST_BYTES, 1 + MOST_MOUNTS)
     if not data:  # there is no container that it could go into
@@ -55,7 +57,7 @@ def main() -> None:
 
 
 def _mask(told: bytes, masks: dict[str, str]) -> None:
-    """Lay the files of `told` over those of /proc, and its /sys over the engine's, of which the control groups stay."""
+    """Cover files of /proc with those of `told`, and the engine's /sys with its own. The control groups stay."""
     with closing(_copy(b"sys/fs/cgroup")) as groups:
         for target, source in masks.items():
             with closing(_copy(told + b"/" + os.fsencode(source))) as made:
@@ -69,7 +71,7 @@ def _copy(path: bytes) -> int:
 
 
 def _network() -> int:
-    """Return the number of the namespace that this is in: whose /proc is seen here, does not matter."""
+    """Return the inode of this network namespace by ioctl: /proc may show another's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
     with closing(namespace):

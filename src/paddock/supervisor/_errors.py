@@ -1,4 +1,4 @@
-"""Steps of making a jail, where the time goes; and what goes wrong at each, when tests make it fail too."""
+"""Name and time the steps of making a jail, and inject a fault at each for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DYING_SECONDS = 0.5
 
 
 class JailError(Exception):
-    """A jail could not be made; nothing of it is left. `errno` is the kernel's number where there is one."""
+    """A jail could not be made, and nothing of it is left. `errno` is the kernel's number, if there is one."""
 
     def __init__(self, message: str, errno: int | None = None) -> None:
         super().__init__(message)
@@ -23,18 +23,18 @@ class JailError(Exception):
 
 
 class MountError(JailError):
-    """A directory of the host that cannot be mounted: the caller's to put right."""
+    """A directory of the host can't be mounted. The caller can fix it."""
 
 
 class Gone(Exception):
-    """What is asked about has ended, or was never there."""
+    """The sandbox has ended, or never existed."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"{id} is dead")
 
 
 class Died(JailError):
-    """Its processes ended without a word: killed from outside, or by the kernel."""
+    """Its processes died without a report: a signal from outside, or the kernel, killed them."""
 
 
 class InjectedFault(Exception):
@@ -42,10 +42,10 @@ class InjectedFault(Exception):
 
 
 class Steps:
-    """Names the steps of one create in order, with the seconds each took.
+    """Time the steps of one create, in order.
 
-    `fault` is `<step>` to raise at that step, or `<step>!` to die there as by SIGKILL.
-    It is honoured only by a supervisor that was started for tests.
+    `fault` is `<step>` to raise at that step, or `<step>!` to die there as by SIGKILL. Only a supervisor that was
+    started for tests takes one.
     """
 
     __slots__ = ("_fault", "_last", "_step", "seconds")
@@ -58,7 +58,7 @@ class Steps:
 
     @classmethod
     def of_supervisor(cls, fault: str) -> Steps:
-        """Those that the supervisor takes itself: of faults, `supervisor:<step>` is theirs."""
+        """Return the steps of the supervisor. Of all faults, `supervisor:<step>` concerns them."""
         return cls(fault.removeprefix("supervisor:") if fault.startswith("supervisor:") else "")
 
     def __call__(self, step: str) -> Steps:
@@ -84,14 +84,14 @@ class Steps:
 
 
 def died_of(error: BaseException, process: int) -> bool:
-    """Whether `process`, a pidfd, is dead, so that its death may be what `error` comes of. Who is just dying has lost
-    its namespaces and its sockets a moment before."""
+    """Tell whether the process of this pidfd is dead, so that its death may have caused `error`. A dying process loses
+    its namespaces and sockets a moment before."""
     number = getattr(error, "errno", None)
     return pidfd.wait(process, _DYING_SECONDS if number in _OF_THE_DYING else 0)
 
 
 def as_jail_error(error: Exception, steps: Steps) -> JailError:
-    """Says after which step; notes of undo steps that failed come with it."""
+    """Return `error` as a JailError that names the step. It keeps the notes of failed undo steps."""
     if isinstance(error, JailError):
         return error
     done = list(steps.seconds)

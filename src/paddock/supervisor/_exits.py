@@ -1,10 +1,10 @@
-"""The only way out of a sandbox: sockets of the gateway's that listen in its network namespace.
+"""Make the only network access of a sandbox: sockets of the gateway that listen in its network namespace.
 
-Made once, before anything foreign runs there, and held as long as it lives: while there is no gateway, whoever calls
-waits. In a namespace of its own the workload has no power over the network's.
+The supervisor makes them before foreign code runs there, and holds them while the sandbox lives. Without a gateway,
+connections wait. The workload runs in another user namespace and so has no power over the network.
 
-That has `lo` and nothing else, and every address is local to it (`linux.routes`): the rules lead to the gateway's
-sockets, they keep nothing from a way out, for there is none.
+The network has `lo` alone, and every address is local to it (`linux.routes`). The rules lead to the gateway's sockets.
+They don't have to block anything: there is no other interface.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _WITHOUT_VERSION_6 = 4
 
 
 class Exits(NamedTuple):
-    """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection; and one
-    that tells about connections in that network (`linux.sock_diag`)."""
+    """Hold a socket for connections to anywhere for each version of IP, two for DNS (datagrams and connections), and
+    one that lists connections in that network (`linux.sock_diag`)."""
 
     all: tuple[socket.socket, ...]
 
@@ -49,16 +49,16 @@ class Exits(NamedTuple):
 
 
 def open_network(pid: int) -> int:
-    """Return a descriptor of the network namespace of `pid`. As root only: the kernel shows an ordinary user that of no
-    process that is not dumpable. OSError."""
+    """Return a descriptor of the network namespace of `pid`. Root alone can: the kernel hides that of a non-dumpable
+    process from ordinary users. Raises OSError."""
     return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def make(network: int, *, may_return: bool) -> Exits:
-    """Rules, routes and sockets in a namespace that has `lo` and nothing else. OSError, JailError.
+    """Make rules, routes and sockets in a namespace that has `lo` alone. Raises OSError, JailError.
 
-    An ordinary user's supervisor that left the machine's network could not come back (`may_return`): a child of it
-    goes.
+    The supervisor of an ordinary user can't return to the machine's network once it left (`may_return`): a child goes
+    instead.
     """
     if not may_return:
         return _by_child(network)
@@ -67,14 +67,14 @@ def make(network: int, *, may_return: bool) -> Exits:
 
 
 def listen_again(network: int) -> Exits:
-    """Return the sockets alone, where the supervisor that made them is dead. OSError EADDRINUSE: the gateway still has
-    them."""
+    """Return new sockets after the supervisor that made the first ones died. Raises OSError EADDRINUSE if the gateway
+    still has them."""
     with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
         return listen_here()
 
 
 def build_here() -> Exits:
-    """As `make`, in the caller's own namespace."""
+    """Do as `make` does, in the caller's own namespace."""
     nft.load(rules())
     try:
         made = listen_here()
@@ -92,7 +92,7 @@ def build_here() -> Exits:
 
 
 def listen_here() -> Exits:
-    """As `listen_again`, in the caller's own namespace."""
+    """Do as `listen_again` does, in the caller's own namespace."""
     made: list[socket.socket] = []
     try:
         both = _has_version_6()
@@ -166,13 +166,13 @@ def _be_the_child(network: int, peer: socket.socket) -> None:
 
 @cache
 def rules() -> bytes:
-    """Return the batch. What programs inside say to each other over loopback is not tracked, and so never redirected;
-    nobody in there may listen on port 53, so that what goes there, even over loopback, is for the gateway."""
+    """Return the batch. Loopback traffic between programs inside isn't tracked, and so never redirected. Programs
+    inside can't listen on port 53: DNS goes to the gateway, even over loopback."""
     within = nft.Chain(
         "within",
         (
             (_TCP, _ASKS, nft.accept()),
-            # The gateway speaks with those alone who called somebody else.
+            # The gateway accepts only connections that were meant for another address.
             (_TCP, nft.destination(TCP_PORT), nft.reset()),
             (_TCP, nft.destination(DNS_PORT), nft.reset()),
             (_UDP, nft.destination(DNS_PORT), nft.prohibited()),
@@ -191,7 +191,7 @@ def rules() -> bytes:
             (*nft.for_loopback(socket.AF_INET6), nft.jump("within")),
             (_TCP, nft.opens(), nft.above(_CONNECTIONS_PER_SECOND, _BURST), nft.reset()),
             (_TCP, nft.accept()),
-            # What the kernel itself answers to somebody who gave himself another address.
+            # ICMP errors: the kernel's answers to a program that took another source address.
             (nft.protocol(socket.IPPROTO_ICMP), nft.starts(b"\x03"), nft.accept()),
             (nft.protocol(socket.IPPROTO_ICMPV6), nft.starts(b"\x01"), nft.accept()),
             (nft.prohibited(),),

@@ -1,9 +1,9 @@
-"""Making a jail of a spare, the supervisor's half: everything that needs the power of the machine.
+"""Make a jail from a spare: the supervisor's part, which needs privileges over the machine.
 
-`begin` builds the layers, goes into the spare's namespaces, makes them its tree, and comes out again. Only two waiting
-processes of ours run in there. An earlier sandbox may have written the tree, so no place in it is found through a link.
-Then the processes go on by themselves (`native/jail.c`) and report. `finish` looks at the result from outside and
-writes it down. Between the two the supervisor serves others.
+`begin` builds the layers, enters the spare's namespaces, makes the layers its tree, and returns. At that time two
+waiting processes of paddock run in there. An earlier sandbox may have written the tree, so no path in it is followed
+through a link. Then the processes continue (`native/jail.c`) and report. `check` looks at the result from outside, and
+`commit` writes the record. In between the supervisor serves other requests.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MOST_HOSTS = 1 << 16
 
 
 class _Layers(NamedTuple):
-    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, the certificates, a /dev
-    that is not everybody's, and what tells it its size."""
+    """Hold detached mounts: the root, the machine's /usr, the plan's mounts with their targets, the certificates, a
+    /dev with extra devices, and the files that state its size."""
 
     root: int
     usr: int | None
@@ -49,7 +49,7 @@ class _Layers(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """A jail whose processes have been sent on their way and have not reported yet."""
+    """Hold a jail whose processes work and have not reported yet."""
 
     plan: JailPlan
     spare: Spare
@@ -58,14 +58,14 @@ class Pending:
     root: os.stat_result
     exits: _exits.Exits | None = None
     cpus: tuple[int, ...] | None = None
-    """Where its processes are to run."""
+    """The processors that its processes start on."""
     agent_pid: int = 0
     inside: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of the agent's steps."""
+    """Seconds of each step of the agent."""
 
 
 def begin(context: SupervisorContext, plan: JailPlan, spare: Spare) -> Pending:
-    """Fits out `spare`. JailError, with everything undone, the spare too."""
+    """Turn `spare` into the jail of `plan`. Raises JailError, with everything undone, the spare too."""
     steps = Steps.of_supervisor(plan.fault)
     try:
         with spare.undo:
@@ -78,7 +78,7 @@ def begin(context: SupervisorContext, plan: JailPlan, spare: Spare) -> Pending:
 
 
 def _died(spare: Spare, error: BaseException) -> Died | None:
-    """Try again with another process what went wrong with a dead one."""
+    """Return Died if the process is dead, so that the caller tries another spare."""
     return Died(f"the child died before it was ready: {error}") if died_of(error, spare.pidfd) else None
 
 
@@ -139,7 +139,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
 
 
 def _check_init(context: SupervisorContext, spare: Spare, root: os.stat_result) -> None:
-    """While the agent still works: pid 1 has nothing more to do."""
+    """Check pid 1 while the agent still works: pid 1 is done by then."""
     base = context.base(spare.slot) or 0  # 0: as the supervisor's own namespace shows it
     try:
         _posture.check_init(spare.pid, base=base, root=root, own=context.own_namespaces)
@@ -181,9 +181,9 @@ def _close_all(descriptors: list[int]) -> None:
 def _fit_out(
     context: SupervisorContext, plan: JailPlan, spare: Spare, layers: _Layers, steps: Steps, orders: bytes
 ) -> None:
-    """Make `layers` the tree of the spare's processes, and put in place what is on its stage.
+    """Make `layers` the root of the spare's processes, and move the staged mounts into it.
 
-    They get their `orders` when they have their root; while the agent goes on, the kernel lets go of the old one.
+    They get their `orders` as soon as they have their root. The agent works while the kernel detaches the old root.
     """
     door, home = spare.door, context.home
     with visit(namespaces.NEWUTS, door.names, home.names), visit(namespaces.NEWNS, door.mounts, home.mounts):
@@ -225,16 +225,16 @@ def _fit_out(
 
 
 def _name(plan: JailPlan, base: int | None) -> None:
-    """Make the sandbox's own host name resolve. In a tree that has no place for that, or no room, it doesn't."""
+    """Make the sandbox's own host name resolve. It doesn't where the tree has no /etc or no room."""
     acting = nullcontext() if base is None else fsids.acting_as(base, base)
     with suppress(OSError), acting, closing(_places.find(b"etc/hosts", _HOSTS_FLAGS, 0o644)) as file:
         _name_in(file, plan.hostname)
 
 
 def _name_in(hosts: int, name: str) -> None:
-    """Make `name` resolve by the file `hosts`, in place of the name of the sandbox that the file was copied from.
+    """Make `name` resolve by the file `hosts`. It replaces the name of the sandbox that the file was copied from.
 
-    A file that is missing gets its usual lines as well. What isn't a file, or has more than 64 KiB, stays as it is.
+    A new file gets the usual lines too. Anything but a regular file of at most 64 KiB stays as it is.
     """
     status = os.fstat(hosts)
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_HOSTS:
@@ -259,7 +259,7 @@ def _attach_usr(usr: int) -> None:
 
 
 def _tell(told: Told) -> None:
-    """Put files over those of /proc; and /sys, where the tree has a place for it."""
+    """Mount files over those of /proc, and /sys where the tree has that directory."""
     for name, file in told.proc:  # found as root of what was mounted a moment ago
         mounts.move_mount(file, mounts.AT_FDCWD, b"proc/" + name)
     try:
@@ -285,7 +285,7 @@ def _take(context: SupervisorContext, plan: JailPlan, name: bytes, tmpfs: bytes 
 
 
 def receive(pending: Pending) -> bool:
-    """Take what the agent says. True when it is ready. JailError if it failed, with everything undone."""
+    """Receive the agent's report; return True when it is ready. Raises JailError, with everything undone."""
     try:
         report = read_report(pending.spare.sync)
     except JailError as error:
@@ -297,13 +297,13 @@ def receive(pending: Pending) -> bool:
 
 
 def abandon(pending: Pending, error: JailError) -> NoReturn:
-    """Undoes a jail that is not ready, and raises `error`; what could not be undone is noted on it."""
+    """Undo a jail that is not ready, and raise `error`, with a note for each undo step that failed."""
     with pending.spare.undo:
         raise error
 
 
 def check(context: SupervisorContext, pending: Pending) -> None:
-    """Look at the sandbox from outside. JailError, with everything undone."""
+    """Check the sandbox from outside. Raises JailError, with everything undone."""
     steps, spare = pending.steps, pending.spare
     try:
         steps.end("inside")
@@ -320,9 +320,9 @@ def check(context: SupervisorContext, pending: Pending) -> None:
 
 
 def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, dict[str, float]]:
-    """Write the record of a sandbox that was checked. JailError, with everything undone.
+    """Write the record of a checked sandbox. Raises JailError, with everything undone.
 
-    Its directory gets its name when the record is in it, so `run` never has a directory without one.
+    The directory gets its name after the record is in it, so `run` never has a directory without a record.
     """
     steps, plan, spare = pending.steps, pending.plan, pending.spare
     try:
@@ -372,7 +372,7 @@ def _timings(pending: Pending) -> dict[str, float]:
 
 
 def close_layers(pending: Pending) -> None:
-    """Close what the layers were built with. The kernel takes its time with a mount, so it is done after the reply."""
+    """Close what built the layers. The kernel takes long to release a mount, so this comes after the reply."""
     _close_all(pending.late)
 
 

@@ -1,7 +1,7 @@
-"""The pool of jails made ahead. It leads each create from its plan to its reply.
+"""Keep jails ready, and lead each create from its plan to its reply.
 
-A spare is bare, or complete: fitted out by a plan of the daemon's and checked, with no record and no name in `run`.
-`commit` then writes its record (docs/decisions/0018-complete-spares.md).
+A spare is bare or complete. A complete one was made and checked by a plan of the daemon's; it has no record and no name
+in `run`. `commit` then writes its record (docs/decisions/0018-complete-spares.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Reply = Callable[..., None]
 
 
 def problem(error: Exception) -> Message:
-    """Return an exception as an answer, with the notes of undo steps that failed."""
+    """Return an exception as an answer, with the notes of failed undo steps."""
     text = "; ".join((str(error) or repr(error), *getattr(error, "__notes__", ())))
     return {"error": text, "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
 
@@ -37,17 +37,21 @@ class _Waiting:
     plan: JailPlan
     reply: Reply
     tries: int
-    """A spare that had died in waiting is no reason to refuse: it is tried with another one, and all may have died."""
+    """A spare that died while it waited is no reason to refuse a create: another one is tried, and all may have died.
+    """
     ahead: int | None
-    """It becomes a complete spare, and not a sandbox yet: for the daemon of that number."""
+    """The number of the daemon that wants a complete spare; None for a sandbox."""
 
 
 class JailPool:
-    """`watch(fd, call)` and `unwatch(fd)` are the supervisor's loop; `created(sandbox)` is told of each that is ready.
+    """Give each create a spare, and make new ones.
 
-    A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
-    More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
-    its first command before the next is made, and there is a second one for bursts.
+    `watch(fd, call)` and `unwatch(fd)` belong to the supervisor's loop. The pool calls `created(sandbox)` for each new
+    sandbox.
+
+    A new spare follows the reply to the create that took the last one. It competes with the first command of that
+    sandbox. Further spares, for bursts, follow one by one after a quiet time, so that occasional callers have finished
+    their first command by then.
     """
 
     def __init__(
@@ -66,27 +70,27 @@ class JailPool:
         self._waiting: deque[_Waiting] = deque()
         self._spares: list[_spare.Spare] = []
         self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
-        """By when each sandbox that is being fitted out has to be ready, and what to do if it isn't."""
+        """For each sandbox in the making: its deadline, and what to do when that passes."""
         self._complete: dict[str, _jail.Pending] = {}
-        """Complete spares, by the id that each is going to have."""
+        """Complete spares, by the id that each will have."""
         self._daemon = 0
         """How many daemons have gone."""
         self._restock: float | None = None
 
     @property
     def busy(self) -> bool:
-        """Someone waits for a sandbox."""
+        """Whether a caller waits for a sandbox."""
         return bool(self._waiting or self._pending)
 
     def deadlines(self) -> list[float]:
         return [*(limit for limit, _ in self._pending.values()), *([] if self._restock is None else [self._restock])]
 
     def open(self) -> None:
-        """Last of all before the first create."""
+        """Start the spawner, last of all before the first create."""
         self._spawner.start()
 
     def create(self, plan: JailPlan, reply: Reply, *, ahead: bool = False) -> None:
-        """Make the sandbox of `plan`; `ahead`, a complete spare that may become it."""
+        """Make the sandbox of `plan`; with `ahead`, a complete spare for it."""
         self.drop(plan.id)
         who = self._daemon if ahead else None
         if plan.fault:  # a test wants to see it fail: no whole spare may take the place of the one that does
@@ -98,8 +102,8 @@ class JailPool:
         self._feed()
 
     def commit(self, id: str, changes: Message, reply: Reply) -> None:
-        """Make a complete spare the sandbox that it was made to be. Gone: there is none, or it could not become that,
-        and nothing of it is left but its tree. A create from nothing then says why."""
+        """Make a complete spare the sandbox of its plan. Raises Gone if there is none, or if that failed; then only its
+        tree is left, and a create from nothing reports the reason."""
         if id not in self._complete:
             raise Gone(id)
         plan = self._complete[id].plan.changed(**changes)
@@ -115,13 +119,13 @@ class JailPool:
         _jail.close_spare(pending)
 
     def drop(self, id: str) -> None:
-        """End a complete spare that is not wanted; nothing if there is none of that id."""
+        """End a complete spare that the daemon doesn't want; do nothing if there is none of that id."""
         if (pending := self._complete.pop(id, None)) is not None:
             self._unwatch(pending.spare.sync.fileno())
             pending.spare.undo.unwind()
 
     def drop_all(self) -> None:
-        """End those of a daemon that has gone, and those that are still being made for it."""
+        """End the spares of a daemon that has gone, and those still being made for it."""
         self._daemon += 1
         for id in list(self._complete):
             self.drop(id)
@@ -148,7 +152,7 @@ class JailPool:
         self._spares.clear()
 
     def _feed(self) -> None:
-        """Give each waiting plan a spare, and have more made where there are too few."""
+        """Give each waiting plan a spare, and make more if there are too few."""
         for spare in [spare for spare in self._spares if spare.ready]:
             if not self._waiting:
                 return
@@ -161,7 +165,7 @@ class JailPool:
                 return
 
     def replenish(self) -> None:
-        """One in reserve, soon more. That it can't be made is no news to anybody yet: the next create will say so."""
+        """Make one spare now, and more soon. A failure isn't reported here: the next create reports it."""
         self._restock = proc.boottime() + QUIET_SECONDS
         if not self._spares and not self._waiting and self._context.spare_count:
             self._make_spare()
@@ -250,7 +254,7 @@ class JailPool:
         self._watch(fd, lambda: settle(False))
 
     def _keep(self, fd: int, pending: _jail.Pending) -> None:
-        """Keep a complete spare. A word of it can only be that of its end: the create that would have got it makes
+        """Keep a complete spare. Its socket becomes readable only when it dies: then the create that wanted it makes
         another."""
         id = pending.plan.id
         self._complete[id] = pending

@@ -1,14 +1,12 @@
-"""What a sandbox gets while it runs: a way out, or the mounts and the name of a plan that it waited for.
+"""Give a running sandbox network access, or the mounts and the name of a plan that it waited for.
 
-A sandbox that was made without exits may have taken the ports of the gateway's meanwhile: then it gets none. It has no
-power over its network or its mounts, so that nothing else is different from those that were made with exits.
+A sandbox made without exits may have taken the gateway's ports: then it gets none. It has no power over its network or
+mounts, so otherwise it equals one that was made with exits.
 
-A VMM that waits (docs/design/waiting.md), complete and nobody's, becomes the sandbox of a plan when it is
-claimed. What runs in there are processes of ours, isolation, and what has been nobody's sandbox: nothing in
-its tree was
-written by anybody else. Its processes, group, sockets and exits stay as they are, and its mounts but for what the
-sandbox is over. Its names, and when and with whom it ends, are the plan's from then on. The claim is written in one
-step: until then the next supervisor finds what waits. The supervisor ends one whose claim fails.
+A waiting VMM (docs/design/waiting.md) is complete and belongs to no sandbox until a claim makes it the sandbox of a
+plan. Only processes of paddock run in it, and only paddock has written its tree. It keeps its processes, control group,
+sockets and exits. Its names, deadline and parent become the plan's. One rename makes the claim: before it, the next
+supervisor finds a waiting VMM. The supervisor ends one whose claim fails.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from paddock.wire import close_all
 
 @contextmanager
 def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[Door]:
-    """Its namespaces, until the end of the block. OSError, JailError."""
+    """Yield the namespaces of the sandbox, until the end of the block. Raises OSError, JailError."""
     if sandbox.way is not None:
         yield sandbox.way
         return
@@ -50,7 +48,7 @@ def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Gen
 
 
 def open_exits(context: SupervisorContext, sandbox: Supervised) -> bool:
-    """Make exits if it has none, or if they are lost. False: it has died meanwhile. OSError, JailError."""
+    """Make exits if it has none, or if they are lost. Return False if it has died. Raises OSError, JailError."""
     try:
         if not sandbox.record.exits:
             _give_exits(context, sandbox)
@@ -64,7 +62,7 @@ def open_exits(context: SupervisorContext, sandbox: Supervised) -> bool:
 
 
 def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
-    """Listen again for a sandbox whose supervisor died, unless the gateway still does. OSError, JailError."""
+    """Listen again for a sandbox whose supervisor died, unless the gateway still does. Raises OSError, JailError."""
     if not context.root_mode:
         raise JailError("the supervisor that held its exits is dead, and an ordinary user's can't make them anew")
     with closing(_exits.open_network(sandbox.record.pid)) as network:
@@ -76,7 +74,7 @@ def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
 
 
 def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
-    """Give it a network, and the certificates that go with it; its record says so. OSError, JailError."""
+    """Give it a network and its certificates, and record that. Raises OSError, JailError."""
     with _way_into(context, sandbox, "give it a network") as way:
         _trust(context, sandbox.record.id, way)
         sandbox.exits = _exits.make(way.network, may_return=context.root_mode)
@@ -103,7 +101,8 @@ def _trust(context: SupervisorContext, id: str, way: Door) -> None:
 
 
 def claim(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, late: Collection[str]) -> Record:
-    """Its record from now on. `late`: where those trees of the plan belong that it has not got yet. JailError."""
+    """Make the waiting sandbox that of `plan`, and return its record. `late` has the targets of trees that it lacks.
+    Raises JailError."""
     steps = Steps(plan.fault.removeprefix(CLAIM))
     records, was = context.records, sandbox.record.id
     try:
@@ -125,7 +124,7 @@ def claim(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, late:
 
 
 def _settled(record: Record, plan: JailPlan, late: Collection[str]) -> Record:
-    """Return what is written about it from now on. JailError: it was made for others."""
+    """Return the new record. Raises JailError if it was made for another kind of plan."""
     limits = {name: getattr(plan, name) for name in record.limits}
     if limits != record.limits or plan.exits != record.exits:
         raise JailError("what waits has other limits, or another way out")
@@ -135,7 +134,8 @@ def _settled(record: Record, plan: JailPlan, late: Collection[str]) -> Record:
 
 
 def _mount(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, targets: Collection[str]) -> None:
-    """Its mounts, those of its trees that belong at `targets`, and all that it protects. OSError, JailError."""
+    """Attach its mounts, those of its trees with a target in `targets`, and protect its paths. Raises OSError,
+    JailError."""
     held: list[int] = []
     slot = sandbox.record.slot
     late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))

@@ -1,4 +1,4 @@
-"""The supervisor's process, from its first line to its last."""
+"""Run the supervisor's process, from its first line to its last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCK_SECONDS = 2.0
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serve the state directory; leave at once where another supervisor holds the lock. Says READY on stdout."""
+    """Serve the state directory; leave at once if another supervisor holds the lock. Print READY on stdout."""
     parent = os.getpid()
     if os.fork():
         os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
@@ -60,7 +60,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def _is_taken(lock: int) -> bool:
-    """Take it. False: another supervisor lives. Children of one that was killed hold it for a moment more."""
+    """Take the lock. Return False if another supervisor lives. Children of a killed one hold it for a moment longer."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -74,7 +74,7 @@ def _is_taken(lock: int) -> bool:
 
 
 def _outlive(parent: int) -> None:
-    """Wait until `parent` has ended: who shares a cgroup with another can have no controllers below it."""
+    """Wait until `parent` has ended: a control group with two processes can't have controllers below it."""
     try:
         descriptor = pidfd.open(parent)
     except ProcessLookupError:
@@ -94,9 +94,9 @@ def _leave(context: _context.SupervisorContext, state: Path) -> None:
 
 
 def _set_title() -> None:
-    """Write over the command line, which pid 1 of each sandbox inherits and shows inside.
+    """Overwrite the command line, which pid 1 of each sandbox inherits and shows inside.
 
-    Fields 48 and 49 of proc_pid_stat(5) are where it lies in this process's own memory.
+    Fields 48 and 49 of proc_pid_stat(5) say where it lies in this process's memory.
     """
     start, end = map(int, proc.stat("self")[47:49])
     if end - start > len(_TITLE):

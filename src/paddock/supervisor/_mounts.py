@@ -1,14 +1,14 @@
-"""Directories of the host and durable trees inside a sandbox.
+"""Mount directories of the host and durable trees in a sandbox.
 
-Directories of the host are found in the host's own mounts, and shown with the ids of the sandbox.
+The supervisor opens a directory of the host in the host's own mounts, and shows it with the ids of the sandbox.
 
-Copy-on-write and read-only ones are overlays: what lies below them, a socket or a fifo too, is then only a name, and
-leads to no process of the host (overlayfs gives special files an inode of its own, fs/overlayfs/inode.c).
+Copy-on-write and read-only directories are overlays. A socket or fifo below one is only a name and leads to no process
+of the host: overlayfs gives special files their own inodes (fs/overlayfs/inode.c).
 
-Durable trees are workspaces, what lies below them, and repositories. A tree of the pool is seen as the sandbox's own
-tree is, through the range's view of the pool. What is written there lasts: no overlay of these is volatile. A
-repository lies outside the pool and is shared by many sandboxes, so it is shown through an overlay that is only read:
-its inodes are the sandbox's own (see `_slots.py`).
+Durable trees are workspaces, their layers, and repositories. A tree of the pool appears through the id range's view of
+the pool, as the sandbox's own tree does. Writes there last: none of these overlays is volatile. A repository lies
+outside the pool and many sandboxes share it. So it appears through a read-only overlay, whose inodes belong to the
+sandbox (see `_slots.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
 
 class Mounting:
-    """Makes the detached mounts of one plan, as the range `slot` sees them. All descriptors are put on `late`."""
+    """Make the detached mounts of one plan, as the id range `slot` sees them. It adds all descriptors to `late`."""
 
     def __init__(self, context: SupervisorContext, plan: JailPlan, slot: int | None, late: list[int]) -> None:
         self._context, self._plan, self._slot, self._late = context, plan, slot, late
@@ -55,7 +55,7 @@ class Mounting:
     # -- the root
 
     def root(self) -> int:
-        """Return the plan's own tree, over its layers. OSError."""
+        """Return the plan's own tree, over its layers. Raises OSError."""
         plan, context = self._plan, self._context
         if not plan.layers:
             return self._keep(self._whole(plan.tree))
@@ -83,7 +83,7 @@ class Mounting:
     # -- directories of the host
 
     def mounts(self) -> list[tuple[str, int]]:
-        """Targets and mounts of the plan's `mounts`. MountError."""
+        """Return targets and mounts of the plan's `mounts`. Raises MountError."""
         return [(mount.target, self._mount(number, mount)) for number, mount in enumerate(self._plan.mounts)]
 
     def _mount(self, number: int, mount: Mount) -> int:
@@ -105,8 +105,8 @@ class Mounting:
             raise MountError(_words(mount, error), error.errno) from None
 
     def _open_host(self, mount: Mount) -> tuple[int, os.stat_result]:
-        """Return the directory, as a detached mount, and what it is. The supervisor has let go of most mounts of the
-        host: it looks for it where it came from."""
+        """Return the directory as a detached mount, and its status. The supervisor has released most mounts of the
+        host, so it looks in the namespace that it came from."""
         context, flags = self._context, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         outside = context.host_mounts
         among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, context.home.mounts)
@@ -120,11 +120,12 @@ class Mounting:
             return fd, info
 
     def _show_as(self, host: int, info: os.stat_result, *, stored: int | None = None) -> None:
-        """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's.
+        """Show files of the owner of `info` as the default user's on this detached mount, and those of others as
+        nobody's.
 
-        With `stored` the sandbox's other users can create files in it, which belong to `stored` and their id: the
-        kernel maps no two ids to one. A program that serves files for a sandbox creates them as root before it gives
-        them away.
+        With `stored` the sandbox's other users can create files in it too. On disk these belong to `stored` plus their
+        id: the kernel maps no two ids to one. A program that serves files for a sandbox creates them as root before it
+        gives them away.
         """
         assert self._slot is not None
         base, user = self._context.slots.base(self._slot), self._plan.user
@@ -146,7 +147,7 @@ class Mounting:
         return self._keep(fd)
 
     def _adapt(self, part: str, info: os.stat_result) -> None:
-        """Give a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
+        """Give a new upper layer the directory's mode and owner: its root stands for the directory itself."""
         with closing(os.open(part, _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.listdir(fd):
                 return
@@ -157,7 +158,7 @@ class Mounting:
     # -- trees
 
     def trees(self) -> list[tuple[str, int]]:
-        """Targets and mounts of the plan's `trees`. MountError."""
+        """Return targets and mounts of the plan's `trees`. Raises MountError."""
         return [(tree.target, self._tree(tree)) for tree in self._plan.trees]
 
     def _tree(self, tree: Tree) -> int:
@@ -192,7 +193,7 @@ class Mounting:
             return overlay.mount(lower, upper, work, options, attributes)
 
     def _repository(self, name: str) -> int:
-        """Return the directory of the host that it lies in, whoever owns it there."""
+        """Return a read-only overlay of the host's directory with the repository."""
         place = self._keep(os.open(os.path.join(self._context.state, REPOSITORIES, name), _PLACE))
         host = self._keep(mounts.open_tree(b"", place))
         if self._slot is not None:
@@ -202,14 +203,14 @@ class Mounting:
             return self._overlay([host, slots.empty], None, None, _ATTRIBUTES | mounts.NOEXEC | mounts.RDONLY)
 
     def _hand_over(self, name: str, stored: int) -> None:
-        """Give a tree that the pool has just made to the first one who may write it."""
+        """Give a tree that the pool has just made to its first writer."""
         with closing(os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)) as fd:
             if os.fstat(fd).st_uid == stored and not os.listdir(fd):
                 os.fchown(fd, stored + self._plan.user.uid, stored + self._plan.user.gid)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
-    """Take away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
+    """Remove the mark of an earlier overlay with `volatile`, which refuses another mount (overlayfs.rst).
 
     Nothing inside ever sees the directory `work`.
     """
@@ -222,7 +223,7 @@ def _forget_volatile(pool: int, tree: str) -> None:
 
 
 def _refuse(mount: Mount, path: str, state: str) -> None:
-    """MountError for what no sandbox may be given: paddock's own records, and what the kernel makes up."""
+    """Raise MountError for what no sandbox may see: paddock's own state, and file systems of the kernel's."""
     inside = _is_below(path, state)
     if inside or _is_below(state, path):
         where = "lies in" if inside else "contains"
@@ -236,9 +237,8 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def _ids(outside: int, inside: int, base: int, stored: int | None) -> list[IdMap]:
-    """Map `outside` to `inside`; with `stored`, also all others to themselves. What `outside` would be then is what
-    `inside` would be else.
-    """
+    """Map `outside` to `inside`; with `stored`, also all other ids to themselves. The id that `outside` would have had
+    goes to `inside`'s place."""
     maps = [IdMap(outside, base + inside, 1)]
     if stored is None:
         return maps

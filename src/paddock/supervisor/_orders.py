@@ -1,6 +1,7 @@
-"""What the supervisor tells the spawner (`native/spawner.c`) and pid 1 of a jail (`native/jail.c`).
+"""Write the messages to the spawner (`native/spawner.c`) and to pid 1 of a jail (`native/jail.c`).
 
-What holds for all sandboxes comes first; the plan of one when it is known; then the word that it is written down.
+The first message has what holds for all sandboxes. The plan follows when it is known, and at last the message that its
+record exists.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from paddock.supervisor._context import SupervisorContext
 
 STAGED = (b"dev", b"proc", b"tmp", b"told")
-"""Directories below the stage. In the last one are the files that lie over some of /proc."""
+"""Directories below the stage. The last one has the files that cover some of /proc."""
 PARTS = 4
-"""Of what the kernel counts by user, where all sandboxes of a user are one user, each gets such a share.
+"""The share of each sandbox in what the kernel counts by user, if all sandboxes of a user are one user.
 
-As root every sandbox has ids of its own and so counts of its own. An ordinary user's sandboxes have the caller's: one
-of them could use up what the caller and all the others have. Counts go through every user namespace on the way to the
-first, each of which has limits of its own (kernel/ucount.c): those of a sandbox's outer one hold for the whole of it.
+As root every sandbox has its own ids and so its own counts. Sandboxes of an ordinary user have the caller's: one of
+them could use up what the caller and all the others have. Counts go through every user namespace on the way to the
+first one, each with its own limits (kernel/ucount.c). The limits of a sandbox's outer namespace hold for all of it.
 """
 _GRACE_SECONDS = 1.0
 _NANOSECONDS = 1_000_000_000
@@ -38,7 +39,7 @@ _COUNTS = (  # Documentation/admin-guide/sysctl/user.rst; what the user has in a
     (b"/proc/sys/fs/inotify/max_user_instances", b"sys/user/max_inotify_instances"),
     (b"/proc/sys/fs/inotify/max_user_watches", b"sys/user/max_inotify_watches"),
 )
-# Documentation/admin-guide/sysctl/kernel.rst. What System V IPC holds is in the size of no process. PostgreSQL and X11
+# Documentation/admin-guide/sysctl/kernel.rst. System V IPC memory counts in no process's size. PostgreSQL and X11
 # want little of it.
 _IPC = (
     (b"sys/kernel/shmmax", b"%d" % (64 << 20)),
@@ -47,12 +48,12 @@ _IPC = (
     (b"sys/kernel/sem", b"32000 32000 500 128"),
 )
 
-# Ports below 1024, for every user: in a network of its own they are nobody else's (networking/ip-sysctl.rst).
+# Ports below 1024, for every user: no other program shares this network (networking/ip-sysctl.rst).
 _PORTS = (b"sys/net/ipv4/ip_unprivileged_port_start", b"0")
 
 
 def shared(context: SupervisorContext) -> bytes:
-    """Return what all sandboxes have in common."""
+    """Return the message with what all sandboxes have in common."""
     machine, whole, root_mode = os.uname().machine, context.whole, context.root_mode
     ids = (IdMap(0, 0, 65536),) if root_mode else subordinate_ids.identity(ORDINARY_ID)
     if not whole:
@@ -87,7 +88,8 @@ def _shares() -> tuple[bytes, ...]:
 
 
 def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
-    """Return the limits of each process beside what control groups limit for all together; users; the deadline."""
+    """Return the message with the users, the deadline, and the limits of each process. Control groups limit all
+    processes together."""
     counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
     if plan.file_bytes or not context.quotas:  # a quota counts what is written, and not the holes of sparse files
@@ -112,7 +114,8 @@ def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
 
 
 def committed(deadline: float) -> bytes:
-    """Tell pid 1 that its sandbox is written down, and when it is to end. Without that it ends with its supervisor."""
+    """Return the message that the sandbox has a record, with its deadline. Until it comes, pid 1 ends with its
+    supervisor."""
     return _nanoseconds(deadline).to_bytes(8, "little")
 
 
@@ -121,7 +124,8 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def send_deadline(directory: int, id: str, deadline: float) -> None:
-    """Pid 1 reads it when it runs next, also if this supervisor is dead by then. OSError: it is dead itself.
+    """Send pid 1 a new deadline. It reads it when it runs next, even if this supervisor is dead by then. Raises OSError
+    if it is dead itself.
 
     `directory` is the one of all sandboxes' sockets.
     """

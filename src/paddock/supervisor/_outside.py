@@ -1,6 +1,5 @@
-"""A process of the supervisor's that stays in the namespace that the supervisor has left, where its user is the owner
-of all that his supervisors have made: so it may signal what an earlier one has left, which a later one, beside it, may
-not."""
+"""Keep a process in the namespace that the supervisor left. Its user owns all namespaces that his supervisors made. So
+it may signal what an earlier supervisor left, which a later one beside it may not."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _PEER = 3
 
 
 class Outside:
-    """Starts it, in the namespaces of now. It ends with the supervisor."""
+    """Start that process, in the current namespaces. It ends with the supervisor."""
 
     def __init__(self) -> None:
         supervisor = os.getpid()
@@ -30,7 +29,7 @@ class Outside:
         theirs.close()
 
     def send(self, process: int, number: int) -> None:
-        """Signal `number` to the process of the descriptor `process`. OSError."""
+        """Send signal `number` to the process of the pidfd `process`. Raises OSError."""
         socket.send_fds(self._peer, [bytes([number])], [process])
         failed = int.from_bytes(self._peer.recv(4), "little")
         if failed:

@@ -1,13 +1,12 @@
-"""Stopping a sandbox: for an instant, so that a copy of its files is of one instant; or until it is resumed, because a
-caller asks for it, or because nobody has kept it awake for so long as its plan says.
+"""Stop a sandbox: for an instant, to copy its files; or until a resume, on request or after its idle time.
 
-By the freezer of its cgroup; without one by SIGSTOP to all its processes. Pid 1, which holds the deadline, is left out
-for an instant; else it stops with the others, which it would have go on, and the supervisor alone holds the deadline. A
-process that had been stopped before goes on with the others then.
+It uses the freezer of its control group, or else SIGSTOP to all its processes. Pid 1 holds the deadline. A short stop
+leaves it running. In a pause it stops too, because it would continue the others; the supervisor alone holds the
+deadline then. Processes that were stopped before continue with the others afterwards.
 
-The record says that a sandbox is to be paused before it is, so that the next supervisor knows. The TTL stands still
-too: the rest of it is in the record, and the deadline is that of the retention. When it is resumed, the record has a
-new deadline, then pid 1's socket, and then it runs.
+The record says that a sandbox is paused before it is, so that the next supervisor knows. The TTL stops too: the record
+keeps what is left, and the deadline becomes that of the retention. A resume writes the new deadline to the record, then
+to pid 1's socket, and then lets it run.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ STOP_SECONDS = 0.5
 HOLD_SECONDS = 30.0
 _PAUSE_SECONDS = 0.0005
 Send = Callable[[int, int], None]
-"""Signals the process of a descriptor."""
+"""Send a signal to the process of a pidfd."""
 Holder = int
-"""A number of the daemon's."""
+"""A number that the daemon chose."""
 _STANDING = frozenset("TtZX")  # stopped, traced, dead (proc_pid_stat(5))
 
 
 def stop(sandbox: Supervised, send: Send, *, with_init: bool = False) -> None:
-    """Wait until none of its processes runs. TimeoutError, and all go on, if that takes too long."""
+    """Wait until none of its processes runs. Raises TimeoutError if that takes too long, and then all continue."""
     if sandbox.group is not None and sandbox.group.base.freezes:
         sandbox.group.freeze(STOP_SECONDS)
         return
@@ -47,13 +46,13 @@ def stop(sandbox: Supervised, send: Send, *, with_init: bool = False) -> None:
             raise TimeoutError(f"processes {running} did not stop")
         _signal(running, signal.SIGSTOP, send)
         time.sleep(_PAUSE_SECONDS)
-        # Whoever has called vfork(2) stands in the kernel, but not still, until the child has called exec(2).
+        # A caller of vfork(2) waits in the kernel, uninterruptibly, until its child has called exec(2).
         waiting = [pid for pid in running if proc.state(pid) == "D"]
         _signal([child for pid in waiting for child in proc.descendants(pid)], signal.SIGCONT, send)
 
 
 def go_on(sandbox: Supervised, send: Send) -> None:
-    """Nothing if it was not stopped."""
+    """Continue its processes; do nothing if it was not stopped."""
     if sandbox.group is not None and sandbox.group.base.freezes:
         sandbox.group.thaw()
         return
@@ -68,7 +67,7 @@ def _stands(sandbox: Supervised) -> bool:
 
 
 def _processes(sandbox: Supervised, with_init: bool) -> list[int]:
-    """Pid 1 comes first: it starts others, and has them go on."""
+    """Return its processes, pid 1 first: it starts others, and continues them."""
     pid = sandbox.record.pid
     return [*([pid] if with_init else []), *proc.descendants(pid)]
 
@@ -80,10 +79,10 @@ def _signal(pids: list[int], number: int, send: Send) -> None:
 
 
 class Pauses:
-    """Who holds which sandbox still, nobody for longer than HOLD_SECONDS; which are paused, whoever comes or goes; and
-    who keeps awake those that may be paused for idleness.
+    """Keep track of stops, pauses and idle times.
 
-    `told(record, paused)` hears of every pause and of every end of one that is no death, `moved(record)` of each new
+    Of holds: none lasts longer than HOLD_SECONDS. Of pauses: they outlive daemons and supervisors. Of holders that keep
+    a sandbox awake. It calls `told(record, paused)` for every pause and resume, and `moved(record)` for each new
     deadline.
     """
 
@@ -100,16 +99,16 @@ class Pauses:
         self._paused: set[str] = set()
         self._awake: dict[str, set[Holder]] = {}
         self._idle_at: dict[str, float] = {}
-        """When they will have been idle for long enough, if nobody comes before."""
+        """When each will have been idle for long enough."""
 
     def begin(self, sandbox: Supervised) -> None:
-        """Whoever kept it awake when it had another supervisor does so again, or is gone."""
+        """Start its idle time. A holder that kept it awake under another supervisor asks again, or is gone."""
         if sandbox.record.idle_seconds:
             self._awake[sandbox.record.id] = set()
             self._settle(sandbox.record)
 
     def end(self, sandbox: Supervised) -> None:
-        """Let it go on, whoever held it: a process that stands cannot die everywhere (version 1 of cgroups)."""
+        """Release it from all holds: a stopped process can't die everywhere (version 1 of control groups)."""
         id = sandbox.record.id
         if self._held.pop(id, None) is not None or id in self._paused:
             self._paused.discard(id)
@@ -121,7 +120,7 @@ class Pauses:
         self._idle_at.pop(sandbox.record.id, None)
 
     def gone(self) -> None:
-        """Release all that the daemon held, or kept awake: it is gone."""
+        """Release all that the daemon held or kept awake: it is gone."""
         for id, holders in list(self._held.items()):
             for who in list(holders):
                 self.let_go(id, who)
@@ -149,14 +148,14 @@ class Pauses:
     # -- for an instant
 
     def hold(self, sandbox: Supervised, who: Holder) -> None:
-        """TimeoutError, OSError: it could not be stopped, and goes on."""
+        """Stop it for a holder. Raises TimeoutError or OSError if it could not be stopped, and then it continues."""
         id = sandbox.record.id
         if id not in self._held and id not in self._paused:
             stop(sandbox, self._send)
         self._held.setdefault(id, {})[who] = proc.boottime() + HOLD_SECONDS
 
     def let_go(self, id: str, who: Holder) -> bool:
-        """Release one hold. False if `who` had not held it until now."""
+        """Release one hold. Return False if `who` no longer held it."""
         holders = self._held.get(id, {})
         was_held = holders.pop(who, None) is not None
         if was_held and not holders:
@@ -168,11 +167,12 @@ class Pauses:
     # -- until it is resumed
 
     def paused(self) -> list[Record]:
-        """Those that stand still, as the kernel says."""
+        """Return the records of those that are paused, as the kernel says."""
         return [self._sandboxes[id].record for id in self._paused if _stands(self._sandboxes[id])]
 
     def pause(self, sandbox: Supervised) -> None:
-        """Whoever keeps it awake. TimeoutError, OSError: it could not be stopped, and goes on."""
+        """Pause it, even if a holder keeps it awake. Raises TimeoutError or OSError if it could not be stopped, and
+        then it continues."""
         record = sandbox.record
         if record.paused:
             return
@@ -191,7 +191,7 @@ class Pauses:
         self._told(record, True)
 
     def take_over(self, sandbox: Supervised) -> None:
-        """One that was paused when the supervisor before died, and may have been half of it."""
+        """Take over one that was paused, or half paused, when the last supervisor died."""
         try:
             self._stop(sandbox)
         except OSError:
@@ -199,8 +199,7 @@ class Pauses:
             self._settle(sandbox.record)
 
     def resume(self, sandbox: Supervised) -> bool:
-        """Resume it. False if it was not paused. If the record can't be written (a full disk) it goes on all
-        the same."""
+        """Resume it; return False if it was not paused. A record that can't be written (full disk) stops nothing."""
         record = sandbox.record
         if not record.paused:
             return False
@@ -214,7 +213,7 @@ class Pauses:
         return True
 
     def keep_awake(self, sandbox: Supervised, who: Holder) -> bool:
-        """Until `let_rest`. Whether it was paused."""
+        """Keep it awake until `let_rest`. Return whether it was paused."""
         self._awake.setdefault(sandbox.record.id, set()).add(who)
         self._idle_at.pop(sandbox.record.id, None)
         return self.resume(sandbox)
@@ -227,7 +226,7 @@ class Pauses:
                 self._settle(sandbox.record)
 
     def _settle(self, record: Record) -> None:
-        """Its idle time begins, if it has any, runs, and nobody keeps it awake."""
+        """Start its idle time, if it has one, runs, and has no holder."""
         if record.idle_seconds and not record.paused and not self._awake.get(record.id):
             self._idle_at[record.id] = proc.boottime() + record.idle_seconds
 
@@ -240,7 +239,7 @@ class Pauses:
             go_on(sandbox, self._send)
 
     def _resumed(self, record: Record) -> None:
-        """Its TTL goes on: pid 1, which stands still at this moment, finds the new deadline when it runs."""
+        """Restore its TTL: pid 1, stopped at this moment, finds the new deadline when it runs."""
         # Without `left_seconds` it was paused by a supervisor whose TTLs went on.
         deadline = record.deadline if record.left_seconds is None else proc.boottime() + record.left_seconds
         self._not_paused(record, deadline)

@@ -1,6 +1,6 @@
-"""Places in the tree of a sandbox to be, which an earlier one may have written: found through no link.
+"""Find places in the tree of a new sandbox, which an earlier one may have written: follow no link.
 
-All paths are relative to the working directory, its root.
+All paths are relative to the working directory, the tree's root.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def move(mount: int, path: bytes, flags: int = PLACE) -> None:
 
 
 def attach(base: int | None, made: list[tuple[str, int]]) -> None:
-    # What is missing of the way is made in the tree, whose owners are those of the range.
+    # Missing directories are made in the tree, whose owners are ids of the range.
     for target, fd in sorted(made):
         path = os.fsencode(target).lstrip(b"/")
         with nullcontext() if base is None else fsids.acting_as(base, base):
@@ -50,11 +50,11 @@ def _make_place(path: bytes) -> None:
 
 
 def protect(paths: tuple[str, ...]) -> None:
-    """Mount what nobody inside may change read-only over itself, before anything foreign runs.
+    """Mount each path read-only over itself, before foreign code runs.
 
-    The directories above become mounts too, writable ones: the kernel lets nobody move or remove what is mounted on
-    (EBUSY), so that none of them can be set aside and another put in its place. What is not there is passed over.
-    MountError: a link is on the way, which could lead elsewhere tomorrow.
+    The directories above become mounts too, writable ones. The kernel refuses to move or remove a mount point (EBUSY),
+    so no program can replace one of them. Missing paths are skipped. Raises MountError if a link is on the way, which
+    could lead elsewhere later.
     """
     kept = {place for path in paths if _is_there(place := os.fsencode(path).strip(b"/"))}
     above = {place[:end] for place in kept for end, letter in enumerate(place) if letter == ord("/")}

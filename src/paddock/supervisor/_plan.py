@@ -1,4 +1,4 @@
-"""What the supervisor is told about one jail: plain values, checked where they arrive."""
+"""Describe one jail by plain values, checked where they arrive."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LARGEST_ENVIRONMENT = 150_000  # bytes: the record holds it
 
 JAIL = "jail"
 WAITING = "-waiting"
-"""Ends the kind of what is nobody's sandbox yet (`_late.py`)."""
+"""The end of a kind that belongs to no sandbox yet (`_late.py`)."""
 CLAIM = "claim:"
-"""Begins the fault of a plan that is to fail where it is claimed."""
+"""The beginning of a plan's fault that happens at its claim."""
 KVM = "kvm"
 _WITH_DEVICES = {KVM: ("microvm", "gvisor", "oven")}
-"""Which kinds may have which of the host's devices: around isolation that drives them, never a sandbox itself."""
+"""The kinds that may have a device of the host: never a sandbox itself."""
 
 
 LATE = frozenset({"deadline", "env", "fault", "idle_seconds", "parent", "retention_seconds", "trace"})
@@ -29,7 +29,7 @@ LATE = frozenset({"deadline", "env", "fault", "idle_seconds", "parent", "retenti
 
 
 class PlanError(Exception):
-    """A plan that the supervisor does not carry out. The message says which field and why."""
+    """The supervisor refuses a plan. The message says which field and why."""
 
 
 class User(NamedTuple):
@@ -40,9 +40,8 @@ class User(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """The directory `source` of the host at `target`. `mode` is cow, ro or rw. `seen` is its device and inode where its
-    caller is, if he is one who could say.
-    """
+    """Show the directory `source` of the host at `target`. `mode` is cow, ro or rw. `seen` has its device and inode as
+    a local caller sees them."""
 
     source: str
     target: str
@@ -51,9 +50,9 @@ class Mount(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name.
+    """Show the pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name.
 
-    `disk_bytes` is looked at where the pool itself keeps no limit.
+    The watch measures `disk_bytes` if the pool itself enforces no limit.
     """
 
     name: str
@@ -64,20 +63,20 @@ class Tree(NamedTuple):
 
 
 class JailPlan(NamedTuple):
-    """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
-    It ends when the sandbox `parent` does, if one is named.
+    """Describe one jail.
 
-    `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
-    unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
-    `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
-    paths that nobody inside may change, if they are there. It is paused when nobody has
-    kept it awake for `idle_seconds`; 0: never. While it is paused it is kept for `retention_seconds`.
-    `kind` says what it holds: a `jail` the sandbox itself, any
-    other kind another level, and then it ends with the first of its agents that does. `file_bytes`: the
-    largest file that its
-    processes may make, where the isolation keeps memory in one; 0: as large as the disk. `devices`: those of the host's
-    that it has beside the usual ones. `fault` and `trace` are for tests and benchmarks: the step at which to fail or
-    die, and whether the reply says where the time went.
+    `tree` and `layers` are names in the pool, topmost layer first; without layers the tree is whole. The jail ends with
+    the sandbox `parent`, if there is one. `deadline` is in seconds of CLOCK_BOOTTIME. The record keeps `template`,
+    unread, for the daemon that adopts the sandbox. `incarnation` distinguishes sandboxes with the same id.
+
+    `exits`: it has sockets of the gateway; otherwise it has no network at all. `protect`: absolute paths that stay as
+    they are, if they exist. It is paused after `idle_seconds` without use; 0: never. While paused it is kept for
+    `retention_seconds`.
+
+    `kind` is `jail` for the sandbox itself. Any other kind holds another level, and ends with the first of its agents.
+    `file_bytes`: the largest file that its processes may make, where that level keeps memory in a file; 0: as large as
+    the disk. `devices`: devices of the host beside the usual ones. `fault` and `trace` are for tests and benchmarks:
+    the step at which to fail or die, and whether the reply has the time of each step.
     """
 
     id: str
@@ -119,12 +118,12 @@ class JailPlan(NamedTuple):
 
     @property
     def written(self) -> dict[str, int | None]:
-        """The trees that it writes beside its own, and their limits in bytes."""
+        """Return the other trees that it writes, and their limits in bytes."""
         return {tree.name: tree.disk_bytes for tree in self.trees if tree.writable}
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a record says of it (`_records.Record`)."""
+        """Return the fields that its record takes (`_records.Record`)."""
         names = ("id", "kind", "deadline", "tree", "template", "incarnation", "parent", "idle_seconds")
         return {name: getattr(self, name) for name in (*names, "retention_seconds", "env")} | {"trees": self.written}
 
@@ -144,7 +143,7 @@ class JailPlan(NamedTuple):
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> JailPlan:
-        """PlanError for anything missing, unknown or of the wrong form."""
+        """Check a message and return its plan. Raises PlanError for anything missing, unknown or of the wrong type."""
         if unknown := message.keys() - set(cls._fields):
             raise PlanError(f"unknown fields: {', '.join(sorted(unknown))}")
         try:
@@ -223,10 +222,10 @@ def _check_target(target: str) -> None:
 
 
 def is_name(text: object) -> bool:
-    """Tell whether it may be a directory's name in the state directory: an id, never user text."""
+    """Tell whether it may be a directory's name in the state directory: an id, never a user's text."""
     return isinstance(text, str) and _NAME.match(text) is not None
 
 
 def is_repository(name: str) -> bool:
-    """Tell whether it lies beside the pool, where the host's git writes it."""
+    """Tell whether it names a repository, which lies beside the pool."""
     return name.startswith("rp_")

@@ -1,6 +1,6 @@
-"""A look from outside, after a sandbox was built and before anyone gets it: is it as planned?
+"""Check from outside that a new sandbox is as planned, before its caller gets it.
 
-Everything here is read from /proc of the supervisor, so nothing inside can lie about it.
+All comes from /proc of the supervisor, so nothing inside can fake it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _OWN_NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user")
 
 
 class PostureError(Exception):
-    """The sandbox is not as planned; the message says in what."""
+    """The sandbox is not as planned. The message says in what."""
 
 
 def check_init(pid: int, *, base: int, root: os.stat_result, own: dict[str, int] | None) -> None:
-    """Hold pid 1 against what it must be. PostureError. Once it dozes it changes no more.
+    """Compare pid 1 with the plan. Raises PostureError. Once it sleeps it changes no more.
 
-    `base` is the host's uid of pid 1, `root` their root directory; `own` the supervisor's namespaces, None where it may
-    not look at others': the kernel hides the links of a process that is not dumpable from an ordinary user.
+    `base` is the host's uid of pid 1, and `root` the root directory. `own` has the supervisor's namespaces, or None if
+    it can't compare: the kernel hides those of a non-dumpable process from ordinary users.
     """
     status = proc.status(pid)
     wrong = _powers("pid 1", status)

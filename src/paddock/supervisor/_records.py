@@ -1,4 +1,4 @@
-"""`run/<sandbox>/`: what a supervisor writes so that the next one, and any service, finds what lives."""
+"""Write `run/<sandbox>/`, where the next supervisor and any daemon find what lives."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LARGEST = 1 << 20
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Record:
-    """A live sandbox: enough to find it again after the supervisor's death, and to know that it is not another.
+    """Record a live sandbox: enough to find it again after the supervisor's death, and to tell it from another.
 
-    `start` is the start time of its pid 1 in ticks since boot, `deadline` in seconds of CLOCK_BOOTTIME.
-    It ends when the sandbox `parent` does, if there is one.
+    `start` is the start time of its pid 1 in ticks since boot, `deadline` is in seconds of CLOCK_BOOTTIME. It ends with
+    the sandbox `parent`, if there is one.
     """
 
     id: str
@@ -37,32 +37,32 @@ class Record:
     template: str
     limits: dict[str, float]
     trees: dict[str, int | None] = dataclasses.field(default_factory=dict[str, int | None])
-    """The others that it writes, and their limits in bytes."""
+    """The other trees that it writes, and their limits in bytes."""
     incarnation: int = 0
     parent: str = ""
     exits: bool = False
     late: bool = False
-    """They were made while it ran."""
+    """Whether the exits were made while it ran."""
     paused: bool = False
-    """It is to stand still until it is resumed, whichever supervisor there is."""
+    """Whether it stays paused until a resume, under any supervisor."""
     idle_seconds: float = 0.0
-    """For how long nobody may use it before it is paused; 0: for ever."""
+    """Seconds without use until it is paused; 0: never."""
     retention_seconds: float = RETENTION_SECONDS
     left_seconds: float | None = None
-    """What is left of its TTL, which stands still while it is paused: `deadline` is that of its retention then."""
+    """Seconds left of its TTL, which stops in a pause: `deadline` is that of its retention then."""
     kind: str = JAIL
     devices: list[str] = dataclasses.field(default_factory=list[str])
-    """Those of the host's that it has beside what all have."""
+    """Devices of the host beside those that all sandboxes have."""
     env: dict[str, str] = dataclasses.field(default_factory=dict[str, str])
-    """What its commands have in their environment: whoever adopts it tells the agents, who know nothing of it."""
+    """The environment of its commands. The daemon that adopts it sends it to the agents."""
 
     def to_message(self) -> dict[str, Any]:
-        """Its fields, to be read and not changed: `dataclasses.asdict` copies all that is in them."""
+        """Return its fields, to read and not to change: `dataclasses.asdict` would copy them deeply."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Ended(NamedTuple):
-    """How a sandbox ended: the limit that did it, if one did, and words. Its kind; empty if that is not known."""
+    """Record how a sandbox ended: the limit that ended it, if one did, a reason, and its kind, empty if unknown."""
 
     limit: str | None
     reason: str
@@ -70,25 +70,25 @@ class Ended(NamedTuple):
 
 
 class Records:
-    """The directory `run`, by descriptor. Writes are by rename: a reader sees a whole record or none."""
+    """Write and read the directory `run`, by descriptor. Writes are renames: a reader sees a whole record or none."""
 
     def __init__(self, directory: int) -> None:
         self.directory = directory
         self._kept: dict[str, Ended] = {}
-        """Ends that the daemon of this moment knows, not written yet."""
+        """Ends that the current daemon knows, not written yet."""
 
     def adopt(self, id: str, directory: int, name: str) -> None:
-        """Make `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
+        """Make `name`, a directory in `directory`, that of a new sandbox. Raises OSError ENOTEMPTY if it has one."""
         os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
 
     def retire(self, id: str, directory: int, name: str) -> None:
-        """Move what `adopt` made to `name` in `directory`, for somebody to remove; nothing if there is none."""
+        """Move what `adopt` made to `name` in `directory`, for later removal; do nothing if there is none."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(id, name, src_dir_fd=self.directory, dst_dir_fd=directory)
 
     def publish(self, record: Record, directory: int, name: str) -> None:
         """Write the record of a new sandbox into `name`, a directory in `directory`, and make that the sandbox's own.
-        OSError ENOTEMPTY if it has one."""
+        Raises OSError ENOTEMPTY if it has one."""
         with closing(
             os.open(f"{name}/{STATE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
         ) as fd:
@@ -99,22 +99,22 @@ class Records:
         self._replace(f"{record.id}/{STATE}", record.to_message())
 
     def write_ended(self, id: str, ended: Ended) -> None:
-        """But of what was nobody's sandbox: nobody asks for that, and so nobody would forget it."""
+        """Write how it ended, unless it was a waiting one: no daemon asks for its end, and so none would forget it."""
         if not ended.kind.endswith(WAITING):
             self._replace(f"{id}{ENDED}", ended._asdict())
 
     def keep_ended(self, id: str, ended: Ended) -> None:
-        """As `write_ended`, but on disk only when `write_kept` is called, unless it was forgotten by then."""
+        """Keep how it ended. `write_kept` writes it to disk, unless it is forgotten before."""
         self._kept[id] = ended
 
     def write_kept(self) -> None:
-        """Write what was only kept. OSError: the rest is kept still."""
+        """Write the ends that are only kept in memory. On OSError the rest stay kept."""
         for id in list(self._kept):
             self.write_ended(id, self._kept[id])
             del self._kept[id]
 
     def read(self, id: str) -> Record | None:
-        """None if it is missing or was never finished."""
+        """Read a record. Return None if it is missing or incomplete."""
         try:
             return Record(**self._load(f"{id}/{STATE}"))
         except (OSError, ValueError, TypeError):
@@ -134,20 +134,20 @@ class Records:
         return [name for name in os.listdir(self.directory) if is_name(name)]
 
     def put_back(self) -> None:
-        """Put back what was half claimed when a supervisor died: its directory is called as its record says."""
+        """Complete or undo the claims of a supervisor that died: each directory gets the name in its record."""
         for name in self.living():
             record = self.read(name)
             if record is not None and record.id != name:
                 self.adopt(record.id, self.directory, name)
 
     def clear(self) -> None:
-        """Take away what a supervisor that was killed had written and not yet put in its place."""
+        """Remove temporary files that a killed supervisor left."""
         for name in os.listdir(self.directory):
             if name.endswith(ENDED + _NEW):
                 os.unlink(name, dir_fd=self.directory)
 
     def remove(self, id: str) -> None:
-        """Take away the directory and its sockets; nothing if there is none."""
+        """Remove the directory and its sockets; do nothing if there is none."""
         remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
@@ -169,7 +169,7 @@ class Records:
 
 
 def remove_directory(parent: int, name: str) -> None:
-    """Remove a directory of files; nothing if there is none."""
+    """Remove a directory of files; do nothing if there is none."""
     try:
         directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
     except FileNotFoundError:

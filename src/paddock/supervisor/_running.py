@@ -1,4 +1,4 @@
-"""The living sandboxes: adopted, watched, killed on time, reaped. One function ends a sandbox, whatever ended it."""
+"""Keep the living sandboxes: adopt, watch, kill on time, reap. One function ends a sandbox, for every cause."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNUSED = Ended(limit="retention", reason="it was paused, and nobody resumed it f
 ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
 UNFINISHED = Ended(limit=None, reason="the supervisor died while it was being made", kind="")
 _FIRST_PAUSE_SECONDS = 0.01
-"""Nobody waits for what is left of the dead: it goes when whoever asked for the death has the answer."""
+"""Remains of a dead sandbox go after the caller that killed it has its answer."""
 _LONGEST_PAUSE_SECONDS = 1.0
 _LAST_CHANCE_SECONDS = 10.0
 _SPARED = 64
@@ -37,7 +37,7 @@ _SPARED = 64
 
 @dataclass(slots=True)
 class _Leaving:
-    """What is left of one that was reaped: its group, and the directory of its sockets."""
+    """Hold the remains of a reaped sandbox: its group, and the directory of its sockets."""
 
     group: cgroups.Group | None
     directory: str
@@ -46,7 +46,8 @@ class _Leaving:
 
 
 class Running:
-    """`tell(event, record, ...)` hears of every death, `ended`, and of every pause and resumption."""
+    """Hold the living sandboxes. `tell(event, record, ...)` hears of every death, `ended`, and of every pause and
+    resume."""
 
     def __init__(self, context: SupervisorContext, tell: Callable[..., None], has_daemon: Callable[[], bool]) -> None:
         self._context = context
@@ -62,7 +63,7 @@ class Running:
         self._tell("paused" if paused else "resumed", record)
 
     def adopt(self) -> None:
-        """Find what an earlier supervisor left: takes over the living, sweep away the rest."""
+        """Find what an earlier supervisor left: take over the living, remove the rest."""
         records = self._context.records
         attempt(records.clear)
         attempt(records.put_back)
@@ -99,7 +100,7 @@ class Running:
         self.pauses.begin(sandbox)
 
     def end_orphan(self, sandbox: Supervised) -> None:
-        """End what belongs to a sandbox that has ended, or is about to."""
+        """End the sandbox if its parent has ended, or is about to."""
         if sandbox.record.parent:
             parent = self.sandboxes.get(sandbox.record.parent)
             if parent is None or parent.cause is not None:
@@ -117,7 +118,7 @@ class Running:
         heapq.heappush(self._deadlines, (record.deadline, record.id))
 
     def next_deadline(self) -> float | None:
-        """Return the earliest, in seconds of CLOCK_BOOTTIME."""
+        """Return the earliest deadline, in seconds of CLOCK_BOOTTIME."""
         while self._deadlines:
             deadline, id = self._deadlines[0]
             sandbox = self.sandboxes.get(id)
@@ -132,7 +133,7 @@ class Running:
             self.end(sandbox, UNUSED if sandbox.record.paused else EXPIRED)
 
     def set_deadline(self, sandbox: Supervised, deadline: float) -> None:
-        """Of a paused one it says how much is left."""
+        """Set its deadline. Of a paused one, set how much of its TTL is left."""
         if sandbox.record.left_seconds is None:
             sandbox.record.deadline = deadline
         else:
@@ -141,7 +142,7 @@ class Running:
         self._context.records.write(sandbox.record)
 
     def end(self, sandbox: Supervised, cause: Ended | None) -> None:
-        """Send death to pid 1, with which the kernel ends its whole namespace; `reap` follows when it has come."""
+        """Kill pid 1, with which the kernel ends its whole pid namespace; `reap` follows when it is dead."""
         sandbox.cause = sandbox.cause or cause
         self.pauses.end(sandbox)
         if sandbox.group is not None:
@@ -151,7 +152,7 @@ class Running:
         self._end_children(sandbox.record.id)
 
     def reap(self, sandbox: Supervised) -> Ended:
-        """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
+        """Reap its pid 1, with which every process of its namespace died. Remove the rest of it."""
         record, id = sandbox.record, sandbox.record.id
         self.pauses.forget(sandbox)
         del self.sandboxes[id]  # first: its descriptor's number may soon be another's
@@ -168,7 +169,7 @@ class Running:
         attempt(keep, id, cause._replace(kind=record.kind))
         left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
         attempt(records.retire, id, self._context.spares, left)
-        # Before the answers: who has one may make its next incarnation.
+        # Before the answers: the daemon may then create it again.
         attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
@@ -179,11 +180,11 @@ class Running:
         return cause
 
     def next_removal(self) -> float | None:
-        """When to remove what is left of the dead, in seconds of CLOCK_BOOTTIME."""
+        """Return when to remove remains of the dead, in seconds of CLOCK_BOOTTIME."""
         return min((leaving.again for leaving in self._leaving), default=None)
 
     def remove_left(self, now: float) -> None:
-        """Remove the directories of ended groups. The kernel takes its time with the last of a group's processes."""
+        """Remove the directories of ended groups. The kernel takes some time for a group's last processes."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
             if self._removed(leaving):
                 self._leaving.remove(leaving)
@@ -192,7 +193,7 @@ class Running:
                 leaving.again = now + leaving.pause
 
     def close(self) -> None:
-        """Remove what is still there; the next supervisor sweeps what stays even so."""
+        """Remove what is still there. The next supervisor removes what stays even so."""
         attempt(self._context.records.write_kept)
         for leaving in self._leaving:
             attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
@@ -208,13 +209,13 @@ class Running:
         return Ended(limit=None, reason=f"its {its} ended")
 
     def _fate(self, record: Record) -> Ended:
-        """Return what can be said of one that died while there was no supervisor."""
+        """Return the known cause for one that died while there was no supervisor."""
         if record.boot != self._context.boot:
             return RESTARTED
         return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
     def _take_over(self, record: Record) -> bool:
-        """Take over a living sandbox of an earlier supervisor. False if it is dead."""
+        """Take over a living sandbox of an earlier supervisor. Return False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
         except OSError as error:
@@ -259,7 +260,7 @@ class Running:
         self._leaving.append(_Leaving(group, directory, proc.boottime() + _FIRST_PAUSE_SECONDS))
 
     def _removed(self, leaving: _Leaving, timeout_seconds: float = 0.0) -> bool:
-        """Whether all of it that can be removed is gone now."""
+        """Remove what can be removed now. Return whether that was all of it."""
         if leaving.directory:
             attempt(remove_directory, self._context.spares, leaving.directory)
             leaving.directory = ""
@@ -281,8 +282,8 @@ class Running:
 
 
 def attempt(step: Callable[..., object], *arguments: object) -> None:
-    """Run a step whose failure, for want of room or for a fault of ours, must not keep the rest from being done: the
-    log has it, and the next supervisor sweeps."""
+    """Run a step, and log its failure (no room, or a bug), so that the remaining steps still run. The next supervisor
+    cleans up after it."""
     try:
         step(*arguments)
     except Exception:

@@ -1,4 +1,4 @@
-"""The supervisor's loop: one thread, one poll, nothing that waits."""
+"""Run the supervisor's loop: one thread, one poll, nothing that blocks."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LONGEST_SLEEP_SECONDS = 60.0
 MAX_BODY = 16 << 20
 SEND_SECONDS = 1
 MOST_KEPT = 256
-"""Commands of one sandbox."""
+"""Kept commands of one sandbox, at most."""
 KILLED = Ended(limit=None, reason="it was killed")
 SPOILED = Ended(limit=None, reason="it was to become a sandbox, and could not")
 Message = dict[str, Any]
 
 
 class Supervisor:
-    """Serves one daemon at a time, until nothing is left: no sandbox, no daemon. The next daemon is answered when the
+    """Serve one daemon at a time, until there is no sandbox and no daemon. The next daemon gets its answer when the
     connection of the one before has ended."""
 
     def __init__(self, context: SupervisorContext, listener: socket.socket, *, for_tests: bool) -> None:
@@ -55,9 +55,10 @@ class Supervisor:
         self._by_pidfd: dict[int, Supervised] = {}
         self._line: Connection | None = None
         self._outside: dict[str, Keeping] = {}
-        """What is kept of sandboxes that are not this supervisor's, by id."""
+        """Kept commands of sandboxes that this supervisor did not make, by id."""
         self._news: list[bytes] = []
-        """Frames that go with the next answer, at the latest when the turn ends: the daemon wakes up once for both."""
+        """Frames that go with the next answer, at the latest at the end of the turn: the daemon wakes up once for both.
+        """
         self._jails = JailPool(context, watch=self._watch, unwatch=self._unwatch, created=self._created)
         self._idle_since = proc.boottime()
         self._watched = Watch(context, self._running.sandboxes, self._running.end)
@@ -89,7 +90,7 @@ class Supervisor:
             keeping.close()
 
     def _call(self, handler: Callable[[], object]) -> None:
-        """Call a handler: a fault of ours in one matter must not leave all the others without a supervisor."""
+        """Call a handler. A bug in one request must not leave all other sandboxes without a supervisor."""
         try:
             handler()
         except Exception:
@@ -111,7 +112,7 @@ class Supervisor:
         return True
 
     def _due(self) -> float | None:
-        """When to do something that no descriptor tells of, in seconds of CLOCK_BOOTTIME."""
+        """Return the next time to act without news on a descriptor, in seconds of CLOCK_BOOTTIME."""
         times = [*self._jails.deadlines(), *self._running.pauses.deadlines()]
         once = (self._running.next_deadline(), self._running.next_removal(), self._watched.next())
         times += [at for at in once if at is not None]
@@ -120,7 +121,8 @@ class Supervisor:
         return min(times, default=None)
 
     def _milliseconds(self, due: float | None) -> float:
-        """For poll, whose clock stands still while the machine sleeps, unlike that of deadlines: look now and then."""
+        """Return the timeout for poll. Its clock stops while the machine sleeps, unlike that of deadlines, so the
+        timeout is bounded."""
         if due is None:
             return -1
         return min(max(0.0, (due - proc.boottime()) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000)
@@ -194,7 +196,7 @@ class Supervisor:
     def _send(
         self, line: Connection, kind: Kind, channel: int, body: Message, descriptors: tuple[int, ...] = ()
     ) -> None:
-        """To a daemon that is there."""
+        """Send a frame, if this daemon is still connected."""
         if line is not self._line:
             return
         if descriptors:
@@ -203,7 +205,8 @@ class Supervisor:
         self._flush(descriptors)
 
     def _flush(self, descriptors: tuple[int, ...] = ()) -> None:
-        """Send what waits. The daemon may have gone, or not read: what came after half a frame could not be read."""
+        """Send the waiting frames. If the daemon has gone or doesn't read, cut the connection: after half a frame
+        nothing can be read."""
         if self._line is not None and self._news:
             try:
                 self._line.send_packed(b"".join(self._news), descriptors)
@@ -220,7 +223,7 @@ class Supervisor:
     # -- operations: their first argument takes the answer, the others are fields of the request
 
     def _sandbox(self, id: str, incarnation: int | None = None) -> Supervised:
-        """Gone."""
+        """Return a living sandbox. Raises Gone."""
         sandbox = self._running.sandboxes.get(id)
         if sandbox is None or incarnation not in (None, sandbox.record.incarnation):
             raise Gone(id)
@@ -249,12 +252,12 @@ class Supervisor:
         self._jails.create(self._admitted(plan), reply)
 
     def do_prepare(self, reply: Reply, plan: Message) -> None:
-        """Make a complete spare, which `commit` makes the sandbox of the plan, and `forget` ends. Answered when it is
-        there. It ends with the connection."""
+        """Make a complete spare, which `commit` makes the sandbox of the plan and `forget` ends. It ends with the
+        connection."""
         self._jails.create(self._admitted(plan), reply, ahead=True)
 
     def do_commit(self, reply: Reply, id: str, **changes: Any) -> None:
-        """Give a complete spare its record, with the fields of its plan that were not known when it was made. Gone."""
+        """Give a complete spare its record, with the late fields of its plan. Raises Gone."""
         if changes.get("fault"):
             self._refuse_faults()
         self._jails.commit(id, changes, reply)
@@ -303,8 +306,7 @@ class Supervisor:
         reply(self._watched.usage(self._sandbox(id)))
 
     def do_exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
-        """Reply the sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets
-        still."""
+        """Reply its sockets for the gateway and a pidfd; no socket if the gateway still has them."""
         sandbox = self._sandbox(id, incarnation)
         if not sandbox.record.exits and not make:
             raise PlanError(f"{id} was made without exits: it has no network at all")
@@ -324,8 +326,8 @@ class Supervisor:
         outside: bool = False,
         descriptors: tuple[int, ...] = (),
     ) -> None:
-        """Hold what a command reads and writes for the next daemon, in place of what was held of it before: all but the
-        first `after` descriptors. `outside`: its sandbox is not this supervisor's."""
+        """Hold the input and output of a command for the next daemon. They replace those held before, except the first
+        `after` descriptors. `outside`: this supervisor did not make the sandbox."""
         keeping = self._outside.setdefault(id, Keeping()) if outside else self._sandbox(id).kept
         if len(keeping) >= MOST_KEPT and command not in keeping:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
@@ -340,7 +342,7 @@ class Supervisor:
         reply({}, () if kept is None else kept.descriptors)
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
-        """Until `thaw`, or until the daemon is gone."""
+        """Stop it until `thaw`, or until the daemon is gone."""
         self._running.pauses.hold(self._sandbox(id), hold)
         reply()
 
@@ -348,14 +350,14 @@ class Supervisor:
         reply({"held": self._running.pauses.let_go(id, hold)})
 
     def _awakened(self, id: str, incarnation: int) -> Supervised:
-        """One that is not just ending. Gone."""
+        """Return a sandbox that isn't about to end. Raises Gone."""
         sandbox = self._sandbox(id, incarnation)
         if sandbox.cause is not None:
             raise Gone(id)
         return sandbox
 
     def do_pause(self, reply: Reply, id: str, incarnation: int) -> None:
-        """Until `resume` or `awake`, whoever lives. Answered when none of its processes runs."""
+        """Pause it until `resume` or `awake`, under any daemon. The reply says that none of its processes runs."""
         sandbox = self._awakened(id, incarnation)
         self._running.pauses.pause(sandbox)
         reply(_times(sandbox.record))
@@ -388,7 +390,7 @@ class Supervisor:
         )
 
     def do_inspect(self, reply: Reply, id: str) -> None:
-        """All that is recorded of a living one."""
+        """Reply the record of a living sandbox."""
         self._reap_all()
         reply(self._sandbox(id).record.to_message())
 
@@ -397,13 +399,14 @@ class Supervisor:
         reply()
 
     def _forget(self, id: str) -> None:
-        """Every request may name ended sandboxes that the daemon has recorded."""
+        """Forget an ended sandbox that the daemon has recorded. Every request may name some."""
         self._jails.drop(id)
         self._context.records.forget(id)
 
     def do_mounts(self, reply: Reply, plan: Message) -> None:
-        """Descriptors of the plan's, detached, in their order, for a container of the machine's engine, with the ids of
-        one that maps none. What is written to a copy-on-write one is in the plan's tree. The supervisor keeps none."""
+        """Reply detached mounts of the plan's directories, in their order, for a container of the machine's engine.
+        They have the ids of an engine that maps none. Writes to a copy-on-write one go to the plan's tree. The
+        supervisor keeps none of them."""
         wanted = JailPlan.from_message(plan)
         if not self._context.root_mode:
             raise PlanError("only root's supervisor can show directories with other owners")
@@ -425,7 +428,7 @@ class Supervisor:
         reply({"pid": sandbox.record.pid})
 
     def do_stop(self, reply: Reply) -> None:
-        """Kills everything and leaves: for tests, and for taking paddock away."""
+        """Kill all sandboxes and leave: for tests, and for removing paddock."""
         self._stopping = True
         for sandbox in list(self._running.sandboxes.values()):
             self._running.end(sandbox, Ended(limit=None, reason="the supervisor was told to stop"))

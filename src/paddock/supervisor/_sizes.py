@@ -1,10 +1,9 @@
-"""What a sandbox is told in place of the machine: files over /proc, a small /sys, its control groups, processors.
+"""Show a sandbox its own size in place of the machine's: files over /proc, a small /sys, control groups, processors.
 
-Some files of /proc that programs read tell of the machine and of other sandboxes. All sandboxes have the same in their
-place.
+Some files of /proc tell of the machine and of other sandboxes. All sandboxes get the same content in their place.
 
-The kernel shows every sandbox the machine's memory and processors, and programs size heaps and pools by them. The files
-say the limits. What a sandbox uses of them, its control groups say, which are the kernel's own.
+The kernel shows every sandbox the machine's memory and processors, and programs size heaps and pools by them. These
+files state the limits instead. The sandbox's control groups, the kernel's own, show the use.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _GROUPS = "fs/cgroup"
 
 
 def build(place: bytes) -> None:
-    """Mount at `place` in this mount namespace the files that lie over those of /proc in all sandboxes."""
+    """Mount at `place` in this mount namespace the files that cover those of /proc in all sandboxes."""
     fd = mounts.fs_mount("tmpfs", (("mode", "0755"), ("size", "64k")))
     strict = os.umask(0)
     try:
@@ -41,13 +40,13 @@ def build(place: bytes) -> None:
 
 
 class Told(NamedTuple):
-    """Detached mounts: of files of /proc, by their names; of /sys; and of control groups, by their places in that."""
+    """Hold detached mounts: of files of /proc, by name; of /sys; and of control groups, by their place in it."""
 
     proc: tuple[tuple[bytes, int], ...]
     sys: int
     groups: tuple[tuple[bytes, int], ...]
     cpus: tuple[int, ...] | None
-    """Where its processes begin, if not anywhere. They may leave: the group's quota is what bounds them."""
+    """The processors that its processes start on; None: any. They may leave: the group's quota limits them."""
 
 
 class _Kept(NamedTuple):
@@ -56,10 +55,10 @@ class _Kept(NamedTuple):
 
 
 class Sizes:
-    """Files are alike for all sandboxes of the same limits on the same processors, and kept."""
+    """Make and keep these files, one set for all sandboxes with the same limits on the same processors."""
 
     def __init__(self, place: str, groups: cgroups.Base | None) -> None:
-        """`place` is a directory of the supervisor's own. It still has all the machine's mounts."""
+        """Prepare `place`, a directory of the supervisor's. The caller still has all the machine's mounts."""
         self._place = f"{place}/files"
         self._possible = sizes.possible()
         self._processors = sizes.Processors()
@@ -75,8 +74,7 @@ class Sizes:
                 self._views.append((shown, view))
 
     def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> Told:
-        """Choose processors for the sandbox of `plan`, and make what it is told. Descriptors are put on `late`.
-        OSError."""
+        """Choose processors for the sandbox of `plan`, make its files, add descriptors to `late`. Raises OSError."""
         cpus, all_of_them = self._processors.choose(plan.cpus)
         key = (plan.memory_bytes, plan.swap_bytes, plan.cpus, plan.processes, cpus)
         kept = self._kept.get(key) or self._keep(key, plan, cpus, all_of_them)
@@ -125,7 +123,7 @@ class Sizes:
         return kept
 
     def _begin(self) -> None:
-        """Let go of all that is kept; sandboxes have their own mounts of it."""
+        """Release all kept files; sandboxes have their own mounts of them."""
         for fd in (fd for kept in self._kept.values() for fd in (kept.sys, *(fd for _, fd in kept.proc))):
             os.close(fd)
         self._kept.clear()

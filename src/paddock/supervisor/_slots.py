@@ -1,8 +1,8 @@
-"""Ranges of ids for running sandboxes, and the pool and the machine's /usr seen through each.
+"""Give running sandboxes ranges of ids, and show the pool and the machine's /usr through each range.
 
-Sandboxes see the files of /usr, but inodes of their own. On a plain bind mount inotify would tell a sandbox which
-programs the machine and its neighbours start, and a lock or a syncfs would reach them. An overlay's inodes are its own;
-the content, and so the memory, stays shared.
+Sandboxes see the content of /usr but their own inodes. On a plain bind mount inotify would show which programs the
+machine and its neighbours start, and a lock or syncfs would reach them. An overlay has its own inodes; content, and so
+memory, stays shared.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from paddock.linux.namespaces import IdMap
 from paddock.supervisor.layout import ID_COUNT, MOST_RANGES, TREE_ID_BASE, range_base
 
 ENGINE = -1
-"""No range of its own but the machine's first ids: a container whose engine maps none has them."""
+"""The machine's first ids, for a container whose engine maps none."""
 _RENEW_SECONDS = 30.0
 _USR_FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
 
 
 class NoSlot(OSError):
-    """Every range of ids is in use: EUSERS, which no system call of a create answers."""
+    """Every range of ids is in use: EUSERS, which no system call of a create returns."""
 
 
 @dataclass(slots=True)
 class Slots:
-    """Range `n` is `layout.range_base(n)` and the 65535 ids after it.
+    """Hand out ranges. Range `n` is `layout.range_base(n)` and the 65535 ids after it.
 
-    For each range used so far there is a detached mount of the whole pool that shows its files as that range's own.
-    A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all. Where the kernel wants
-    the layers of an overlay attached (before 6.15), they are, in directories of `place`; it costs every clone a copy of
-    each. `empty` is an empty directory: an overlay that is only read has two layers at least. It is a mount of its own
-    where it can be, so that a sandbox reads no path of the machine in its table of mounts.
+    Each used range has a detached mount of the whole pool that shows its files as that range's own. A sandbox's layers
+    are opened below it, so that a create makes no id-mapped mount. Before Linux 6.15 the layers of an overlay must be
+    attached: then they lie in directories of `place`, and every clone copies each of them. `empty` is an empty
+    directory: a read-only overlay needs two layers. It is a separate mount where possible, so that a sandbox's mount
+    table shows no path of the machine.
     """
 
     pool: int
@@ -49,10 +49,10 @@ class Slots:
     _next: int = 0
     _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
     _usr: OrderedDict[int, tuple[int, float]] = field(default_factory=OrderedDict[int, tuple[int, float]])
-    """By range, the oldest first: the overlay and when it was made."""
+    """The overlay of each range and when it was made, oldest first."""
 
     def take(self) -> int:
-        """Return the lowest free range. NoSlot."""
+        """Return the lowest free range. Raises NoSlot."""
         if self._free:
             return heapq.heappop(self._free)
         if self._next >= MOST_RANGES:
@@ -75,15 +75,15 @@ class Slots:
         return 0 if slot == ENGINE else range_base(slot)
 
     def acting(self, slot: int | None) -> AbstractContextManager[None]:
-        """Within the block, files are made as root of the sandbox: what overlay makes by itself in an upper layer is
-        owned by whoever mounts it, and that must be an id of the range."""
+        """Create files as root of the sandbox within the block: overlayfs gives what it creates in an upper layer to
+        the mounter, who must be an id of the range."""
         return nullcontext() if slot is None else fsids.acting_as(self.base(slot), self.base(slot))
 
     def view(self, slot: int | None) -> int:
-        """Return a descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
+        """Return a descriptor of the pool, seen with the ids of `slot`, or with its own for None. Raises OSError.
 
-        It stays the supervisor's. In either case it is a mount of its own, so that a sandbox sees no path of the host
-        in its table of mounts.
+        It stays the supervisor's. It is a separate mount in either case, so that a sandbox's mount table shows no path
+        of the host.
         """
         if slot is None and None not in self._views:
             self._views[None] = self._settle("own", mounts.open_tree(b"", self.pool))
@@ -101,7 +101,7 @@ class Slots:
 
     @contextmanager
     def attached(self, mount: int) -> Generator[None]:
-        """Within the block the detached `mount` may be a layer of an overlay, which keeps it."""
+        """Allow the detached `mount` to be a layer of an overlay within the block. The overlay keeps it."""
         if self.place is None:
             yield
             return
@@ -121,11 +121,10 @@ class Slots:
     # -- /usr
 
     def usr(self, slot: int | None, late: list[int]) -> int:
-        """Return a detached mount of /usr for one sandbox. OSError. What is to be closed later, it too, is put on
-        `late`.
+        """Return a detached mount of /usr for one sandbox. Adds to `late` what to close later. Raises OSError.
 
-        Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm: for
-        a while, since it does not notice that the machine's packages are replaced.
+        Sandboxes that use a range one after the other share an overlay, so that its lookups stay warm. It is renewed
+        after a while, because it doesn't notice when the machine's packages are replaced.
         """
         late.append(self._detached_usr(slot, late))
         return late[-1]
@@ -136,7 +135,7 @@ class Slots:
         if self.place is not None:
             return self._usr_overlay()
         now = proc.boottime()
-        # Others, too: nobody may have their range for long, and each file system that there is costs the kernel memory
+        # Old ones of other ranges too: no sandbox may use them for long, and each file system costs the kernel memory
         # and time for every control group. Two of them, since closing a mount takes a while.
         for number in (slot, *islice(self._usr, 2)):
             kept, made = self._usr.get(number, (-1, now))

@@ -1,7 +1,7 @@
-"""Spares: sandboxes that have namespaces, ids, a group and two processes, and no file system, limits or name yet.
+"""Make spares: namespaces, ids, a control group and two processes, without file system, limits or name.
 
-One is kept ready while a supervisor has work, so that a create has little left to do. It costs some hundred kilobytes
-and runs nothing; it dies with the supervisor, and its group is swept away by the next one.
+One is ready while a supervisor has work, so that a create has little left to do. It costs some hundred kilobytes and
+runs nothing. It dies with the supervisor, and the next one removes its group.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from paddock.wire import WireError
 from paddock.wire.guest import Report
 
 SOCKET_BYTES = 64 << 20
-"""What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
+"""Bytes in socket buffers of a sandbox, where the kernel doesn't count them as memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
-    """`undo` takes all of it away again. `sync` is where its processes report and get their plan.
+    """Hold a spare. `undo` removes all of it. `sync` is the socket for its processes' reports and their plan.
 
     `name` is that of its directory among the spares and of its group.
     """
@@ -46,16 +46,16 @@ class Spare:
     undo: UndoStack
     steps: Steps
     network: int | None = None
-    """Its network namespace, which an ordinary user's supervisor can't open from outside."""
+    """Its network namespace, which the supervisor of an ordinary user can't open from outside."""
     diag: int | None = None
-    """For `sock_diag.unix_bytes` of it, where the supervisor counts its memory."""
+    """A socket for `sock_diag.unix_bytes` of it, if the supervisor counts its memory."""
     ready: bool = False
     took: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of its own steps."""
+    """Seconds of each of its own steps."""
 
 
 def begin(context: SupervisorContext, spawner: Spawner, fault: str = "") -> Spare:
-    """Send one on its way; `receive` says when it is there. JailError, with everything undone."""
+    """Start a spare; `receive` says when it is ready. Raises JailError, with everything undone."""
     steps = Steps.of_supervisor(fault)
     try:
         with UndoStack() as undo:
@@ -166,7 +166,7 @@ def _reap(pid: int) -> None:
 
 
 def receive(spare: Spare) -> bool:
-    """Take what it says. True when it is ready. JailError if it failed or died, with everything undone."""
+    """Receive its report; return True when it is ready. Raises JailError, with everything undone."""
     try:
         given: list[int] = []
         report = read_report(spare.sync, given)
@@ -194,16 +194,16 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 class Said(NamedTuple):
-    """A report: seconds of each step, and the process that it comes from."""
+    """Hold a report: seconds of each step, and the process that sent it."""
 
     took: dict[str, float]
     pid: int
 
 
 def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
-    """Return what a process of the sandbox says, None if nothing yet. JailError: it failed, or it died.
+    """Return the report of a sandbox's process, None if there is none yet. Raises JailError if it failed or died.
 
-    The descriptors that come with it, two at most, are put on `given`; without, none is taken.
+    The descriptors that come with it, two at most, go to `given`; without `given`, none is taken.
     """
     room = socket.CMSG_SPACE(16) + (0 if given is None else socket.CMSG_SPACE(8))
     try:

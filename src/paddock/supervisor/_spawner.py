@@ -1,12 +1,11 @@
-"""The native guest (`native/`) as a program of the supervisor's, and the spawner: the process that jails are cloned
-from.
+"""Load the native guest (`native/`) and run the spawner: the process that clones jails.
 
-The guest is a sealed file in memory, or one in a file system that is mounted nowhere. Nobody can write what is
-executed, and nobody inside read it. It has no path, so that it can be executed in any mount namespace. The kernel makes
-a process non-dumpable from the start that executes what it may not read (execve(2)).
+The guest is a sealed file in memory, or a file in a file system without a mount point. It can't be written, nor read
+from inside. It has no path, so that any mount namespace can execute it. The kernel makes a process that executes an
+unreadable file non-dumpable from the start (execve(2)).
 
-A clone shares all memory until one side writes to it, and then that side copies, page by page. A Python process writes
-everywhere all the time; the spawner is a native one of some pages. So nobody pays for a birth.
+A clone shares all memory until one side writes, which copies page by page. A Python process writes everywhere all the
+time. The spawner is a native process of few pages, so its clones cost little.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _REFUSED = 125  # of a start without a socket
 
 
 def open_program(path: str) -> int:
-    """Return a descriptor of a copy in memory, or in a file system of its own where `vm.memfd_noexec` or a security
-    module refuses that. OSError: neither can be executed here."""
+    """Return a descriptor of a copy in memory; or in a separate file system, if `vm.memfd_noexec` or a security module
+    refuses that. Raises OSError if neither can be executed here."""
     with open(path, "rb") as file:
         content = file.read()
     try:
@@ -65,7 +64,7 @@ def _in_memory(content: bytes) -> int:
 
 
 def _in_tmpfs(content: bytes) -> int:
-    """Have a child make it: an ordinary user may mount in a user namespace alone, which the caller is not in yet."""
+    """Have a child make it: an ordinary user can mount only in a user namespace, and the caller is in none yet."""
     ours, theirs = socket.socketpair()
     with ours:
         pid = os.fork()
@@ -102,7 +101,8 @@ def _create() -> int:
 
 
 def _tried(program: int) -> int:
-    """Execute it once, so that no sandbox finds out: another machine's program, memory that may not be executed."""
+    """Execute it once, so that a program of another architecture, or non-executable memory, shows here and not in a
+    sandbox."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -118,14 +118,15 @@ def _tried(program: int) -> int:
 
 
 class Spawning(NamedTuple):
-    """The process that jails are cloned from, a child of the caller."""
+    """Hold the spawner, a child of the caller."""
 
     pid: int
     peer: socket.socket
 
 
 def spawn(program: int, null: int) -> Spawning:
-    """Start the spawner with its stream and null, and no other descriptor. OSError. The caller has one thread."""
+    """Start the spawner with its socket and /dev/null, and no other descriptor. Raises OSError. The caller has one
+    thread."""
     peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -147,12 +148,11 @@ def _execute(program: int) -> NoReturn:
 
 
 class Spawner:
-    """`clone` makes children of the supervisor. A spawner that was killed is replaced by the next call.
+    """Clone children of the supervisor. The next call replaces a killed spawner.
 
-    That of an ordinary user was executed before his supervisor entered its user namespace: the kernel shows what
-    belongs to a process that nobody may look into to root of the namespace in which it was executed (proc(5)), and root
-    of the supervisor's is the user, who runs commands inside. So a supervisor whose spawner was killed ends: the next
-    one takes over.
+    An ordinary user's spawner starts before the supervisor enters its user namespace. The kernel gives the files of a
+    non-dumpable process to root of the namespace in which it was executed (proc(5)). Root of the supervisor's namespace
+    is the user, who runs commands inside. So a supervisor whose spawner was killed ends, and the next one takes over.
     """
 
     def __init__(self, context: SupervisorContext) -> None:
@@ -184,7 +184,7 @@ class Spawner:
         base: int | None,
         fault: str,
     ) -> int:
-        """Return the pid of a new child of the supervisor, on its way to become a sandbox. JailError.
+        """Return the pid of a new child of the supervisor, which becomes a sandbox. Raises JailError.
 
         `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the supervisor
         does.
@@ -211,7 +211,7 @@ class Spawner:
 
     @property
     def living(self) -> Spawning | None:
-        """The process that clones now; None if it was killed."""
+        """Return the current spawner; None if it was killed."""
         if self._process is None:
             return None
         try:

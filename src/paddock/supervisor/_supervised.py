@@ -1,4 +1,4 @@
-"""A sandbox that lives, as the supervisor holds it."""
+"""Hold a living sandbox in the supervisor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paddock.wire import close_all
 
 @dataclass(slots=True)
 class Seen:
-    """What the watch knows of one sandbox."""
+    """Hold the watch's measurements of one sandbox."""
 
     memory_bytes: int = 0
     memory_peak_bytes: int = 0
@@ -25,15 +25,15 @@ class Seen:
     disk_bytes: int | None = None
     strikes: Counter[str] = field(default_factory=Counter[str])
     over: int = 0
-    """How often in a row it was over its memory."""
+    """How often in a row it exceeded its memory limit."""
     walk: Generator[tuple[str, int, int], None, None] | None = None
     walked: float = 0.0
-    """Seconds that the present or last walk took."""
+    """Seconds that the current or last walk took."""
     walk_at: float = 0.0
     worked: float = 0.0
-    """Processor time that it had used when it was last looked at."""
+    """Its processor time at the last look."""
     counts: dict[str, Count] = field(default_factory=dict[str, "Count"])
-    """Of its trees, by name."""
+    """Counts of its trees, by name."""
 
     def close(self) -> None:
         if self.walk is not None:
@@ -43,23 +43,23 @@ class Seen:
 @dataclass(slots=True)
 class Count:
     start: int = 0
-    """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
+    """The inode number above which there may be too many files. Numbers only grow: below it counting isn't needed."""
     after: float = 0.0
-    """When to count again: counting takes a tenth of the supervisor's time at most."""
+    """When to count again: counting takes at most a tenth of the supervisor's time."""
 
 
 class Kept(NamedTuple):
-    """Of one command: whose it is, as the daemon says it, and what it reads and writes."""
+    """Hold one command: its owner, as the daemon names it, and its input and output."""
 
     owner: str
     descriptors: tuple[int, ...]
 
 
 class Keeping(dict[str, Kept]):
-    """Commands of one sandbox that outlive the daemon, by id."""
+    """Hold commands of one sandbox that outlive the daemon, by id."""
 
     def put(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
-        """In place of what was kept before, but for its first `after` descriptors. Without any it is forgotten."""
+        """Replace what is held of a command, except its first `after` descriptors. Without descriptors, forget it."""
         before = self.pop(command, Kept(owner, ())).descriptors
         close_all(before[after:])
         if held := before[:after] + descriptors:
@@ -76,19 +76,20 @@ class Keeping(dict[str, Kept]):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Supervised:
-    """`cause` is set before the supervisor ends it; without one it died by itself."""
+    """Hold a sandbox. The supervisor sets `cause` before it ends it; without a cause it died by itself."""
 
     record: Record
     pidfd: int
     group: cgroups.Group | None
     exits: Exits | None = None
     way: Door | None = None
-    """To make exits when they are asked for, and mounts when what waits is claimed. None: it is opened then."""
+    """The namespaces for later exits and mounts. None: they are opened when needed."""
     diag: int | None = None
-    """For `sock_diag.unix_bytes`, where the supervisor counts its memory. None of an earlier supervisor's."""
+    """A socket for `sock_diag.unix_bytes`, if the supervisor counts its memory. None for one of an earlier supervisor.
+    """
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
-    """Answers that its end brings."""
+    """Answers to send when it has ended."""
     kept: Keeping = field(default_factory=Keeping)
     seen: Seen = field(default_factory=Seen)
 

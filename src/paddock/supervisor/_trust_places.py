@@ -1,5 +1,5 @@
-"""Where programs look for the certificates that they trust: there a sandbox with exits has files of the host's, which
-whoever holds its authority fills (`daemon/access/_trust.py`)."""
+"""Mount certificate files of the host where programs look for trusted ones. The holder of the sandbox's authority fills
+them (`daemon/access/_trust.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _places, layout
 
 PLACE = f"dev/{_dev.CERTIFICATES}"
-"""In the /dev that nobody inside can write, and so there in every sandbox; empty without exits."""
+"""In the read-only /dev of every sandbox; empty without exits."""
 # Debian, Arch; Red Hat; SUSE; Alpine. Files only: what is a link leads to one of the others.
 _SYSTEMS = (
     b"etc/ssl/certs/ca-certificates.crt",
@@ -26,7 +26,7 @@ _SYSTEMS_JAVA = (
     b"etc/pki/ca-trust/extracted/java/cacerts",
     b"var/lib/ca-certificates/java-cacerts",
 )
-# Chromium trusts a list of its own on Linux; what else it is to trust, an administrator's policy says.
+# Chromium trusts its own list on Linux; an administrator's policy adds to it.
 _SYSTEMS_CHROMIUM = (
     b"etc/chromium/policies/managed/paddock.json",
     b"etc/opt/chrome/policies/managed/paddock.json",
@@ -41,7 +41,8 @@ _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none the
 
 
 def make(parent: int, name: str, late: list[int]) -> tuple[int, ...]:
-    """Make the files in the directory `name` of a sandbox. Return them as detached mounts, noted in `late`. OSError."""
+    """Make the files in the directory `name` of a sandbox. Return them as detached mounts, noted in `late`. Raises
+    OSError."""
     made: list[int] = []
     for kind, _, _ in KINDS:
         made.append(_make(parent, f"{name}/{kind}"))
@@ -59,14 +60,14 @@ def _make(parent: int, name: str) -> int:
 
 
 def attach(made: tuple[int, ...]) -> None:
-    """Put them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
+    """Attach them below the working directory: where a file exists, and no link is on the way."""
     for mount, (_, place, systems) in zip(made, KINDS, strict=True):
         _places.move(mount, place.encode(), os.O_PATH)
         _copy(mount, systems)
 
 
 def attach_shown(directory: bytes) -> None:
-    """As `attach`, of files that lie in `directory`, which nobody inside can write."""
+    """Do as `attach` does, with files that lie in `directory`, which is read-only inside."""
     for name, _, systems in KINDS:
         with closing(_places.find(directory.strip(b"/") + b"/" + name.encode())) as found:
             _copy(found, systems)

@@ -1,7 +1,7 @@
-"""The watch: limits that the kernel does not keep here are kept by looking, some times a second.
+"""Enforce limits that the kernel doesn't enforce here, by looking some times a second.
 
-What is looked for is soft: between two looks a sandbox may use more. So it says of itself: watched. All that is
-measured is an attacker's and moves while it is looked at: a measure may be wrong, it may not fail or wait.
+These limits are soft: between two looks a sandbox may use more. So capabilities call them `watched`. All measured
+values are an attacker's and change meanwhile: a measurement may be wrong, but it may not fail or block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Watch:
-    """`end(sandbox, ended)` ends a sandbox. `memory` and `disk` say whether they are watched at all."""
+    """Look at all sandboxes in turn. `end(sandbox, ended)` ends one. `memory` and `disk` say whether to watch them at
+    all."""
 
     def __init__(
         self, context: SupervisorContext, sandboxes: Mapping[str, Supervised], end: Callable[..., None]
@@ -49,7 +50,7 @@ class Watch:
         return [kind for kind, looked_at in (("memory", self.memory), ("disk", self.disk)) if looked_at]
 
     def next(self) -> float | None:
-        """When to look, in seconds of CLOCK_BOOTTIME."""
+        """Return when to look next, in seconds of CLOCK_BOOTTIME."""
         if not self._sandboxes:
             return None
         times = [self._memory_at] if self.memory else []
@@ -73,7 +74,7 @@ class Watch:
                     self._look_at_inodes(sandbox)
 
     def usage(self, sandbox: Supervised) -> dict[str, Any]:
-        """Return what it has used until now, as its control group, its tree and the watch tell."""
+        """Return what it has used until now, as its control group, its tree and the watch say."""
         seen = sandbox.seen
         if self.memory:
             self._measure(sandbox)
@@ -133,7 +134,7 @@ class Watch:
             self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {seen.processes} processes in it"))
 
     def _kill(self, process: Process) -> None:
-        """Kill it, and no later process of its number."""
+        """Kill it, and no later process with its number."""
         try:
             descriptor = pidfd.open(process.pid)
         except OSError:
@@ -149,7 +150,7 @@ class Watch:
     # -- disk and inodes
 
     def _step(self, sandbox: Supervised) -> float:
-        """One slice of a walk through the tree, if it is time for one; when to come back."""
+        """Walk a part of the tree, if it is time for it. Return when to continue."""
         start, seen = proc.boottime(), sandbox.seen
         if seen.walk is None:
             if start < seen.walk_at:
@@ -180,7 +181,7 @@ class Watch:
         return start + SLICE_SECONDS
 
     def _walk(self, record: Record) -> Generator[tuple[str, int, int], None, None]:
-        """Through all its trees, one after the other."""
+        """Walk through all its trees, one after the other."""
         for name in (record.tree, *record.trees):
             try:
                 root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)
@@ -193,8 +194,8 @@ class Watch:
     # -- sockets and inodes, where the kernel keeps the rest
 
     def _some(self, now: float) -> list[Supervised]:
-        """Return some of the living, so that looking at them takes no long time. Call after call, all have their turn,
-        but for those that have done next to nothing since their last one."""
+        """Return some of the living sandboxes, so that one look stays short. Over several calls all have their turn,
+        except those that have been idle."""
         if not self._queue:
             self._queue = list(self._sandboxes)
         some, self._queue = self._queue[:_AT_ONCE], self._queue[_AT_ONCE:]
@@ -203,8 +204,8 @@ class Watch:
         return [sandbox for sandbox in living if _has_worked(sandbox)]
 
     def _look_at_sockets(self, sandbox: Supervised) -> None:
-        """Each socket of TCP may go over the limit by some tens of KiB, and what netlink answers is counted for
-        nobody: thousands of sockets would be the machine's memory."""
+        """Measure its sockets. Each TCP socket may exceed the limit by some tens of KiB, and no group counts netlink's
+        answers: thousands of sockets would use up the machine's memory."""
         held = proc.netlink_bytes(sandbox.record.pid)
         if sandbox.group is not None:
             held += sandbox.group.socket_bytes()
@@ -239,7 +240,7 @@ class Watch:
 
 
 def _has_worked(sandbox: Supervised) -> bool:
-    """Whether it has used processor time since it was last asked: without, nothing of it can have grown."""
+    """Tell whether it has used processor time since the last call: otherwise nothing of it can have grown."""
     used = None if sandbox.group is None else sandbox.group.cpu_seconds()
     if used is not None and used - sandbox.seen.worked < _NEXT_TO_NOTHING_SECONDS:
         return False
@@ -266,9 +267,10 @@ class Process(NamedTuple):
 
 
 def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
-    """Bytes that these use together, and each one's; pages that several share count once if it matters.
+    """Return the bytes that these processes use together, and those of each. Shared pages count once if it matters.
 
-    Where what is resident stays below `limit` even counted several times, nothing more exact is asked for.
+    Where the resident size stays below `limit` even with shared pages counted several times, nothing more exact is
+    asked for.
     """
     found = [known for pid in pids if (known := _resident(pid)) is not None]
     total = sum(process.bytes for process in found)
@@ -302,9 +304,9 @@ class TooDeep(Exception):
 
 
 def measure_tree(root: int) -> Generator[tuple[int, int], None, None]:
-    """Bytes and files below the directory `root` so far, again and again: the last are those of the whole.
+    """Yield bytes and files below the directory `root` so far; the last pair is that of the whole.
 
-    Each step takes about a millisecond. A file with several names counts once. TooDeep.
+    Each step takes about a millisecond. A file with several names counts once. Raises TooDeep.
     """
     size = count = 0
     several: set[int] = set()

@@ -24,7 +24,7 @@ artifacts/            contents that were taken out of workspaces, by their diges
 malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there
 kept/<workspace>      archives of workspaces that were evicted from the pool
-garbage.lock          held while somebody collects garbage
+garbage.lock          held while a daemon collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
 config.toml           what the owner has set for every program that uses the directory
 levels.json           figures by which earlier releases chose a level; deleted
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
 TREE_ID_BASE = 0x7000_0000
-# Who an ordinary user is inside his sandboxes.
+# The uid of an ordinary user inside a sandbox.
 ORDINARY_ID = 1000
 ID_COUNT = 65536
 # Sandboxes run with uids `range_base(slot) + id`; idmapped mounts translate. Ids from 2**31 on are negative to some
@@ -100,14 +100,14 @@ DEFAULT_SPARES = 2
 
 
 def default_state_dir() -> Path:
-    """Return the same as a Path, which takes long to import."""
+    """Return the default state directory as a Path, which takes long to import."""
     from pathlib import Path
 
     return Path(default_state())
 
 
 def default_state() -> str:
-    """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""
+    """Return PADDOCK_STATE_DIR; else the system's for root, and the user's own for other users."""
     if given := os.environ.get("PADDOCK_STATE_DIR"):
         return os.path.join(os.getcwd(), given)
     if os.geteuid() == 0:

@@ -1,7 +1,6 @@
-"""Opening the pool, in the supervisor's own mount namespace: nothing shows on the host, nothing outlives the
-supervisor.
+"""Open the pool in the supervisor's own mount namespace: the host sees no mount, and none outlives the supervisor.
 
-Only the supervisor does this: a file system that is mounted twice from two loop devices over one image is destroyed.
+The supervisor alone does this: a file system mounted twice from two loop devices over one image is destroyed.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _CLEARING_SECONDS = 5.0
 def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
     """Return the pool's directory, as a descriptor. `pool` is the member "pool" of supervisor.json.
 
-    Where it is an image, mounts it at `<state_dir>/pool` in the mount namespace of the caller, which must be private,
-    and turns quotas on. OSError: what the kernel answered.
+    An image gets mounted at `<state_dir>/pool` in the mount namespace of the caller, which must be private, with quotas
+    on. Raises OSError.
     """
     directory = os.open(os.path.join(state_dir, POOL), _DIRECTORY)
     image = pool.get("image")
@@ -65,7 +64,7 @@ def mount_image(path: str) -> int:
 
 
 def _existing(file: int) -> loop.LoopDevice | None:
-    """Return the device over this image that is there already, held open; waits for one that is being cleared."""
+    """Return the existing device over this image, held open; wait for one that is being cleared."""
     deadline = time.monotonic() + _CLEARING_SECONDS
     while found := loop.find(file):
         fd = os.open(found[0], os.O_RDWR | os.O_CLOEXEC)
@@ -78,9 +77,9 @@ def _existing(file: int) -> loop.LoopDevice | None:
 
 
 def try_overlay(directory: str) -> None:
-    """Mounts an overlay over directories made in the empty `directory`, detached. OSError: it cannot be done here.
+    """Mount an overlay over directories made in the empty `directory`, detached. Raises OSError if that fails.
 
-    Whoever is not root moves into a user namespace of its own for that, so is a process of its own.
+    An ordinary user enters a new user namespace for that, so call it in a separate process.
     """
     user = os.geteuid()
     if user != 0:
@@ -102,9 +101,10 @@ def try_overlay(directory: str) -> None:
 
 
 def try_pool(state_dir: str, supervisor: int) -> None:
-    """Mount an overlay in the pool, as the process `supervisor` does for each sandbox. OSError: it can't be done now.
+    """Mount an overlay in the pool, as the process `supervisor` does for each sandbox. Raises OSError if that fails
+    now.
 
-    Leaves nothing. The caller ends up in other namespaces.
+    It leaves nothing behind. The caller ends up in other namespaces.
     """
     from shutil import rmtree
 
