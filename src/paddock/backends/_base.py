@@ -37,37 +37,36 @@ FROZEN = ".frozen"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend can do here. A caller that needs more gets a sentence, not less."""
+    """State what a backend can do here. A request for more gets an error, never less than it asked for."""
 
     isolation: bool
     enforced: frozenset[Limit] = frozenset()
-    """Limits that hold and are reported when they strike."""
+    """Limits that the kernel enforces. The result names one that was exceeded."""
     watched: frozenset[Limit] = frozenset()
-    """Limits that are kept by looking now and then: soft, but reported when they strike."""
+    """Limits that paddock enforces by measuring now and then: soft, but the result names one that was exceeded."""
     pty: bool = True
     root_user: bool = False
     """`user="root"` works inside."""
     adopt: bool = False
     """A later service finds what an earlier one left running."""
     freeze: bool = False
-    """It can be stopped for an instant, and its files are in the tree of its plan."""
+    """It can stop for an instant, and its files are in the tree of its plan."""
     memory: bool = False
-    """What is copied then goes on where it stood, memory and all, and at this level only: its tree is no directory of
-    files for others."""
+    """A copy continues with its memory, at this level alone: no other level can use its tree as files."""
     mounts: bool = False
-    """Directories of the host can be seen inside."""
+    """It can mount directories of the host."""
     nested: bool = False
     """A sandbox ends at once when its plan's `parent` does."""
     exits: bool = False
     """Programs inside can reach the gateway's sockets, and nothing else."""
     pause: bool = False
-    """It can be stopped until it is resumed, whoever lives meanwhile."""
+    """It can be paused until a resume, whatever happens to the daemon."""
     idle: bool = False
-    """It is paused by itself when its plan's `idle_seconds` are over and nobody keeps it awake."""
+    """It pauses itself after its plan's `idle_seconds` without use."""
     sleep: bool = False
-    """While it is paused it holds no memory."""
+    """It holds no memory while it is paused."""
     trees: bool = False
-    """Other trees of the pool, and repositories, can be seen inside."""
+    """It can mount other trees of the pool, and repositories."""
 
     def require(self, feature: str, backend: str) -> None:
         if not getattr(self, feature):
@@ -77,8 +76,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """What is said of a sandbox that stands still: `left_seconds` of its TTL, which stands still too, and until when it
-    is kept, in seconds of CLOCK_BOOTTIME. None: its TTL goes on, which `kept_until` is then."""
+    """Describe a paused sandbox: `left_seconds` of its TTL, which stops too, and until when it is kept, in seconds of
+    CLOCK_BOOTTIME. None: its TTL goes on and ends at `kept_until`."""
 
     left_seconds: float | None
     kept_until: float
@@ -95,7 +94,7 @@ class TreeMount(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool
     layers: tuple[str, ...] = ()
     disk_bytes: int | None = None
-    """A limit for what is in it, for whoever has to look because the pool keeps none."""
+    """A limit for its content, which the backend measures if the pool enforces none."""
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,19 +111,19 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
     deadline: float
     incarnation: int = 0
-    """Which sandbox of that id it is: one that is made again under its id has a higher one."""
+    """The number of this sandbox among those with its id: a restored one has a higher number."""
     parent: SandboxId | None = None
     """A living sandbox that this one does not outlive. Needs the capability `nested`."""
     trees: tuple[TreeMount, ...] = ()
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
     exits: bool = False
-    """It has sockets of the gateway's for its only way out; without, it has none. Needs the capability `exits`."""
+    """It has sockets of the gateway, its only network access; otherwise it has none. Needs the capability `exits`."""
     begun: bool = False
-    """Its tree may have files already: it is a fork, of a snapshot, or was taken back to one."""
+    """Its tree may have files already: it is a fork, comes from a snapshot, or was rolled back."""
     protect: tuple[str, ...] = ()
-    """Absolute paths that nobody inside may change, of those that are there. Needs the capability `exits`, too."""
+    """Absolute paths that stay as they are, if they exist. Needs the capability `exits`, too."""
     retention_seconds: float = RETENTION_SECONDS
-    """For how long it is kept while it is paused; then it ends, by Limit.RETENTION."""
+    """Seconds that it is kept while paused. Then it ends, by Limit.RETENTION."""
 
 
 class Exits(NamedTuple):
@@ -162,8 +161,8 @@ class Command(ExecHandle, Protocol):
     """A command as its backend holds it."""
 
     async def keep(self, timeout_seconds: float | None) -> None:
-        """Have it outlive this daemon, if this level can do that: another one may `take_up` it where this one was.
-        Before anything is read of it. Without a daemon it ends when so many seconds are over."""
+        """Let it outlive this daemon, if this level can do that; another daemon continues with `take_up`. Call it
+        before anything is read. Without a daemon it ends after so many seconds."""
         ...
 
     async def feed(self, data: bytes) -> None:
@@ -171,7 +170,7 @@ class Command(ExecHandle, Protocol):
         ...
 
     async def leave(self) -> None:
-        """Let go of it: if it is kept it goes on, and else it is killed."""
+        """Let go of it: a kept command continues, any other is killed."""
         ...
 
 
@@ -181,10 +180,11 @@ class Instance(Protocol):
     @property
     def id(self) -> SandboxId: ...
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        """RequestError subclasses: NotFoundError (no such program, cwd or user), InvalidArgumentError, Unsupported.
+        """Start a command. Raises RequestError subclasses: NotFoundError (no such program, cwd or user),
+        InvalidArgumentError, UnsupportedError.
 
-        The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
-        That of a foreground command, which ends with the one who started it, is the caller's.
+        The backend enforces the timeout of a background command, with or without a daemon, and its status then says
+        Limit.TIME. The caller enforces that of a foreground command, which ends with its connection.
         """
         ...
 
@@ -193,8 +193,8 @@ class Instance(Protocol):
         ...
 
     async def take_up(self, exec: ExecId) -> Command:
-        """One that an earlier daemon kept; what it has read comes again. NotFoundError: it is not kept, or is
-        forgotten."""
+        """Return a command that an earlier daemon kept. What that daemon had read comes again. Raises NotFoundError if
+        it is not kept, or is forgotten."""
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
@@ -209,30 +209,27 @@ class Instance(Protocol):
         ...
 
     async def accept(self, path: str) -> ByteStream:
-        """Return the next one inside who connects to the unix socket `path`, which is there while somebody waits or is
-        served.
-
-        FileError if it cannot be made.
-        """
+        """Return the next connection of a program inside to the unix socket `path`. The socket exists while a caller
+        waits or is served. Raises FileError if it can't be made."""
         ...
 
     async def processes(self) -> tuple[Process, ...]:
-        """Every process inside, as the kernel shows them outside: nothing in there is asked."""
+        """Return every process inside, as the kernel shows them outside: it asks nothing inside."""
         ...
 
     async def posture(self) -> tuple[Check, ...]:
-        """How strong its walls are at this moment, read outside: one line for each fact."""
+        """Check the isolation at this moment, from outside: one line for each fact."""
         ...
 
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
     def strikes(self) -> Mapping[Limit, int] | None:
-        """Those of `usage`, read at once. None where only `usage` tells, or the sandbox is gone."""
+        """Return the exceeded limits of `usage` at once; None if only `usage` knows them, or the sandbox is gone."""
         ...
 
     @property
     def template(self) -> Template:
-        """What it was made from, as it was then."""
+        """Return the template that it was made from, as it was then."""
         ...
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
@@ -244,9 +241,8 @@ class Instance(Protocol):
         ...
 
     async def pause(self) -> Paused:
-        """Wait until no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; so
-        does its TTL. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
-        """
+        """Wait until none of its processes runs. It stays paused, and so does its TTL, until `resume`, `stay_awake` or
+        its end. Idempotent. Needs the capability `pause`. A paused sandbox can be frozen, inspected and killed."""
         ...
 
     async def resume(self) -> float:
@@ -254,21 +250,21 @@ class Instance(Protocol):
         ...
 
     async def stay_awake(self) -> Callable[[], None]:
-        """Resumes it if it is paused. Its idle time does not begin before the result was called, or this process has
-        ended; if others keep it awake, not before they let go. Needs the capability `idle`."""
+        """Resume it if it is paused. Its idle time starts when the caller calls the result, or this process has ended,
+        and no other holder keeps it awake. Needs the capability `idle`."""
         ...
 
     @property
     def stillness(self) -> Stillness:
-        """For how long it has been paused while this instance was there."""
+        """Return the clock of its pauses since this instance exists."""
         ...
 
     async def kill(self) -> None:
-        """Wait until no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
+        """Wait until no process of the sandbox is left. Idempotent. A later sandbox with its id lives on."""
         ...
 
     async def wait_ended(self) -> Ending:
-        """Wait until this one has died, of whatever cause: another of the same id is none of its concern."""
+        """Wait until this one has died, of whatever cause. Another with the same id doesn't count."""
         ...
 
     async def aclose(self) -> None:
@@ -280,12 +276,12 @@ class Ahead(Protocol):
     """Complete sandboxes that a backend has made ahead."""
 
     def take(self, plan: SandboxPlan) -> SandboxId | None:
-        """Return the id of one that can become the sandbox of `plan`, if that gets its id. Its tree is there, and it is
-        the caller's: `create`, `give_back` or `forget` follows. None: there is no such spare."""
+        """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists, and it
+        belongs to the caller: `create`, `give_back` or `forget` follows. None: there is no such spare."""
         ...
 
     def give_back(self, id: SandboxId) -> None:
-        """Put back what was taken and not used."""
+        """Put back a spare that was taken and not used."""
         ...
 
 
@@ -302,7 +298,7 @@ class Backend(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
     def probe(self) -> str | None:
-        """None if usable here, else one sentence that says why not and what would fix it. Cheap: no sandbox is made."""
+        """Return None if it works here, else one sentence with the reason and the fix. Cheap: it makes no sandbox."""
         ...
 
     def checks(self) -> tuple[Check, ...]:
@@ -310,7 +306,7 @@ class Backend(Protocol):
         ...
 
     async def create(self, plan: SandboxPlan) -> Instance:
-        """All or nothing: when it raises, nothing of the sandbox is left but its tree."""
+        """Make a sandbox. If it raises, nothing of the sandbox is left but its tree."""
         ...
 
     async def adopt(self, id: SandboxId) -> Instance | None:
@@ -318,9 +314,9 @@ class Backend(Protocol):
         ...
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
-        there. One that was made without is given them if it is to `make` them. SandboxDiedError; needs the capability
-        `exits`, and a plan with them or `make`."""
+        """Return the exits of a living one, as the caller's own copies. None if the gateway of an earlier daemon still
+        listens there. `make` gives exits to one that has none. Raises SandboxDiedError. Needs the capability `exits`,
+        and a plan with them or `make`."""
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
@@ -332,11 +328,11 @@ class Backend(Protocol):
         ...
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
-        """Those of the living that are paused, as the kernel says."""
+        """Return the paused ones among the living, as the kernel says."""
         ...
 
     async def forget(self, id: SandboxId) -> None:
-        """Drop what is kept about an ended sandbox."""
+        """Drop what is known about an ended sandbox."""
         ...
 
     async def aclose(self) -> None: ...

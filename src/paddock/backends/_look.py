@@ -1,4 +1,4 @@
-"""From what the kernel says of processes to what a caller is told."""
+"""Translate what the kernel says of processes for a caller."""
 
 from __future__ import annotations
 

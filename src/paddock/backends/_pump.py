@@ -52,10 +52,10 @@ async def _at_once() -> None: ...
 
 
 class Meter:
-    """Counts what passes through one stream, digests its beginning, and keeps its end with `keeps_end`.
+    """Count what passes through one stream, digest its beginning, and keep its end with `keeps_end`.
 
-    While `blocked` is true nothing passes: the stream waits for `unblock`, on the event loop. `blocked` is called in
-    the pump's thread.
+    While `blocked` is true nothing passes: the stream waits for `unblock`, on the event loop. The pump's thread calls
+    `blocked`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Meter:
         return beginning or self._keeps_end or self._filter is not None
 
     def feed(self, data: bytes) -> bytes:
-        """Return what may pass of these bytes; of b"", at the end, what was held back."""
+        """Return what may pass of these bytes; for b"", at the end, what was held back."""
         if self._filter is None:
             return data
         return self._filter.feed(data) if data else self._filter.end()
@@ -99,10 +99,11 @@ class Meter:
 
 
 class Journal:
-    """What was read of a pipe, in a file: `file` is owned, and its position is its end. splice(2) moves bytes from the
-    pipe into it and the position in one step, so whoever holds both has all of the stream, also after a kill.
+    """Hold what was read of a pipe in a file: it owns `file`, whose position is its end. splice(2) moves bytes from the
+    pipe into the file and the position in one step. So pipe and file together have all of the stream, even after a
+    kill.
 
-    What an earlier process has left in the file is read first.
+    It first reads what an earlier process has left in the file.
     """
 
     def __init__(self, file: int) -> None:
@@ -110,12 +111,12 @@ class Journal:
         self._at, self._end = 0, os.lseek(file, 0, os.SEEK_CUR)
         self._is_lost = False
         self.done = 0
-        """Bytes from its start that nobody asks for again. Their room is given back, piece by piece."""
+        """Bytes from the start that are no longer needed. It gives their room back piece by piece."""
         self._freed = 0
 
     @staticmethod
     def is_whole(file: int) -> bool:
-        """Whether a process that was killed has left all of the stream in the pipe and in `file`."""
+        """Tell whether a killed process left all of the stream in the pipe and in `file`."""
         return os.fstat(file).st_size == os.lseek(file, 0, os.SEEK_CUR)
 
     @property
@@ -137,7 +138,7 @@ class Journal:
         return os.read(pipe, size) if self._is_lost else self.again(size)
 
     def skip(self, count: int) -> None:
-        """Begin to read after so many bytes: nobody asks for those before."""
+        """Start to read after so many bytes: those before are not needed."""
         self._at = self.done = min(count, self._end)
 
     def _free(self) -> None:
@@ -152,7 +153,7 @@ class Journal:
         return data
 
     def add(self, data: bytes) -> None:
-        """Keep what came in a frame, and is read with that."""
+        """Keep what came in a frame, to be read later."""
         view = memoryview(data)
         try:
             while view and not self._is_lost and self.file >= 0:
@@ -176,10 +177,9 @@ class Journal:
 
 
 class Flow:
-    """One stream between a client's descriptor, which does not block, and the sandbox's side: a descriptor of that
-    kind, or a function on the event loop that reads or writes frames. Used once. The descriptors stay their owners',
-    and are used until `pour` or `draw` has returned.
-    """
+    """Carry one stream between a client's non-blocking descriptor and the sandbox's side: another such descriptor, or a
+    function on the event loop that reads or writes frames. Use it once. The descriptors stay their owners', and it uses
+    them until `pour` or `draw` returns."""
 
     def __init__(self, pump: Pump, client: int) -> None:
         self._pump, self._client = pump, client
@@ -188,15 +188,15 @@ class Flow:
         self._asked: asyncio.Task[None] | None = None
         self.stopped = False
         self.most: int | None = None
-        """End when so many bytes have been moved. Set before `pour`."""
+        """End after so many bytes. Set it before `pour`."""
         self.meter = Meter()
         self.journal: Journal | None = None
-        """What has to be seen of a pipe goes through it."""
+        """The journal that a pipe's bytes go through, if any."""
         self.skip = 0
         """Bytes that the client has already. Set before `pour`."""
         self.is_exact = False
-        """Move no byte but by splice(2): a kill then leaves each either here or there. Set before `draw`, where nothing
-        is taken out of the stream."""
+        """Move bytes only by splice(2): after a kill each is either here or there. Set it before `draw`, for a stream
+        that is not filtered."""
         # The rest belongs to the pump's thread.
         self._source: int | Read = -1
         self._target: int | Write = -1
@@ -206,7 +206,7 @@ class Flow:
         self._unsent = memoryview(b"")
         self._peeked = b""
         self._copies: tuple[int, ...] = ()
-        """A pipe for what is looked at before it is moved."""
+        """A pipe for bytes that are inspected before they move."""
         self._waits_for = -1
 
     # on the event loop
@@ -216,15 +216,15 @@ class Flow:
         await self._run(source, self._client)
 
     async def draw(self, target: int | Write) -> None:
-        """Move what the client writes to `target`. BrokenPipeError when that is closed."""
+        """Move what the client writes to `target`. Raises BrokenPipeError when that is closed."""
         await self._run(self._client, target)
 
     def end_at(self, total: int) -> None:
-        """End when so many bytes of the source have been moved. It holds them already: no others are waited for."""
+        """End after so many bytes of the source, which holds them already: it waits for no others."""
         self._pump.call(self._cut, total)
 
     def cut(self) -> None:
-        """End at what the source holds now, whoever else has its other side."""
+        """End at what the source holds now, even if another process has its other side."""
         self._pump.call(self._cut, None)
 
     def stop(self) -> None:
@@ -396,7 +396,7 @@ class Flow:
         if self._unsent or (is_spliced and held(self._source)):
             end, mask = self._target, select.EPOLLOUT
         elif self._ends_at is not None:
-            # Somebody else has taken of what was in it when it was to end: there is nothing to wait for.
+            # Another reader has taken some of the bytes that it was to end with: don't wait for them.
             self._close()
             return
         else:
@@ -548,7 +548,7 @@ async def pour(reader: ByteReader, flow: Flow) -> None:
 
 
 async def draw(writer: ByteWriter, flow: Flow) -> None:
-    """Take what the client writes, to its end. BrokenPipeError when nobody inside reads it."""
+    """Read what the client writes, to its end. Raises BrokenPipeError if the reader inside has gone."""
     await (writer.draw(flow) if isinstance(writer, Draws) else flow.draw(writer.write))
 
 

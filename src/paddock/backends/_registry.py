@@ -1,4 +1,5 @@
-"""Backends by name. Ours are known without a scan of what is installed; others come from entry points."""
+"""Load backends by name. Those of paddock are known without a scan of installed packages; others come from entry
+points."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OVER_THE_SUPERVISOR = frozenset({"container", "gvisor", "jail", "microvm"})
 
 
 def names() -> tuple[str, ...]:
-    """Everything that can be loaded, ours first."""
+    """Return the names of all backends, those of paddock first."""
     from importlib.metadata import entry_points  # slow, and rarely needed
 
     others = sorted({point.name for point in entry_points(group=GROUP)} - _OURS.keys())
@@ -31,7 +32,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Callable[..., Backend]:
-    """Return the class, or whatever else makes a backend; its arguments are its own. NotFound."""
+    """Return the class, or another callable that makes a backend. Raises NotFoundError."""
     if name in _OURS:
         module, attribute = _OURS[name]
         return cast("Callable[..., Backend]", getattr(import_module(module), attribute))

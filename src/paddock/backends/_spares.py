@@ -1,4 +1,4 @@
-"""Keep complete sandboxes ahead that are nobody's yet, so that a create takes one instead of making it.
+"""Keep complete sandboxes ahead, so that a create takes one instead of making it.
 
 Each level says which creates are of one kind, and how to make and end a spare of a kind.
 """
@@ -36,14 +36,14 @@ class Wish(msgspec.Struct, Generic[K], eq=False):
     plan: SandboxPlan
     creates: int = 0
     refused: bool = False
-    """No spare of it could be made. The next create of the kind has it tried again."""
+    """A spare could not be made. The next create of the kind tries again."""
 
 
 class Spares(ABC, Generic[K, S]):
-    """Spares of one backend: `count` of each of the two kinds that were used last, from the second create of a kind."""
+    """Keep spares of one backend: `count` of each of the two kinds used last, from the second create of a kind."""
 
     quiet_seconds = 1.0
-    """A spare is made so long after the last create: the first command of a sandbox has the machine to itself."""
+    """Seconds after the last create until a spare is made: until then the first command has the machine for itself."""
 
     def __init__(self, start: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]], count: int | None) -> None:
         """`start` runs work that no caller waits for. `count` is what `config.toml` says."""
@@ -66,7 +66,7 @@ class Spares(ABC, Generic[K, S]):
         """End one that has left the stock, and delete its tree."""
 
     def _has_room(self, kind: K) -> bool:
-        """Say whether the machine has enough for a spare that may never be used."""
+        """Tell whether the machine has enough for a spare that may never be used."""
         return True
 
     @contextlib.contextmanager
@@ -101,7 +101,7 @@ class Spares(ABC, Generic[K, S]):
         return len(self._stock)
 
     async def settled(self) -> None:
-        """Return when none is being made any more."""
+        """Return when no spare is being made."""
         while self._making is not None and not self._making.done():
             await asyncio.wait((self._making,))
 
@@ -123,7 +123,7 @@ class Spares(ABC, Generic[K, S]):
 
     @property
     def _kept(self) -> list[Wish[K]]:
-        """The kinds that were used last, and not once only."""
+        """Return the kinds that were used last, and more than once."""
         return [wish for wish in self._wishes if wish.creates >= self.from_create][-_MOST_KINDS:]
 
     async def _end_others(self) -> None:
@@ -139,7 +139,7 @@ class Spares(ABC, Generic[K, S]):
         return None
 
     async def _stock_up(self) -> None:
-        """Make one at a time, when no create has come for a while. No caller hears that one can't be made."""
+        """Make spares one by one, when no create has come for a while. Failures stay silent."""
         loop = asyncio.get_running_loop()
         while (wish := self._next()) is not None:
             pause = self._used_at + self.quiet_seconds - loop.time()

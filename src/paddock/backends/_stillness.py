@@ -1,4 +1,4 @@
-"""For how long a sandbox has stood still, as far as this process was told: what counts time for it leaves that out."""
+"""Measure how long a sandbox has been paused, as this process knows: timeouts leave that time out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 
 class Stillness:
-    """Of one sandbox. Belongs to the event loop in which it is told of pauses."""
+    """Hold the pauses of one sandbox. It belongs to the event loop that reports them."""
 
     def __init__(self) -> None:
         self._total = 0.0
@@ -19,8 +19,8 @@ class Stillness:
         self._heard: list[Callable[[], object]] = []
 
     def hear(self, call: Callable[[], object]) -> Callable[[], None]:
-        """Call `call` at each beginning of a pause, and now if there is one, in this context, until what is returned is
-        called."""
+        """Call `call` at each beginning of a pause, and now if it is paused, in this context. Return a function that
+        ends this."""
         begun = partial(copy_context().run, call)
         if self.now:
             begun()
@@ -54,14 +54,14 @@ class Stillness:
 
 
 class Stopwatch:
-    """Counts time from when it is made, but for that in which the sandbox stands still."""
+    """Count time since it was made, except while the sandbox is paused."""
 
     def __init__(self, stillness: Stillness) -> None:
         self._stillness, self._start = stillness, _now()
         self._stood = stillness.seconds
 
     async def left(self, seconds: float) -> float:
-        """Return what is left of so many, at a moment when it does not stand still: if need be, that is waited for."""
+        """Return what is left of so many seconds. If the sandbox is paused, wait until it isn't."""
         await self._stillness.over()
         stood = self._stillness.seconds - self._stood
         return seconds - (_now() - self._start - stood)

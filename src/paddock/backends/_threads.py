@@ -1,7 +1,7 @@
-"""Work in a thread, which goes on when whoever waits for it is cancelled.
+"""Work in a thread, which continues when its caller is cancelled.
 
-The threads that `asyncio.to_thread` has are few, and all of this program's. What waits in one for something that itself
-needs one (a lock whose holder does; something of the loop's own) would keep it from ever coming: that has its own.
+`asyncio.to_thread` has few threads, shared by the whole program. Work that waits for another thread or for the loop
+could block all of them: it gets a separate thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 async def to_its_end(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Nobody leaves it alone half-way: what it makes is there, or will not be, when this raises."""
+    """Run `work` to its end, even if the caller is cancelled: when this raises, its result exists or never will."""
     doing = asyncio.ensure_future(asyncio.to_thread(partial(work, *arguments, **named)))
     try:
         return await asyncio.shield(doing)

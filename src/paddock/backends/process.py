@@ -1,7 +1,8 @@
-"""The native guest as plain subprocesses of ours: no isolation at all. For tests of what lies above, and nothing else.
+"""Run the native guest as plain subprocesses: no isolation at all. It is for tests of the layers above, and nothing
+else.
 
-Above the agent is a parent that ends what a killed agent leaves. Paths are taken below a directory of the sandbox's
-own, lexically; that is no isolation.
+A parent above the agent ends what a killed agent leaves. Paths are resolved below a directory of the sandbox,
+lexically; that is no isolation.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _FIRST = 64
 
 
 class Guest:
-    """Started when it is made; ends with this process, or by `end`."""
+    """Start a guest. It ends with this process, or by `end`."""
 
     def __init__(self, program: Path, entrance: socket.socket, when_ended: Callable[[], None]) -> None:
         self.status: int | None = None
-        """The wait status of its agent, known when nothing is left of what that had started."""
+        """The wait status of its agent, known when nothing that it started is left."""
         self.code = 0
         """The exit code of its parent."""
         self.ended = asyncio.Event()
@@ -116,7 +117,8 @@ def _spawn(program: Path, descriptors: tuple[int, ...]) -> int:
 
 
 class ProcessInstance(GuestInstance):
-    """`start` makes a guest, and another one when the agent of the last was killed: all of them listen in `run`."""
+    """Hold a sandbox. `start` makes a guest, and another one after the agent of the last was killed: all listen in
+    `run`."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class ProcessInstance(GuestInstance):
         self._run, self._entrance, self._place, self._start = run, entrance, place, start
         self._deadline = plan.deadline
         self._reason: Ending | None = None
-        """Why it is being ended."""
+        """The reason to report when it ends."""
         self.ending: Ending | None = None
         self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -223,12 +225,11 @@ class ProcessInstance(GuestInstance):
             self._guest = self._start(self._guest_ended)
 
     def _guest_ended(self) -> None:
-        """Note the guest's end: an agent that was killed is an accident of the sandbox; the end of its parent is the
-        sandbox's."""
+        """Note the guest's end. The sandbox survives a killed agent, and ends with the agent's parent."""
         if self._reason is None:
             if self._guest.status is not None:
                 if any(not connection.closed for connection in self._connections.values()):
-                    # It may have been made when the agent was dead already: then only the next one accepts it.
+                    # A connection made after the agent's death waits for the next agent.
                     self._loop.call_later(_PAUSE_SECONDS, self._start_again)
                 return
             self._reason = Ending(limit=None, reason=f"its init ended with {self._guest.code}")
@@ -243,7 +244,8 @@ class ProcessInstance(GuestInstance):
 
 
 class ProcessBackend:
-    """`state_dir` is made if it is missing. Sandboxes end with this process: no later one could find them."""
+    """Make sandboxes of subprocesses. It makes `state_dir` if it is missing. Sandboxes end with this process: no later
+    one could find them."""
 
     name = "process"
     level = Level.PROCESS

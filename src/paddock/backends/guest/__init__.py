@@ -1,4 +1,4 @@
-"""What a guest (`docs/design/guest.md`) is asked and told by the host."""
+"""Encode and decode what host and guest say to each other (`docs/design/guest.md`)."""
 
 from . import orders as orders
 from ._files import pack_whole as pack_whole

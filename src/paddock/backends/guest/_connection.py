@@ -1,7 +1,7 @@
-"""The host's end of a connection to a guest, and the requests on it, each a channel.
+"""Connect to a guest. Each request on a connection is a channel.
 
-What comes of a request is an answer, streams, a result, an end; in that order, or not at all. Whatever deviates from
-the protocol drops the connection.
+A request yields an answer, streams, a result and an end, in that order; each may be missing. A deviation from the
+protocol drops the connection.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ A = TypeVar("A", bound=Answer)
 
 
 class _Inbox:
-    """What has come on one stream and was not read yet: never more than the window."""
+    """Hold unread bytes of one stream, never more than the window."""
 
     def __init__(self) -> None:
         self.chunks: deque[bytes | memoryview] = deque()
         self.window = Limit.WINDOW
         self.ended = False
         self.left = False
-        """Nobody reads it any more."""
+        """The reader has left."""
         self.consumed = 0
         self.waiter: asyncio.Future[None] | None = None
 
@@ -83,8 +83,8 @@ class _Inbox:
 
 
 class _Once(Generic[T]):
-    """What comes once, or fails to. Whoever waits is woken by it and by nothing between; one who is cancelled takes
-    nothing from the others."""
+    """Hold a value that comes once, or an error. It wakes each waiter once; a cancelled waiter takes nothing from the
+    others."""
 
     done = False
     _value: T | None = None
@@ -113,7 +113,7 @@ class _Once(Generic[T]):
         self._callbacks = self._waiters = ()
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call it before anybody who waits goes on; at once, if it is there already."""
+        """Call `callback` before the waiters continue; at once if the value is there."""
         if self.done:
             callback()
         else:
@@ -138,7 +138,7 @@ class Channel:
         self._sends = sends
         self._credit = Limit.WINDOW
         self.taken = 0
-        """Bytes of what was written that the command has had, at the least."""
+        """Bytes of the written ones that the command has read, at least."""
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
         self._reply: _Once[bytes] = _Once()
@@ -150,8 +150,7 @@ class Channel:
     # what the holder does
 
     async def reply(self, type: type[A], *, lets_go: bool = True) -> A:
-        """Return the answer; the error that was sent in its place. When cancelled, lets go of the channel, if
-        it may."""
+        """Return the answer, or raise the guest's error. If cancelled, release the channel, if `lets_go`."""
         try:
             body = await self._reply.get()
         except asyncio.CancelledError:
@@ -173,8 +172,8 @@ class Channel:
             return reply
 
     def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
-        """In a `with`: whoever waits meanwhile gets GuestLostError when the guest falls silent, or does not come to an
-        end with what it `works` at, or else answers at once."""
+        """Return a context manager. In it, waiting raises GuestLostError if the guest falls silent, or takes too long
+        with what it `works` at or should answer at once."""
         seconds = self._connection.work_seconds if works else self._connection.answer_seconds
         return Patience(self._connection, self, seconds, progress)
 
@@ -198,7 +197,7 @@ class Channel:
         return self._end.done
 
     async def ended(self) -> None:
-        """Wait until the guest has said its last word about the channel, whatever it was."""
+        """Wait for the guest's last frame on the channel."""
         await self._end.get()
 
     async def finished(self) -> None:
@@ -212,7 +211,7 @@ class Channel:
         self._result.then(callback)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call back when the guest has said its last word, or the connection is lost."""
+        """Call back after the guest's last frame, or when the connection is lost."""
         self._end.then(callback)
 
     def _read(self, body: bytes, type: type[A]) -> A:
@@ -239,7 +238,7 @@ class Channel:
     async def read(self, stream: int, size: int) -> bytes:
         """b"" at the end; the error that ended it."""
         inbox = self._inboxes[stream]
-        # What was given out before is in its place by now: the guest need not hold it any more.
+        # The reader has stored what it got before: the guest can drop that.
         if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
             self._connection.send(frames.pack_credit(self.id, stream, inbox.consumed))
             inbox.window += inbox.consumed
@@ -261,7 +260,7 @@ class Channel:
         return bytes(chunk)
 
     def is_whole(self, stream: int) -> bool:
-        """Whether the guest has said that this is all of it, or nobody wants to know."""
+        """Tell whether the guest has said that the stream is complete, or its reader has left."""
         return self._inboxes[stream].ended
 
     async def write(self, data: bytes) -> None:
@@ -283,7 +282,7 @@ class Channel:
             await self._connection.drain()
 
     def leave(self, stream: int) -> None:
-        """Nobody reads it any more: as if the other end of a pipe were closed."""
+        """Stop reading a stream, as if the other end of a pipe were closed."""
         inbox = self._inboxes[stream]
         inbox.chunks.clear()
         if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
@@ -291,7 +290,7 @@ class Channel:
             self._connection.send(frames.pack_eof(self.id, stream))
 
     async def sent(self) -> None:
-        """Wait until the guest gets all that was said on this connection, also if this process dies."""
+        """Wait until all that was sent on this connection reaches the guest, even if this process dies."""
         with self.attended():
             await self._connection.drain(0)
 
@@ -302,7 +301,7 @@ class Channel:
     # what the guest does
 
     def receive(self, frame: Frame) -> bool:
-        """Take a frame. True: that was its last word. ProtocolError if it may not be said now."""
+        """Take a frame. Return True if it was the last. Raises ProtocolError if it isn't allowed now."""
         kind = frame.kind
         if self._end.done:  # it was given up
             return kind is Kind.CLOSE or kind is Kind.ERROR
@@ -336,7 +335,7 @@ class Channel:
         return False
 
     def _take(self, answer: _Once[bytes], body: bytes) -> None:
-        """Take an answer. One that its caller left is remembered until its end."""
+        """Take an answer. An answer whose caller has left is remembered until its end."""
         if self._letting_go and not answer.awaited:
             answer.set(None, SandboxError("the request was let go of before it was answered"))
         else:
@@ -376,7 +375,7 @@ class Channel:
         _wake(waiters)
 
     def fail(self, error: PaddockError) -> None:
-        """Fail all that waits: the connection is lost."""
+        """Fail all waiters: the connection is lost."""
         if not self._end.done:
             self._finish(error)
 
@@ -394,12 +393,11 @@ class Channel:
 
 
 class Patience:
-    """While it is entered, `channel` is given up, with GuestLostError, when its guest is silent for `patience_seconds`,
-    and after `most_seconds` even if it is not.
+    """While entered, give up `channel` with GuestLostError when its guest is silent for `patience_seconds`, or after
+    `most_seconds`.
 
-    Half of the first is for silence, the other half for the answer to a ping: work that takes long and says nothing
-    goes on. Time in which the sandbox or this process stands still counts for neither, and both begin again when
-    `progress` has another value.
+    Half of the first is for silence, the other half for the answer to a ping, so that silent long work continues. Time
+    in a pause of the sandbox or this process doesn't count. Both times start anew when `progress` changes.
     """
 
     def __init__(
@@ -442,7 +440,7 @@ class Patience:
         if self._left <= 0:
             self._give_up(f"answers, but has not done in {self._most:g} s what it was asked", answers=True)
             return
-        # Not before it was asked: it may be this process that slept.
+        # Not before a ping: this process may be the one that slept.
         self._asked = None
         left = heard + self._half - self._loop.time()
         if left <= 0:
@@ -478,10 +476,10 @@ def _died() -> PaddockError:
 
 
 class GuestConnection:
-    """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
+    """Run many channels over one stream socket. It belongs to the event loop that made it, and owns the socket.
 
-    A call whose guest is silent for `patience_seconds` fails, as does one that takes longer than it may. When the other
-    side has gone, `explain` finds out why: what was under way then fails with what it returns.
+    A call fails when its guest is silent for `patience_seconds`, or takes longer than allowed. When the other side has
+    gone, `explain` finds the reason, and pending calls fail with what it returns.
     """
 
     patience_seconds = 30.0
@@ -507,16 +505,16 @@ class GuestConnection:
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
         self.stillness = Stillness()
-        """Nothing is heard of a guest while it stands still."""
+        """A paused guest is silent."""
         self.heard_at = 0.0
         """When the guest last said anything, by the loop's clock."""
         self._ping: Channel | None = None
         self.peer_pid: int | None = None
         """The guest's process id as it sees it itself; known when it has said anything."""
         self.descriptors = stream.family == socket.AF_UNIX
-        """True where file descriptors can be handed in."""
+        """Whether descriptors can be passed in."""
         self.tells = False
-        """Who serves it knows which limit struck a command."""
+        """Whether the other side knows which limit a command exceeded."""
         self._loop.add_reader(stream.fileno(), self._readable)
         self.send(frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack()))
 
@@ -557,7 +555,8 @@ class GuestConnection:
         receives: Sequence[int] = (),
         sends: bool = False,
     ) -> Channel:
-        """Asks; the answer is awaited on the channel. Copies of `fds` travel: the caller closes its own at once.
+        """Send a request; the caller awaits the answer on the channel. Copies of `fds` travel: the caller closes its
+        own at once.
 
         `receives` are the streams on which data may come.
         """
@@ -629,7 +628,7 @@ class GuestConnection:
         self._out_bytes += len(view)
 
     async def drain(self, most: int = _HIGH) -> None:
-        """Wait until no more than `most` bytes wait to be sent, or the connection has failed."""
+        """Wait until at most `most` bytes wait to be sent, or the connection has failed."""
         while self._out_bytes > most and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
@@ -661,7 +660,7 @@ class GuestConnection:
         _wake(waiters)
 
     def _readable(self) -> None:
-        # recv, never recvmsg: descriptors that the other side sends are closed by the kernel, unseen.
+        # recv, never recvmsg: the kernel closes descriptors that the other side sends.
         try:
             data = self._socket.recv(self._read_size)
         except BlockingIOError:
@@ -698,7 +697,7 @@ class GuestConnection:
         return error
 
     def _lost(self) -> None:
-        """Note that the other side has gone. Nothing fails before it is known why."""
+        """Note that the other side has gone. Nothing fails before the reason is known."""
         if self.closed:
             return
         if self.explain is None:
@@ -737,7 +736,7 @@ class GuestConnection:
         self._wake_writers()
 
     def close(self) -> None:
-        """Cuts it. What runs in the foreground on it is ended by the guest."""
+        """Close the connection. The guest ends its foreground commands."""
         if self._explaining is not None:
             self._explaining.cancel()
         self._fail(SandboxDiedError("the connection to the guest was closed by this side"))

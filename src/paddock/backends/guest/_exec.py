@@ -44,7 +44,7 @@ _LATER_SECONDS = 2.0
 """A command's own daemon ends it first when its time is over, and says so."""
 _FEED_BYTES = 1 << 18
 _OUTPUTS = 4
-"""Descriptors that are kept of what a command prints into pipes. Those of its stdin follow."""
+"""The number of kept descriptors for output pipes. Those of stdin follow."""
 _MOST_ANSWERS = 64
 """Of a list of commands: each has 64 KiB."""
 
@@ -166,7 +166,7 @@ class Keeping(Protocol):
         ...
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
-        """Hold copies of these in place of what was held of it, but for its first `after`. None: forget it."""
+        """Keep copies of these in place of those kept before, except the first `after`. None: forget it."""
         ...
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
@@ -175,14 +175,14 @@ class Keeping(Protocol):
 
 
 class ChannelReader:
-    """A stream that comes in frames. `cut`: whoever writes it hears of it when nobody reads it any more."""
+    """Read a stream that comes in frames. `cut`: the writer learns when the reader has left."""
 
     def __init__(self, channel: Channel, stream: int, *, cut: bool = False, journal: Journal | None = None) -> None:
         self._channel = channel
         self._stream = stream
         self._cut = cut
         self.journal = journal
-        """What is read is written to it, if there is one; set before anything is read."""
+        """Where it writes what it reads, if set; set it before reading."""
 
     async def read(self, size: int = 65536) -> bytes:
         if self.journal is not None and self.journal.unread:
@@ -202,14 +202,14 @@ class ChannelReader:
             self.journal.close()
 
     async def aclose(self) -> None:
-        """Do nothing: whoever holds the whole closes the channel."""
+        """Do nothing: the owner of the channel closes it."""
         if self._cut:
             self._channel.leave(self._stream)
 
 
 class ChannelWriter:
-    """What goes in by frames: the guest says how much of it the command had when another daemon goes on. What a client
-    has written and the command has not is in the journal by then."""
+    """Write to a command by frames. When another daemon continues, the guest says how much the command had read. The
+    journal has what the client wrote and the command hasn't read."""
 
     def __init__(
         self, channel: Channel, keeping: Keeping | None = None, *, journal: Journal | None = None, skip: int = 0
@@ -238,7 +238,7 @@ class ChannelWriter:
                 self.close()
 
     async def journaled(self) -> Journal | None:
-        """Its journal, which is there before anything is read of the client."""
+        """Return its journal, made before anything is read of the client."""
         if self.journal is None and self._keeping is not None:
             if self._opening is None:
                 self._opening = asyncio.ensure_future(asyncio.to_thread(self._keeping.journal))
@@ -257,15 +257,15 @@ class ChannelWriter:
         await self._channel.sent()
 
     async def abort(self) -> None:
-        """Do nothing: what was sent has perhaps been read, and can't be taken back."""
+        """Do nothing: the command may have read it, so it can't be taken back."""
         await self.aclose()
 
 
 class GuestExecHandle:
-    """A command inside. Its streams end at what was printed when its main process died."""
+    """Hold a command inside. Its streams end at what was printed when its main process died."""
 
     _outlives = False
-    """It runs on when it is let go of."""
+    """Whether it continues after it is let go."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class GuestExecHandle:
         self._keeping = keeping
         self._kept = self._was_kept = was_kept
         self._input = input
-        """What its stdin is fed with, from this file's position on."""
+        """A file with its stdin, from the file's position on."""
         self.id = id
         self.pid = 0
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
@@ -296,7 +296,7 @@ class GuestExecHandle:
         channel.when_result(self._finish_pipes)
 
     async def started(self) -> None:
-        """Wait for the guest's word that it runs; on failure everything is closed."""
+        """Wait until the guest reports the start; on failure close everything."""
         try:
             with self._channel.attended():
                 kind = wire.AttachReply if self._outlives or self._was_kept else wire.ExecReply
@@ -308,10 +308,10 @@ class GuestExecHandle:
                     error.details["limit"] = Limit.PROCESSES.value
                     error.hint = "end what runs in the sandbox, or create one with more Limits(processes=...)"
                 raise
-            # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
+            # The command may have killed its agent at that moment: `wait` reports it.
 
     def abandon(self) -> None:
-        """Nobody will ever hold it."""
+        """Release a command whose caller never gets it."""
         self._close_pipes()
         self._channel.close()
 
@@ -321,7 +321,7 @@ class GuestExecHandle:
         except GuestLostError as error:
             if not _killed(error):
                 raise
-            # Whoever kills its agent kills the command: pid 1 has ended all that the agent left.
+            # The agent's death kills the command: pid 1 ends all that an agent leaves.
             seconds = asyncio.get_running_loop().time() - self._began
             return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
 
@@ -353,8 +353,8 @@ class GuestExecHandle:
             await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
 
     async def keep(self, timeout_seconds: float | None) -> None:
-        """Have its pipes held by the supervisor, and what is read of them in files that it holds, too. What comes in
-        frames the guest holds until it is in such a file."""
+        """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
+        are in such a file."""
         keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, _READERS)]
         if (
             keeping is None
@@ -377,7 +377,7 @@ class GuestExecHandle:
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
 
     def _inputs(self) -> tuple[int, ...]:
-        """Its stdin, unless it is closed, and what it is fed with."""
+        """Return its stdin, unless it is closed, and the file that feeds it."""
         if not isinstance(self.stdin, PipeWriter) or self.stdin.closed:
             return ()
         return (self.stdin.descriptor, self._input) if self._input >= 0 else (self.stdin.descriptor,)
@@ -400,7 +400,7 @@ class GuestExecHandle:
         await self._fed()
 
     async def _fed(self) -> None:
-        """Its stdin is closed: whoever holds a copy keeps the command from seeing its end."""
+        """Note that its stdin is closed: an open copy would keep the command from seeing the end."""
         if self._kept and self._keeping is not None:
             await self._keeping.put(self.id, (), after=_OUTPUTS)
 
@@ -462,7 +462,7 @@ _STREAMS = (PipeReader, PipeWriter, ChannelReader, ChannelWriter)
 
 
 class AttachedExecHandle(GuestExecHandle):
-    """A background one. Its output is kept inside whoever reads: its end is asked for beside, and waits for nobody."""
+    """Hold a background command. The guest keeps its output for all readers: a separate request waits for its end."""
 
     _outlives = True
 
@@ -510,7 +510,7 @@ def _over_pipes(
 
 @contextlib.contextmanager
 def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWriter | None, list[PipeReader]]]:
-    """Pipes of a command: the far ends, which the block hands in, and the near ones, which are closed if it fails."""
+    """Yield the pipes of a command: the far ends, which the block passes in, and the near ones, closed on failure."""
     far: list[int] = []
     near: list[PipeReader] = []
     writer: PipeWriter | None = None
@@ -534,7 +534,7 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
 
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
-    """Go on with a command that another daemon kept. NotFoundError: it, or what it printed, is gone, and so it ends."""
+    """Continue a command that another daemon kept. Raises NotFoundError, and ends it, if it or its output is gone."""
     has_pipes = stat.S_ISFIFO(os.fstat(held[0]).st_mode)
     files = held[1:_OUTPUTS:2] if has_pipes else held
     if not all(map(Journal.is_whole, files)):
@@ -609,7 +609,7 @@ def _file_of(data: bytes) -> int:
 async def start_background(
     connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
 ) -> GuestExecHandle:
-    """Its output is kept inside; the handle is attached to it in the same breath."""
+    """Start a background command and attach to it at once. The guest keeps its output."""
     request = exec_request(connection.place, spec, id, user, background=True)
     if spec.stdin and not connection.descriptors:
         raise InvalidArgumentError("a background command has no stdin here")

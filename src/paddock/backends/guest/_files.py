@@ -178,7 +178,8 @@ class _Files:
             raise
 
     async def _rows(self, request: Request, type: type[Message], most: int | None) -> tuple[list[Any], bool]:
-        """And whether that is all. The guest is believed neither in how many they are nor in how much."""
+        """Return rows and whether they are complete. The guest is trusted neither with their number nor with their
+        size."""
         convert: Callable[[Any], Any] = self._info if type is wire.File else self._match
         found: list[Any] = []
         async with self._begun(request, (Stream.OUT,)) as channel:
@@ -308,8 +309,7 @@ async def perform(connection: GuestConnection, action: Action[T]) -> T:
 
 
 async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileReader:
-    """All that is below a directory, with owners and whatever else belongs to files, as an archive. `left_out` are
-    relative to `path`."""
+    """Read an archive of all below a directory, with owners and metadata. `left_out` are relative to `path`."""
     message = wire.Download(flags=wire.DownloadFlags.WHOLE, path=encode(path), left_out=tuple(map(encode, left_out)))
     return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file(path)), Nothing, works=True)
 
@@ -317,8 +317,8 @@ async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[
 async def unpack_exact(
     connection: GuestConnection, path: str, left_out: Sequence[str] = (), *, owner: tuple[int, int] | None = None
 ) -> FileWriter:
-    """Make what is there what the archive of `pack_whole`, or of an engine, says; all of it belongs to `owner`, a uid
-    and a gid. Everybody else there stands still meanwhile."""
+    """Extract an archive of `pack_whole`, or of an engine; all of it belongs to `owner`, a uid and a gid. All other
+    processes stop meanwhile."""
     message = wire.Upload(
         flags=wire.UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)), owner=owner or ()
     )

@@ -17,7 +17,7 @@ _EMPTY = (Kind.EOF, Kind.CLOSE)
 
 
 class ProtocolError(Exception):
-    """What arrived is not the protocol. The connection must be dropped."""
+    """What arrived violates the protocol. The caller must drop the connection."""
 
 
 class Frame(NamedTuple):

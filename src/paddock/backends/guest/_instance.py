@@ -1,4 +1,4 @@
-"""What every backend with a guest inside has in common: commands and files, over connections that it is given."""
+"""Run commands and handle files over connections to a guest: what every level with a guest has in common."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
 class GuestInstance:
-    """The part of `Instance` that the guest serves. `connect(name)` gives a connection to the agent of an identity,
-    `user` (the template's default user) or `root`, or to pid 1: `init`. OSError from it: the sandbox is gone."""
+    """Serve the part of `Instance` that the guest does. `connect(name)` returns a connection to the agent of an
+    identity, `user` (the template's default user) or `root`, or to pid 1: `init`. If it raises OSError, the sandbox is
+    gone."""
 
     def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
         self.id = id
@@ -52,7 +53,7 @@ class GuestInstance:
         self._stillness = Stillness()
         self._refusals: Refusals | None = None
         self.keeping: Keeping | None = None
-        """Where commands are kept that outlive the daemon, if this level has that."""
+        """Where commands are kept that outlive the daemon, if this level can."""
 
     @property
     def stillness(self) -> Stillness:
@@ -72,7 +73,7 @@ class GuestInstance:
         return {Limit.MEMORY: memory, Limit.PROCESSES: processes}
 
     def refusals(self) -> Refusals:
-        """Where the kernel counts. OSError: it doesn't, or the sandbox is gone."""
+        """Return the kernel's counters of refused resources. Raises OSError if it has none, or the sandbox is gone."""
         raise OSError(errno.ENOTSUP, "no control group counts for it")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
@@ -149,7 +150,8 @@ class GuestInstance:
         raise _restless()
 
     def close_connections(self) -> None:
-        """Foreground commands of this instance end with them. One that is just being made is closed when it is."""
+        """Close all connections. Foreground commands of this instance end with them. A connection in the making is
+        closed when it is made."""
         self._closings += 1
         for connection in self._connections.values():
             connection.close()
@@ -212,7 +214,7 @@ class GuestInstance:
         other._connections.clear()
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
-        """Why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""
+        """Return why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""
         try:
             control = await self._connect("init")
         except OSError as error:

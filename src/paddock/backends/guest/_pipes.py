@@ -1,4 +1,4 @@
-"""The host's ends of the pipes of an exec. The other ends were handed in; these two never leave the host."""
+"""Read and write the host's ends of a command's pipes. The guest gets the other ends, and never these two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_pipe() -> tuple[int, int]:
 
 
 class _Pipe:
-    """One end, not blocking. Owned: closed by `close`, or when nobody holds it any more."""
+    """Own one non-blocking end. `close`, or its last reference, closes it."""
 
     _fd = -1
 
@@ -36,7 +36,7 @@ class _Pipe:
         self._total = 0
         self._turns = 0
         self._flow: Flow | None = None
-        """It is moved by the pump, and closed when that is over."""
+        """The pump moves it, and closes it afterwards."""
 
     @property
     def closed(self) -> bool:
@@ -47,7 +47,7 @@ class _Pipe:
         return self._fd
 
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
-        """Wait until the pipe has something, or room, or was closed."""
+        """Wait until the pipe has data, or room, or was closed."""
         self._waiter = self._loop.create_future()
         watch(self._fd, self._wake)
         try:
@@ -66,7 +66,7 @@ class _Pipe:
         self._total += size
 
     async def _give_way(self) -> None:
-        """Who is quick must not keep everybody else waiting."""
+        """Yield to other tasks: a quick stream must not starve them."""
         self._turns += 1
         if self._turns % _TURN == 0:
             await asyncio.sleep(0)
@@ -83,7 +83,7 @@ class _Pipe:
             self._wake()
 
     def __del__(self) -> None:
-        # Nobody waits for it, or it would be referenced: the loop knows nothing of it.
+        # No task waits for it, or it would be referenced: the loop doesn't watch it.
         if self._fd >= 0:
             os.close(self._fd)
 
@@ -92,17 +92,16 @@ class _Pipe:
 
 
 class PipeReader(_Pipe):
-    """Closed at the end of the stream. `finish` ends it at what the pipe holds at that moment, whoever else still has
-    its other side.
-    """
+    """Read a pipe to the end of the stream. `finish` ends it at what the pipe holds now, even if another process has
+    its other side."""
 
     _left: int | None = None
     journal: Journal | None = None
-    """What is read goes through it, if there is one; set before anything is read."""
+    """Where it writes what it reads, if set; set it before reading."""
 
     @property
     def is_cut(self) -> bool:
-        """The command has ended. What the pipe holds is all there is: no read waits."""
+        """Whether the command has ended. Reads return what the pipe holds and don't wait."""
         return self._fd < 0 or self._left is not None
 
     async def read(self, size: int = 65536) -> bytes:
@@ -167,7 +166,7 @@ class PipeReader(_Pipe):
 
 class PipeWriter(_Pipe):
     after_close: Callable[[], Awaitable[None]] | None = None
-    """Of one whose other copies have to be closed, too: the reader sees no end before."""
+    """What to call to close its other copies: the reader sees no end before."""
 
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -214,5 +213,5 @@ class PipeWriter(_Pipe):
             await self.after_close()
 
     async def abort(self) -> None:
-        """Do nothing: what was sent has perhaps been read, and can't be taken back."""
+        """Do nothing: the command may have read it, so it can't be taken back."""
         await self.aclose()

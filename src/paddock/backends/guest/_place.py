@@ -1,4 +1,4 @@
-"""What the native guest is not told and the host knows: where paths begin, and the environment of commands."""
+"""Hold what the host knows and the native guest doesn't: where paths begin, and the environment of commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ._frames import ProtocolError
 
 
 class Place:
-    """Of one sandbox. With a `root`, which only the process level has, that stands before all paths: it is lexical and
-    no isolation. `env` is what every command has. `users` are those that an agent may be asked to run a command as.
-    `oom_score` is that of commands, where the kernel shall kill them before their agent."""
+    """Hold that for one sandbox. `root`, which only the process level has, precedes all paths: it is lexical and no
+    isolation. `env` goes to every command. `users` are those that an agent may run a command as. `oom_score` makes the
+    kernel kill commands before their agent."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where the native guest's program is: in the wheel, or built from the sources beside this package."""
+"""Find the native guest's program: in the wheel, or built from the sources beside this package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paddock.errors import NotConfiguredError
 from paddock.model import Check
 
 PACKAGE = Path(paddock.__file__).parent
-"""What is in it is what the wheel carries."""
+"""The content of the wheel."""
 SOURCES = PACKAGE.parent.parent / "native"
 
 
@@ -23,8 +23,8 @@ def shipped() -> Path:
 
 
 def program() -> Path:
-    """NotConfiguredError: there is neither a program nor what it could be built from. Compiles it if that was not done
-    before: some seconds."""
+    """Return the program's path. Compiles it if that wasn't done before, which takes some seconds. Raises
+    NotConfiguredError if there is neither a program nor a way to build it."""
     carried = shipped()
     if carried.exists():
         return carried

@@ -1,4 +1,4 @@
-"""Requests to the native guest, and what its refusals mean: a number of the kernel's, and what was tried."""
+"""Build requests to the native guest, and translate its refusals: an errno and what was tried."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Nothing(Message):
 
 
 def ask(op: Op, message: Message, refused: Refusal) -> Request:
-    """InvalidArgumentError: the message cannot hold what is asked."""
+    """Return a request. Raises InvalidArgumentError if the message can't hold it."""
     try:
         return Request(op, message.pack(), refused)
     except (ValueError, StructError) as error:

@@ -1,4 +1,4 @@
-"""Streams out of and into a guest: files over pipes that the host made or over the frames of a channel, and ports."""
+"""Stream out of and into a guest: files over pipes of the host or frames of a channel, and ports."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
 
 
 class FileReader:
-    """A stream out of the sandbox, of `most` bytes if it has an end that was asked for. Closing it early stops what
-    makes it: a worker, if it is one that `works`."""
+    """Read a stream out of the sandbox, of `most` bytes if that end was asked for. Closing it early stops its source, a
+    worker if it `works`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FileReader:
         self._channel, self._pipe, self._stream = channel, pipe, stream
         self._left, self._works = most, works
         if pipe is not None:
-            # Everything has been written when the guest says so; who else holds the other side is not waited for.
+            # Everything is written when the guest says so: don't wait for others that hold the far end.
             channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
@@ -149,7 +149,7 @@ async def open_writer(connection: GuestConnection, request: Request, *, works: b
 async def _over_pipe(
     connection: GuestConnection, request: Request, answer: type[Any], pipe: PipeReader | PipeWriter, far: int
 ) -> Channel:
-    """Hand the far end in; `pipe` is closed if nothing comes of it."""
+    """Send the request with the far end; close `pipe` if it fails."""
     try:
         with closing(far):
             channel = connection.open(request, fds=(far,))
@@ -171,7 +171,7 @@ async def _asked(
 
 
 class PortStream:
-    """A connection with what runs inside: to a port of the sandbox, or from whoever comes to a door."""
+    """Hold a connection with a program inside: to its port, or from one that connected to a socket of the sandbox."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -208,7 +208,7 @@ async def connect(connection: GuestConnection, port: int) -> PortStream:
 
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
-    """Wait as long as it takes for somebody inside who comes to the door at `path`."""
+    """Wait without limit for a program inside that connects to the socket at `path`."""
     request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_door(path))
     channel = connection.open(request, receives=(Stream.OUT,), sends=True)
     await channel.reply(Nothing)

@@ -38,8 +38,7 @@ _CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
 
 
 class Rest:
-    """The pauses of one backend's sandboxes: what the supervisor is asked, and what it told. `start` runs work that
-    nobody waits for."""
+    """Pause and resume sandboxes of one backend through the supervisor. `start` runs work without a waiting caller."""
 
     def __init__(self, supervisor: SupervisorClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._supervisor, self._start = supervisor, start
@@ -62,7 +61,7 @@ class Rest:
             known.end()
 
     def listed(self, answer: Message) -> dict[SandboxId, Paused]:
-        """Those that are paused, by what the supervisor has listed: what it told may have been missed."""
+        """Return the paused ones of the supervisor's list: earlier news may have been missed."""
         listed = cast("dict[str, Message]", answer["paused"])
         paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
         for id in self._stillness:
@@ -106,10 +105,10 @@ class Rest:
 
 
 class JailBackend:
-    """Jails of one state directory. `storage.prepare` must have chosen the pool before the first create.
+    """Make jails of one state directory. `storage.prepare` must have chosen the pool before the first create.
 
-    `for_tests` starts a supervisor that honours `fault`; `last_timings` holds the seconds per step of the last create
-    if `trace` is set.
+    `for_tests` starts a supervisor that honours `fault`. With `trace`, `last_timings` holds the seconds of each step of
+    the last create.
     """
 
     name = "jail"
@@ -118,10 +117,10 @@ class JailBackend:
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         self._state = state_dir
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
-        """Of those that are or were held here, by incarnation."""
+        """Ends of sandboxes that are or were held here, by incarnation."""
         self._being_made: set[SandboxId] = set()
         self._late: set[SandboxId] = set()
-        """Those that were given exits while they ran: their environment says nothing of certificates."""
+        """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
@@ -160,7 +159,8 @@ class JailBackend:
 
     @property
     def whole(self) -> bool:
-        """Sandboxes have all the ids of a system, root's too. An ordinary user's supervisor has to be asked first."""
+        """Whether sandboxes have all user ids of a system, root's too. For an ordinary user the supervisor has to be
+        connected first."""
         return os.getuid() == 0 or bool(self.supervisor.facts.get("root_user", False))
 
     @property
@@ -196,8 +196,8 @@ class JailBackend:
             return await self.make(plan, jail._replace(fault="") if jail.fault.startswith(CLAIM) else jail)
 
     async def make(self, plan: SandboxPlan, jail: JailPlan, *, ahead: bool = False) -> JailInstance:
-        """Make the sandbox of `plan` as `jail` says, of a spare that was taken if it was made `ahead`. If the
-        supervisor dies meanwhile, its successor is asked once more."""
+        """Make the sandbox of `plan` as `jail` says, from a taken spare if `ahead`. If the supervisor dies meanwhile,
+        ask its successor once."""
         try:
             return await self._make(plan, jail, ahead)
         except SupervisorUnavailableError as error:
@@ -254,7 +254,7 @@ class JailBackend:
             await self.forget(plan.id)
 
     def hints(self, limits: Limits) -> dict[str, str]:
-        """Return the variables that tell of limits which can't be seen inside."""
+        """Return the variables for limits that can't be seen inside."""
         return hints(limits)
 
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
@@ -343,7 +343,7 @@ class JailBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.supervisor.request("list")
-        # Of those that ended without anybody's knowing what they were, each backend tells.
+        # Each backend reports ended sandboxes whose level isn't known.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
     async def kept(self) -> Mapping[ExecId, Kept]:
@@ -421,7 +421,7 @@ class JailBackend:
         if self.spares is not None:
             self.spares.lost()
 
-        # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
+        # Its successor takes over living sandboxes and reports their ends: callers go on waiting.
         async def reconnect() -> None:
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 await self.supervisor.connect()
@@ -432,7 +432,7 @@ class JailBackend:
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no supervisor to tell of them are in its records.
         async def catch_up() -> None:
-            # What is being made is not living yet, and has not ended.
+            # A sandbox in the making doesn't live yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
                 await self.rest.hold_again()

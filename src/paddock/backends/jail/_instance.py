@@ -1,4 +1,4 @@
-"""A live jail as the service holds it: its guest is spoken with here, the supervisor is asked about the rest."""
+"""Hold a live jail in the daemon: talk to its guest directly, and ask the supervisor for the rest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SupervisorKeeping:
 
 
 class JailInstance(GuestInstance):
-    """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
+    """Hold a live jail. Each identity of it has a socket in `run/<id>/`, so reaching it needs no state."""
 
     def __init__(
         self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
@@ -65,17 +65,17 @@ class JailInstance(GuestInstance):
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False
-        """No command has started in it: the kernel has counted nothing yet, and need not be asked."""
+        """No command has started in it yet, so the kernel's counts are zero and not read."""
 
     async def turn_to(self) -> None:
-        """Have the agent turn to us while this is being recorded, and not when somebody waits for a first command."""
+        """Connect to the agent while the create is being recorded, and not during the first command."""
         await self.connection("user")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
     async def dial(self, identity: str) -> GuestConnection:
-        """To whoever serves the commands of an identity, or to pid 1."""
+        """Connect to the agent of an identity, or to pid 1."""
         return await self.reach(identity)
 
     async def reach(self, identity: str) -> GuestConnection:
@@ -146,7 +146,7 @@ class JailInstance(GuestInstance):
         try:
             yield
         finally:
-            # Whoever is cancelled here leaves it standing otherwise, until the supervisor loses patience.
+            # Shielded: a cancelled caller would leave it frozen until the supervisor's timeout.
             thawing = self._backend.start(self._backend.supervisor.request("thaw", id=self.id, hold=hold))
             answer = await asyncio.shield(thawing)
         if not answer["held"]:

@@ -1,4 +1,4 @@
-"""A jail looked at from outside: its processes and its walls, as the kernel shows them. Nothing inside is asked."""
+"""Inspect a jail from outside: its processes and its isolation, as the kernel shows them. It asks nothing inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can this machine hold jails, what will hold in them and by what, and what would mend what does not."""
+"""Find out whether this machine can hold jails, which limits it enforces, and what would fix the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOTHING = {
 
 
 def unusable() -> str | None:
-    """None, or one sentence: why no jail can be made here and what would change that."""
+    """Return None, or one sentence: why no jail can be made here, and what would change that."""
     if os.uname().sysname != "Linux":
         return "jails need Linux"
     if os.uname().machine not in ("x86_64", "aarch64"):
@@ -59,7 +59,7 @@ def remedy(reason: str) -> str | None:
 
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path) -> tuple[Check, ...]:
-    """Lines for `doctor`. `facts` are the supervisor's, none where none could be started."""
+    """Return lines for `doctor`. `facts` come from the supervisor; they are empty if none could be started."""
     from paddock.backends.jail import _trials
     from paddock.linux import landlock
 

@@ -1,7 +1,7 @@
-"""Complete spares of jails (docs/decisions/0018-complete-spares.md).
+"""Keep complete spares of jails (docs/decisions/0018-complete-spares.md).
 
-A spare has the id that its sandbox is going to have, and so the tree, the host name and the place of its sockets. The
-supervisor holds it, without a record: it ends with the supervisor and with the daemon's connection.
+A spare has the id of its later sandbox, and so its tree, host name and socket directory. The supervisor holds it
+without a record: it ends with the supervisor and with the daemon's connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
 
 LIFE_SECONDS = 30.0
-"""A spare sees the machine's programs as they were when it was made, and costs memory."""
+"""A spare sees the machine's programs as they were when it was made, and it costs memory."""
 
 
 class Spare(msgspec.Struct, eq=False):
@@ -35,7 +35,7 @@ class Spare(msgspec.Struct, eq=False):
 
 
 def kind_of(backend: JailBackend, plan: SandboxPlan) -> JailPlan | None:
-    """Return what a spare must have been made as to become the sandbox of `plan`. None: no spare could."""
+    """Return the settings that a spare for `plan` must have. None: no spare could become it."""
     made_of_nothing = not (plan.begun or plan.incarnation or plan.trees or plan.protect or plan.spec.mounts)
     jail = backend.jail_plan(plan)
     if not made_of_nothing or plan.exits or plan.hostname != host_name(plan.id):
@@ -62,9 +62,9 @@ class JailSpares(Spares[JailPlan, Spare]):
         self._taken: dict[SandboxId, Spare] = {}
 
     def take(self, plan: SandboxPlan) -> SandboxId | None:
-        """Return the id of a spare that can become the sandbox of `plan`, if that gets its id. Its tree is there.
+        """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists.
 
-        It is the caller's: `create`, `give_back` or `forget` follows. None: there is no such spare.
+        It belongs to the caller: `create`, `give_back` or `forget` follows. None: there is no such spare.
         """
         if (kind := kind_of(self._backend, plan)) is None:
             return None
@@ -77,11 +77,11 @@ class JailSpares(Spares[JailPlan, Spare]):
         return spare.id
 
     def give_back(self, id: SandboxId) -> None:
-        """Put back what was taken, and is not wanted after all."""
+        """Put back a spare that was taken and isn't used."""
         self._put(self._taken.pop(id))
 
     async def claim(self, id: SandboxId) -> bool:
-        """Say whether `id` was taken, and is to be committed now."""
+        """Tell whether `id` was taken; the caller commits it now."""
         if self._taken.pop(id, None) is None:
             return False
         (await self._backend.trees()).in_use.discard(id)  # by now a row says that it is needed
@@ -128,7 +128,7 @@ class JailSpares(Spares[JailPlan, Spare]):
         await self._delete(id)
 
     async def _delete(self, id: SandboxId) -> None:
-        """Delete the tree. What fails here, a sweep finds."""
+        """Delete the tree. A later sweep finds what fails here."""
         pool = await self._backend.trees()
         try:
             with contextlib.suppress(PaddockError):

@@ -69,11 +69,11 @@ _SOON_SECONDS = 0.02
 
 
 class SupervisorClient:
-    """The daemon's one connection to the supervisor of `state_dir`, which all backends share: made when first needed,
-    and again when the supervisor was replaced. It is closed when the last of them has left.
+    """Hold the daemon's one connection to the supervisor of `state_dir`, which all backends share. It connects when
+    first needed, and again when the supervisor was replaced. It closes after the last backend has left.
 
-    What the supervisor says unasked goes to all: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
-    `lost`, when the supervisor has gone, and `replaced` after a new connection: what was missed can then be listed.
+    News of the supervisor goes to all backends: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
+    `lost`, when the supervisor has gone, and `replaced` after a new connection: then they list what they missed.
     """
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
@@ -85,7 +85,7 @@ class SupervisorClient:
         self._forgotten: list[str] = []
         self._templates: Templates | None = None
         self.holds = itertools.count(1)
-        """Numbers for whatever is held: no two are the same."""
+        """Numbers for holds, each used once."""
         self.facts: Message = {}
         self.pool: int | None = None
         """The pool's directory, as the supervisor mounted it; this client's own descriptor."""
@@ -113,7 +113,7 @@ class SupervisorClient:
             self.pool = None
 
     async def templates(self) -> Templates:
-        """Return the templates of the pool, which is opened once for all backends. Makes the pool, the first time."""
+        """Return the templates of the pool, which is opened once for all backends. Makes the pool the first time."""
         if self._templates is None:
             async with self._opening:
                 if self._templates is None:
@@ -138,12 +138,12 @@ class SupervisorClient:
         except SupervisorUnavailableError as error:
             if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
-        # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
+        # It may have died before the request came: its successor knows as much, and a second request does no harm.
         await self.connect()
         return await self._exchange(body, tuple(map(os.dup, descriptors)))
 
     async def tell(self, operation: str, **fields: object) -> None:
-        """As `request`, without an answer. What it says is done before whatever is asked after it."""
+        """Send a request that needs no answer. The supervisor carries it out before any later request."""
         await self.connect()
         if self._line is not None:
             with contextlib.suppress(NotSent):
@@ -228,7 +228,7 @@ class SupervisorClient:
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:
-        """Start a supervisor and wait until it is ready or gone: gone is no error, another one may hold the lock."""
+        """Start a supervisor and wait until it is ready or gone. Gone is no error: another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
@@ -272,13 +272,13 @@ class SupervisorClient:
 
 
 def scope() -> tuple[list[str], dict[str, str]] | None:
-    """Return what to put before a command that is to have its own group, and the environment that this needs.
+    """Return a command prefix that gives a program its own control group, and the environment for it.
 
-    It is how systemd gives a program a part of the cgroup tree (systemd.scope(5)). Without it the supervisor would lie
-    in the group of whoever started it first, beside processes that are none of its own.
+    systemd gives a program a part of the cgroup tree this way (systemd.scope(5)). Otherwise the supervisor would share
+    the group of its first caller with unrelated processes.
 
-    None where nobody would give one: no systemd, no service manager of this user's, no controllers of version 2. The
-    command itself gets no environment.
+    None if the machine offers none: no systemd, no service manager of this user, no controllers of version 2. The
+    command itself gets an empty environment.
     """
     systemd_run, env = (shutil.which(name, path=_TOOLS) for name in ("systemd-run", "env"))
     if systemd_run is None or env is None or not os.path.isdir("/run/systemd/system") or not _has_controllers():

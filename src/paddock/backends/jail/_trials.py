@@ -1,7 +1,7 @@
-"""What sandboxes need of this machine, tried in a process that is gone afterwards.
+"""Try what sandboxes need of this machine, in a separate process.
 
-Distributions forbid ordinary users user namespaces in three ways, and only trying shows what holds for the program that
-asks: Ubuntu's AppArmor lets everybody make one and takes its capabilities away, unless the program has a profile.
+Distributions forbid user namespaces to ordinary users in three ways, and only trying shows which holds for this
+program. Ubuntu's AppArmor lets every program make one and takes its capabilities away, unless it has a profile.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def exits() -> Check:
 
 
 def pool(state_dir: Path, supervisor: int) -> Check:
-    """Say whether the file system of a sandbox can be mounted in the pool that the process `supervisor` holds."""
+    """Check that the file system of a sandbox can be mounted in the pool that the process `supervisor` holds."""
     return _check(
         "file system",
         attempt(_POOL, str(state_dir), str(supervisor)),
