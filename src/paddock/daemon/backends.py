@@ -10,8 +10,8 @@ from paddock.model import Level
 
 
 class Backends:
-    """The backends of this installation. Each is loaded when it is the next that may be the one looked for: to find
-    out what else is installed takes longer than to make a sandbox."""
+    """Load the backends of this installation one by one, as they are needed: finding all that is installed takes longer
+    than a create."""
 
     def __init__(
         self, source: Iterable[Backend] | Callable[[], Iterable[Backend]], default: Level = Level.JAIL
@@ -56,7 +56,7 @@ class Backends:
         raise LevelUnavailableError(f"level {level.value!r} is not available here: {because}", hint="paddock doctor")
 
     def _each(self) -> Iterator[Backend]:
-        """Those that are loaded, then one more at a time."""
+        """Yield the loaded ones, then load one more at a time."""
         yield from tuple(self._loaded.values())
         if self._unloaded is None:
             self._unloaded = iter(self._source() if callable(self._source) else self._source)

@@ -19,7 +19,8 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 def start_time(pid: int) -> str | None:
-    """With the pid and the boot it names a process. None if there is no such process, or it is dead."""
+    """Return the start time of a process. With the pid and the boot it identifies the process. None if there is no such
+    process, or it is dead."""
     try:
         fields = proc.stat(pid)
     except OSError:

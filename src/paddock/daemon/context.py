@@ -1,7 +1,7 @@
-"""What all parts of a service share: the context, an action's way from its verdict to its outcome, and the table of
-handlers. The method that carries out an action says so itself. See docs/design/handlers.md.
+"""Hold what all parts of a service share: the context, an action's way from its verdict to its outcome, and the table
+of handlers. A decorator names the action of each method. See docs/design/handlers.md.
 
-Decide, record, effect, record: only `Authorizer` asks the policy for a verdict and keeps it.
+Decide, record, carry out, record: only `Authorizer` asks the policy for a verdict and keeps it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Component:
 
 
 class Operation:
-    """An action that was allowed, from its decision to its outcome. Exactly one outcome is recorded.
+    """Hold an allowed action from its decision to its outcome. It records exactly one outcome.
 
     As a context manager it records when the block ends; `defer` leaves that to a handle that outlives the block.
     """
@@ -81,7 +81,7 @@ class Operation:
     def __init__(self, gate: Authorizer, principal: Principal, tag: str, number: int) -> None:
         self.principal = principal
         self.sandbox: str | None = None
-        """The id of the sandbox that the action names, once it is known."""
+        """The id of the sandbox that the action names, once known."""
         self.number = number
         """The number of the decision's record, to which other records may refer."""
         self._authorizer, self._tag = gate, tag
@@ -113,7 +113,7 @@ class Operation:
             self._done = True
 
     def amend(self, name: str, what: dict[str, object]) -> None:
-        """Record what became known after the outcome was recorded."""
+        """Record what became known after the outcome."""
         self._authorizer.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
 
     def failed(self, error: BaseException) -> None:

@@ -39,7 +39,7 @@ class Lanes:
         return len(self._lanes)
 
     def is_free(self, id: str) -> bool:
-        """Nobody holds it, or waits for it."""
+        """Tell whether no task holds it or waits for it."""
         return id not in self._lanes
 
     def shared(self, id: str) -> Hold:

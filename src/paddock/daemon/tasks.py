@@ -1,4 +1,4 @@
-"""Background tasks that somebody owns: referenced until they end, cancelled on close, their failures told."""
+"""Run background tasks: referenced until they end, cancelled on close, failures reported."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class Tasks:
 
     @property
     def closed(self) -> bool:
-        """None are started any more; those that clean up may still run."""
+        """Whether no new tasks start; clean-up tasks may still run."""
         return self._closed
 
     def start(
         self, work: Coroutine[Any, Any, T], *, name: str, awaited: bool = False, finishes: bool = False
     ) -> asyncio.Task[T]:
-        """`awaited`: somebody waits for the result, and so learns of a failure. `finishes`: `aclose` waits for it."""
+        """Start a task. `awaited`: a caller waits for the result, and so learns of a failure. `finishes`: `aclose`
+        waits for it."""
         if self._closed:
             work.close()
             raise RuntimeError("the tasks were closed")
@@ -37,7 +38,7 @@ class Tasks:
         return task
 
     async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
-        """Run to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
+        """Run to the end even if the caller is cancelled: the caller stops waiting, the work continues."""
         return await asyncio.shield(self.start(work, name=name, awaited=True, finishes=True))
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
@@ -96,7 +97,7 @@ class Activity:
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` in a thread, to its end: its effect is never half there. A cancellation of the caller is raised
+    """Call `function` in a thread, to its end: its effect is never partial. A cancellation of the caller is raised
     after that."""
     call = partial(copy_context().run, function, *args, **kwargs)
     return await _end_of(asyncio.get_running_loop().run_in_executor(None, call))

@@ -1,8 +1,8 @@
-"""What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; in
-another, for Java; and the authority alone in a policy, for Chromium, which knows the others itself.
+"""Write the certificates that programs inside trust: the machine's and the sandbox's own authority in one file; the
+same in another for Java; and the authority alone in a policy for Chromium, which has the others itself.
 
-The backend has put the files where programs look for them (`supervisor/_trust_places.py`); what is in them is written
-here, in place, for whoever has them open.
+The backend has mounted the files where programs look for them (`supervisor/_trust_places.py`). This module writes their
+content in place, so that programs with an open file see it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def _fill(path: Path, content: bytes) -> None:
 
 @cache
 def _of_the_machine() -> bytes:
-    """Return what the gateway itself trusts. Nothing where the machine has none: then nothing is trusted but the
-    gateway."""
+    """Return what the gateway itself trusts. Empty if the machine has none: then programs trust the gateway alone."""
     named = ssl.get_default_verify_paths().cafile
     for place in (named, *_PLACES):
         try:
@@ -82,10 +81,10 @@ def _java_entries(pem: bytes, prefix: str) -> tuple[int, bytes]:
 
 
 class _JavaStore:
-    """Trusted certificates as every Java reads them: JKS, which needs no Java to be written. Nothing in it is secret;
-    its password is the one that all programs of Java assume of such a store.
+    """Write trusted certificates as every Java reads them: JKS, which needs no Java. It holds no secret; its password
+    is the one that all Java programs assume for such a store.
 
-    Stores that begin with the same entries, `most`, and end with one more each: most of the work is done once.
+    Stores share their first entries, `most`, and differ in the last one: most of the work happens once.
     """
 
     def __init__(self, most: tuple[int, bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Tell a URL that an approval is pending: one signed POST, repeated a few times if it does not arrive.
+"""Report a pending approval to a URL: one signed POST, repeated a few times if it doesn't arrive.
 
 `Paddock-Signature: t=<seconds>,v1=<HMAC-SHA256 of "<seconds>.<body>", hexadecimal>`; the receiver compares both, and
-refuses what is old. No redirects: who is told is who was named.
+refuses old ones. It follows no redirects: only the configured address learns of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Webhook(Component):
-    """The address that `approval_webhook` names. Where it can't be used, the record says so."""
+    """Post to the address in `approval_webhook`. A failure is recorded."""
 
     def asked(self, approval: Approval) -> None:
         self._tasks.start(self._tell(approval), name=f"webhook {approval.id}")

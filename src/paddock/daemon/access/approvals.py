@@ -43,7 +43,7 @@ _EXPIRE = (
 )
 
 WAIT_SECONDS = 900.0
-"""So long a question waits for an answer, and an answer for what was asked to be done."""
+"""Seconds that a question waits for its answer, and that an approval waits for its use."""
 MOST_PENDING = 32
 KEPT_SECONDS = 7 * 86_400
 _SUMMARY_CHARS = 512
@@ -66,7 +66,7 @@ class Approvals(Component):
         return self._store.every(_approval, f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner,))
 
     async def _wait(self, one: Approval, owner: str, seconds: float) -> Approval:
-        """Return it when it is no longer pending, or after so many seconds as it is."""
+        """Return the approval when it is no longer pending, or after so many seconds as it is."""
         if one.state is not ApprovalState.PENDING or not seconds > 0:
             return one
         with contextlib.suppress(TimeoutError):
@@ -99,14 +99,14 @@ class Approvals(Component):
         elif found.state is ApprovalState.GRANTED:
             found = replace(found, state=ApprovalState.USED)
             self._store.execute("UPDATE approvals SET state = 'used', used_at = ? WHERE id = ?", (wall, found.id))
-            # Recorded before it happens; if it cannot be, it is used up all the same.
+            # The use is recorded before the action; a failure to act uses the approval up too.
             self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_detail(request))
         return ApprovalAnswer(
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
 
     def judge(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Answer what the gateway asks: may this be done in that sandbox, once?"""
+        """Answer the gateway's question: may that sandbox do this once?"""
         row = self._store.get(request.sandbox)
         if (
             row is None
@@ -178,7 +178,7 @@ class Approvals(Component):
         return self._find(action, owner)
 
     def _owner(self, op: Operation) -> str:
-        """Return whose approvals are meant, and mark those as expired whose time is over."""
+        """Return whose approvals are meant, and mark expired ones."""
         if op.principal.sandbox is not None:  # whatever a policy says
             raise PolicyDeniedError("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
         self._expire()

@@ -1,7 +1,7 @@
-"""The network access of sandboxes, for which the gateway is told their policies. See docs/design/egress.md.
+"""Keep the network access of sandboxes: the gateway gets their policies from here. See docs/design/egress.md.
 
 The gateway may die at any moment. Then the sandboxes are offline, and one loop starts the next gateway and sends it the
-rules of all of them. The supervisor has held their sockets all the while.
+rules of all of them. The supervisor holds their sockets all the while.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MalwareLists:
         self._lock = asyncio.Lock()
 
     async def read(self, id: SandboxId, document: PolicyDocument) -> None:
-        """Return when the gateway can look up what `document` names. NotConfiguredError: a list can't be read."""
+        """Return when the gateway can look up what `document` names. Raises NotConfiguredError for an unreadable list."""
         paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
         if not paths:
             self._users.pop(id, None)
@@ -76,7 +76,7 @@ class MalwareLists:
             self._audit.event("egress.malware", message=f"{path} is read: {digest}")
 
     async def _keep_fresh(self) -> None:
-        """Read changed lists again. Where a list has become unreadable, the version that was read last holds."""
+        """Read changed lists again. If a list became unreadable, its last version holds."""
         said: dict[str, str] = {}
         while self._users:
             await asyncio.sleep(self._period)
@@ -124,8 +124,8 @@ class Gateways(Component):
         self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
-        """Return when what the policy allows gets out, and nothing else does. No command has run in the sandbox yet.
-        Idempotent. NotConfiguredError (why the gateway can't be started) undoes the create."""
+        """Return when the sandbox can reach what its policy allows, and nothing else. No command has run in it yet.
+        Idempotent. NotConfiguredError (why the gateway can't start) undoes the create."""
         before = self._networks.get(row.id)
         network = _Network(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
         self._networks[row.id] = network
@@ -140,8 +140,8 @@ class Gateways(Component):
                 raise
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None:
-        """Return when the new revision, recorded already, holds for living connections too: what it refuses was cut.
-        If this raises, nothing may get out until it holds."""
+        """Return when the recorded new revision holds for living connections too; refused ones are cut. If this raises,
+        nothing may get out until it holds."""
         network = self._networks.get(row.id)
         if network is None:
             await self.open(row, snapshot)
@@ -162,7 +162,7 @@ class Gateways(Component):
         """Remove the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
         self._bindings.drop(row.id)
         if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
-            # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
+            # It lives on with its sockets: connections are refused at once.
             from paddock.policy.network import compile
 
             await self.revise(row, compile(PolicyDocument()))
@@ -187,7 +187,7 @@ class Gateways(Component):
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
-        """Stop recording, and return the exchanges. Raises InvalidStateError if there is no recording."""
+        """Stop recording and return the exchanges. Raises InvalidStateError if there is no recording."""
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
@@ -265,13 +265,13 @@ class Gateways(Component):
         )
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
         try:
-            # What programs inside trust, while the gateway makes the door.
+            # Write the certificates while the gateway opens the sandbox's sockets.
             await asyncio.to_thread(_trust.write, self._state_dir, row.id, network.authority.certificate)
         finally:
             await opening
 
     async def _new_authority(self) -> Authority:
-        """Return an authority that was made ahead, and make another one for the next sandbox."""
+        """Return an authority made ahead, and make another one for the next sandbox."""
         made, self._made = self._made, None
         authority = await (made or asyncio.to_thread(_make_authority))
         self._made = self._tasks.start(asyncio.to_thread(_make_authority), name="make an authority", awaited=True)

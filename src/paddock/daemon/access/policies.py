@@ -1,6 +1,6 @@
-"""Policies of sandboxes: compiled once, kept by their revision, changed while they hold.
+"""Keep policies of sandboxes: compile once, store by revision, change while they hold.
 
-Commands and files that callers ask for from outside are judged here, and recorded; the gateway judges the network.
+This module judges and records commands and files that callers ask for from outside; the gateway judges the network.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _IN_WORKSPACE = (
     "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
     " GROUP BY policy ORDER BY max(created_at) DESC"
 )
-"""The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
+"""The revisions of sandboxes that worked in it, latest first, as long as they are recorded."""
 _MOST_KEPT = 64
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -57,10 +57,10 @@ class Policies(Component):
         self._gateways, self._bindings, self._approvals = gateways, bindings, approvals
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
-        """By what they were compiled from: most sandboxes of a program have the same."""
+        """By the text that they were compiled from: most sandboxes of a program have the same."""
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
-        """Compiled, and to be found by its revision from now on. PolicyInvalid."""
+        """Compile a document and store it under its revision. Raises PolicyInvalidError."""
         from paddock.policy.network import compile
 
         text = _encode(document)
@@ -86,7 +86,7 @@ class Policies(Component):
         return _remember(self._compiled, snapshot.revision, snapshot)
 
     def prune(self, before: float) -> None:
-        """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
+        """Forget revisions that no sandbox and no snapshot has, and that no request has named since."""
         self._store.execute(_PRUNE, (before,))
 
     async def get(self, row: Row) -> PolicyRevision:
@@ -96,7 +96,7 @@ class Policies(Component):
         return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
 
     async def resume(self, row: Row) -> None:
-        """See to the ways out of a sandbox again. Nothing gets out where that fails."""
+        """Restore the network access of a sandbox. Nothing gets out if that fails."""
         async with self._lanes.exclusive(_lane(row)):
             row = self._store.get(row.id) or row
             if row.sandbox.policy is not None:
@@ -117,7 +117,7 @@ class Policies(Component):
             if snapshot is not None:
                 await self._check_files(row, snapshot.document)
                 await self._bindings.extend(row, snapshot.document.secrets)
-            # Once recorded it has to hold, whatever becomes of the caller.
+            # Once recorded it has to hold, even if the caller leaves.
             await self._tasks.complete(self._change(row, snapshot), name=f"sandbox {row.id}: policy")
         row = self._store.get(row.id) or row
         op.done({"policy": None if snapshot is None else snapshot.revision, "before": before})
@@ -135,11 +135,11 @@ class Policies(Component):
         workspace: str | None = None,
         exact: Exact | None = None,
     ) -> None:
-        """Ask a person before something of `workspace` leaves or goes, or of what is under the policy `own`. `exact`
-        says what it is, where somebody is asked; without, it is `about`. ApprovalNeededError, PolicyDenied.
+        """Ask for approval before something of `workspace`, or under the policy `own`, leaves or is deleted. The
+        question shows `exact`, or else `about`. Raises ApprovalNeededError, PolicyDeniedError.
 
-        Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a
-        later one has a wider policy, makes nothing of what they have left there less theirs.
+        For a workspace the policies of all sandboxes count that worked in it. They still count after these have ended,
+        and after a later one with a wider policy.
         """
         rows = () if workspace is None else self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall()
         for revision in (own, *(row[0] for row in rows)):
@@ -168,7 +168,7 @@ class Policies(Component):
         return replace(spec, env={**found, **row.sandbox.spec.env, **spec.env}) if found else spec
 
     async def file(self, action: Action[Any], row: Row, template: Template, op: Operation) -> None:
-        """PolicyDeniedError, ApprovalNeededError, UnrecordedError: then it is left as it is."""
+        """Check an access to a file. PolicyDeniedError, ApprovalNeededError and UnrecordedError leave it as it is."""
         rules = (await self._own_document(row)).files
         if rules is None:
             return
@@ -226,7 +226,7 @@ class Policies(Component):
         record(True, f"{verdict.reason}; a person said yes")
 
     async def _check_files(self, row: Row, document: PolicyDocument) -> None:
-        """Refuse new protected paths: they are mounted when a sandbox is made, and never later."""
+        """Refuse new protected paths: a create mounts them, and nothing does later."""
         wanted = () if document.files is None else document.files.protect
         if not wanted:
             return
@@ -288,7 +288,7 @@ def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
 
 
 async def _is_own(pool: Callable[[], Pool], path: str, row: Row, template: Template) -> bool:
-    """Whether what is at the absolute `path` was not there when this sandbox was made. False when in doubt."""
+    """Tell whether the file at the absolute `path` is newer than this sandbox. False when in doubt."""
     place = _place(path, row, template)
     if place is None or pool().driver == "copy":  # there a tree holds all that is below it, too
         return False
@@ -311,8 +311,8 @@ def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: i
 
 
 def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:
-    """Return the tree where what is at `path` was written, what it lies over, and the path in it; None: none
-    of ours."""
+    """Return the tree where the file at `path` was written, its lower layers, and the path in it; None: in no tree of
+    paddock."""
     if row.workspace is not None and path.startswith(WORKSPACE + "/"):
         return row.workspace.tree, row.workspace.layers, path.removeprefix(WORKSPACE + "/")
     elsewhere = (*(mount.target for mount in row.sandbox.spec.mounts), *(("/usr",) if template.host_usr else ()))

@@ -83,8 +83,8 @@ class Secrets(Component):
 
     @handles(model.RotateVaultKey)
     async def rotate_key(self, action: model.RotateVaultKey, op: Operation) -> int:
-        """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
-        key is in the ring."""
+        """Encrypt the secrets of all owners again, and return their number. After a kill at any point every row's key
+        is in the ring."""
         self.vault.keys.begin()
         with self._store.writing() as db:
             rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
@@ -111,7 +111,7 @@ def _secret(*columns: Any) -> Secret:
 
 
 def _place(sandbox: str, owner: str, name: str) -> Place:
-    """Of the variables by which a sandbox's secret is read. No owner's own secret has such a name."""
+    """Return the place of the variables by which a sandbox's secret is read. No owner's own secret has such a name."""
     return Place(owner, f"{sandbox}/{name}", 0)
 
 
@@ -136,7 +136,7 @@ def check_value(name: str, value: SecretValue) -> None:
 
 
 AHEAD_SECONDS = 300.0
-"""So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
+"""Seconds before its end that a value is renewed; a fifth of its time if it is short."""
 _RETRY_SECONDS = 20.0
 _MOST_PAST = 16
 _KEPT_SECONDS = 3600.0
@@ -157,7 +157,7 @@ class SandboxSecret(msgspec.Struct, frozen=True):
     placeholder: str
     rule: SecretRule
     sealed: Sealed | None = None
-    """The variables of its maker by which the value is read."""
+    """The encrypted variables of its maker by which the value is read."""
 
 
 def _sandbox_secret(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> SandboxSecret:
@@ -189,8 +189,8 @@ class SecretBindings(Component):
         self._sandboxes: dict[str, _State] = {}
 
     def _add(self, secrets: Sequence[SandboxSecret]) -> None:
-        """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
-        row may come a little later.)"""
+        """Add secrets, or replace the rules of known ones. Forget those of forgotten sandboxes. (A new one's own row
+        may come a little later.)"""
         now = self._clock.wall()
         with self._store.writing() as db:
             db.execute(
@@ -216,16 +216,16 @@ class SecretBindings(Component):
         return {secret.name: secret for secret in self._of(found[0] if found else origin)}
 
     def _users(self, owner: str, stored: str) -> tuple[SandboxSecret, ...]:
-        """Those of living sandboxes whose value is kept under that name."""
+        """Return those of living sandboxes whose value is stored under that name."""
         sql = (
             f"{_SELECT} JOIN sandboxes b ON b.id = s.sandbox WHERE s.owner = ? AND s.stored = ? AND b.ended_at IS NULL"
         )
         return self._store.every(_sandbox_secret, sql, (owner, stored))
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule], origin: str | None = None) -> None:
-        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailableError says which
-        is not, and why. Each has placeholders of its own. `origin`: the sandbox or snapshot that the policy came
-        with."""
+        """Fetch the secrets of sandboxes that start together: all values are there, or SecretUnavailableError says
+        which is not, and why. Each sandbox has its own placeholders. `origin`: the sandbox or snapshot that the policy
+        came with."""
         if not rules:
             return
         for row in rows:
@@ -249,8 +249,8 @@ class SecretBindings(Component):
         return replace(plan, spec=replace(plan.spec, env=env))
 
     async def _state(self, row: Row) -> _State:
-        """Fetch the values of a sandbox that the daemon before this one made. A value is None where that fails (it was
-        revoked, or is in no environment any more): that hinders no command."""
+        """Fetch the values of a sandbox that an earlier daemon made. A value is None if that fails (it was revoked, or
+        its variable is gone): commands run all the same."""
         state = self._sandboxes.get(row.id)
         if state is None:
             secrets = self._of(row.id)
@@ -258,7 +258,7 @@ class SecretBindings(Component):
         return state
 
     async def packed(self, row: Row) -> bytes:
-        """Return the secrets of a sandbox for the gateway. A kept value may have been rotated while others were
+        """Return the secrets of a sandbox for the gateway. A stored value may have been rotated while others were
         fetched."""
         state = await self._state(row)
         for secret in self._of(row.id) if state.bounds else ():
@@ -338,8 +338,8 @@ class SecretBindings(Component):
                 task.cancel()
 
     async def _fetch_all(self, secrets: Sequence[SandboxSecret], *, optional: bool = False) -> list[Fetched | None]:
-        """All are tried before the first failure is told: no other goes on behind it. `spared`: None stands for one
-        that cannot be had."""
+        """Try all before the first failure is raised: no attempt continues behind it. `spared`: None stands for one
+        that can't be had."""
         fetched: list[Fetched | None] = []
         for one in await asyncio.gather(*map(self._fetch, secrets), return_exceptions=True):
             if optional and isinstance(one, SecretUnavailableError):
@@ -352,7 +352,8 @@ class SecretBindings(Component):
     def _sandbox_secret(
         self, row: Row, name: str, placeholder: str, rule: SecretRule, known: Mapping[str, SandboxSecret]
     ) -> SandboxSecret:
-        """`known`: of the sandbox that this one is made of, whose maker's variables it has where the source is one."""
+        """Return a secret of a sandbox. `known`: that of the sandbox it is made from, whose maker's variables it takes
+        if the source is one."""
         variables, owner = of_source(rule.source, environment()), row.sandbox.owner
         if (before := known.get(name)) is not None and before.owner == owner and before.rule.source == rule.source:
             variables = self._variables(before)
@@ -423,7 +424,7 @@ class SecretBindings(Component):
                 return
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
-            # A policy that was set since may name another source or binding.
+            # A later policy may name another source or binding.
             secret = next((one for one in self._of(secret.sandbox) if one.name == secret.name), secret)
             try:
                 fetched = await self._fetch(secret)

@@ -1,8 +1,8 @@
-"""Remember requests by the ids that clients gave them, so that no request is performed twice.
+"""Remember requests by the ids that clients gave them, so that each is performed once.
 
-A client asks again when its connection ends before the answer. A request that is under way then goes on for
-`RETURN_SECONDS`, and answers on the connection on which it is asked again. The last answers are kept, within bounds.
-A daemon that has died may have performed a request whose id is not found, or its answer was evicted.
+A client repeats a request when its connection ends before the answer. A pending request then continues for
+`RETURN_SECONDS`, and answers on the connection that repeats it. The last answers are kept, within bounds. If the id
+isn't found, a dead daemon may have performed it, or its answer was evicted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Reply(Protocol):
-    """Sends one frame of the request's channel; what the client no longer wants is dropped."""
+    """Send one frame of the request's channel, if the client still wants it."""
 
     def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None: ...
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 class Asked:
-    """A request that is under way. Called as a `Reply`, it sends to whoever asked last."""
+    """Hold a pending request. Called as a `Reply`, it sends to its latest connection."""
 
     def __init__(self, task: asyncio.Task[None], reply: Reply) -> None:
         self.task, self._reply = task, reply
@@ -49,12 +49,12 @@ class Asked:
         self._reply(kind, body, descriptors)
 
     def left_alone(self) -> None:
-        """Its connection has ended, perhaps after it was asked again. Nothing disturbs one that is being undone."""
+        """Note that its connection has ended, unless another one has repeated it. An undo in progress continues."""
         if not self._reattach and not self.task.cancelling():
             self._end = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
 
     async def answered_to(self, reply: Reply) -> bool:
-        """Wait until it is done. False where it ended without an answer. Who cancels this cancels it."""
+        """Wait until it is done. Return False if it ended without an answer. Cancelling this cancels it."""
         self._reply, self._reattach = reply, True
         self.stay()
         try:
@@ -99,7 +99,7 @@ class Memory:
         return self._under_way.get(key) or self._answers.get(key)
 
     def leave(self, task: asyncio.Task[None]) -> bool:
-        """Its connection has ended. False where it can't be asked for again."""
+        """Note that its connection has ended. Return False if it can't be repeated."""
         for asked in self._under_way.values():
             if asked.task is task:
                 asked.left_alone()
@@ -107,7 +107,7 @@ class Memory:
         return False
 
     def end(self, session: str) -> None:
-        """Nobody asks for it again: what is under way is cancelled."""
+        """Cancel the pending requests of a session: no connection repeats them."""
         for key, asked in self._under_way.items():
             if key[0] == session:
                 asked.task.cancel()

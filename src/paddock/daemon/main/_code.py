@@ -1,4 +1,4 @@
-"""Whether what this process was started from is still the same: its modules, and the settings that it read."""
+"""Tell whether the modules and settings that this process started with are still the same."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CHANGES = inotify.MODIFY | inotify.ATTRIB | inotify.MOVED_TO | inotify.MOVED_FR
 
 
 class Code:
-    """paddock's modules, all below `root`, and `settings` as they are now. A module that is loaded later is taken as it
-    is then."""
+    """Hold paddock's modules, all below `root`, and `settings` as they are now. A module loaded later counts as it is
+    then."""
 
     def __init__(self, settings: Path, root: Path = Path(paddock.__file__).parent) -> None:
         self._settings = str(settings)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _log = logging.getLogger("paddock")
-"""What takes long says so here, at the level of information."""
+"""Reports what takes long, at level INFO."""
 
 
 class Node:
-    """The service of a state directory, and what it is made of. `open` it, `start` it, `aclose` it.
+    """Hold the service of a state directory and its parts. `open` it, `start` it, `aclose` it.
 
-    A pool that could not be opened is tried again by the next request: what was in the way may be gone.
+    The next request tries again to open a pool that failed: the obstacle may be gone.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -49,7 +49,7 @@ class Node:
         self.config = read_config(state_dir)
         told = forget_figures(state_dir, self.config)
         self.notices = [told] if told else []
-        """What the first client is told."""
+        """Messages for the first client."""
         self._state_dir, self._jail, self._storage = state_dir, JailBackend(state_dir), _Storage(state_dir)
         self._opening = asyncio.Lock()
 
@@ -72,9 +72,9 @@ class Node:
         )
 
     async def open(self) -> None:
-        """Open the pool. ResourceExhaustedError; any other failure is told to the requests that need the pool.
+        """Open the pool. Raises ResourceExhaustedError; requests that need the pool report any other failure.
 
-        The supervisor takes as long to start as the service to import: both happen at once.
+        The supervisor starts while the service is imported: both take as long.
         """
         importing = asyncio.to_thread(import_module, "paddock.daemon.main.service")
         await asyncio.gather(self._storage.open(self._jail), importing)
@@ -101,8 +101,7 @@ async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
 
 
 def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[Backend]:
-    """Yield what is installed beside the jail, ours and other people's. The supervisor has one client: they
-    share it."""
+    """Yield the installed backends beside the jail, those of plugins too. They share one client of the supervisor."""
     from paddock.backends import OVER_THE_SUPERVISOR, load, names
 
     for name in names():
@@ -114,7 +113,8 @@ def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[B
 
 
 class _Storage:
-    """The pool and its templates. Where they cannot be opened, who needs them is told why, and `doctor` works."""
+    """Hold the pool and its templates. If they can't be opened, requests that need them raise the reason, and `doctor`
+    works."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir

@@ -1,7 +1,7 @@
-"""Handles in a client's hands: its descriptors carry the bytes, and `Call`s everything else.
+"""Serve handles of a client: its descriptors carry the bytes, and `Call`s everything else.
 
-The near ends of the descriptors stay here, so what the service counts, redacts and records holds whatever the client
-does. A stream's error is told by the call that ends it: `end` of one that is read, `close` of one that is written.
+The near ends of the descriptors stay here, so a client can't avoid what the service counts, redacts and records. The
+call that ends a stream raises its error: `end` of one that is read, `close` of one that is written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PIPE_BYTES = 1 << 20
 
 
 class Output:
-    """A stream that the client reads. `near` is closed at its end."""
+    """Carry a stream that the client reads. `near` is closed at its end."""
 
     def __init__(self, inner: ByteReader, near: int, pump: Pump) -> None:
         self._inner = inner
@@ -56,7 +56,7 @@ class Output:
         return None
 
     async def end(self, *, wait: bool) -> None:
-        """Raise what broke the stream. Without `wait` it is over now, whatever is still to come."""
+        """End the stream and raise its error. Without `wait` it ends now, even if more would come."""
         if not wait:
             self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -66,7 +66,7 @@ class Output:
 
 
 class Input:
-    """A stream that the client writes. `near` is closed at its end."""
+    """Carry a stream that the client writes. `near` is closed at its end."""
 
     def __init__(self, inner: ByteWriter, near: int, pump: Pump) -> None:
         self._inner, self._flow = inner, Flow(pump, near)
@@ -81,7 +81,7 @@ class Input:
         return None
 
     async def end(self) -> None:
-        """Return when all that the client has sent has been written on, or no more of it will be."""
+        """Return when all that the client sent has been written on, or when no more will be."""
         self._flow.cut()
         error = await asyncio.shield(self._task)
         if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
@@ -96,16 +96,16 @@ class Input:
         await self._inner.abort()
 
     async def stop(self) -> None:
-        """No byte more, and nothing else: the command to which it belongs is let go of."""
+        """Stop at this byte: the command that reads it is released."""
         self._task.cancel()
         await asyncio.wait((self._task,))
 
 
 class Opened:
-    """One handle of a session: `reply` and `descriptors` are what the client is given.
+    """Hold one handle of a session: the client gets `reply` and `descriptors`.
 
     `let_go` closes it when its client has gone; `close` does the same unless `methods` has another. `leave` closes what
-    its client never had: as `let_go`, unless it is given.
+    its client never got: like `let_go`, unless it is given.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = Non
         await outputs[call.method].end(wait=True)
 
     async def begin(call: Call) -> None:
-        """Note how many bytes of the stream the caller has, which he knows only when he has read all that came."""
+        """Note how many bytes of the stream the caller has. A caller knows that only after reading all that came."""
         name = call.method.removesuffix(".from")
         if (near := nears.pop(name, None)) is not None:
             reader: Outbound = getattr(inner, name)

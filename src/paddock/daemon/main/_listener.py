@@ -33,7 +33,7 @@ from ._sessions import Session
 SOCKET = "daemon.sock"
 _BACKLOG = 1024
 _UNREAD_BYTES = 4 << 20
-"""Of a client that does not read its answers: no request of it is read before it has."""
+"""Unread answers of a client, at most: until it reads them, none of its requests is read."""
 _BUSY_SECONDS = 0.1
 _LAST_SECONDS = 2.0
 """In which clients take their last answers from a daemon that leaves."""
@@ -49,7 +49,7 @@ class Leaving(Exception):
 
 
 class Listener:
-    """Accepts clients of this user. `greet` makes the answer to a HELLO; `ended` is told of sessions."""
+    """Accept clients of this user. `greet` makes the answer to a HELLO; `ended` gets each ended session."""
 
     def __init__(
         self, requests: Requests, *, greet: Callable[[codec.Hello], codec.Welcome], ended: Callable[[Session], None]
@@ -158,7 +158,8 @@ class _Connection(Line):
         self._silent = self._loop.call_later(_HELLO_SECONDS, self._fail, silent)
 
     def finish(self) -> asyncio.Future[None]:
-        """Say that no more is taken, so what is not answered was not started. Close when the client has all answers."""
+        """Announce that no more requests are read: those without an answer were not started. Close when the client has
+        all answers."""
         self._finished = self._loop.create_future()
         self._read(False)
         self._send(Kind.CLOSE, 0, b"")
@@ -284,7 +285,7 @@ class _Connection(Line):
             self.close()
 
     def _unwritten(self, error: OSError) -> None:
-        """Where there is no room for it, try again soon. A handle whose descriptors can't be sent is let go of."""
+        """Try again soon if there is no room. Release a handle whose descriptors can't be sent."""
         exhausted = exhaustion(error)
         if exhausted is None or isinstance(error, ConnectionError):
             self._fail(error)

@@ -1,4 +1,5 @@
-"""What older versions left: programs that write to the state directory themselves, figures that chose a level."""
+"""Handle what older versions left: programs that write to the state directory themselves, and figures that chose a
+level."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from paddock.model.config import FILE, Config
 from paddock.supervisor import layout
 
 _SUPERVISOR = "keeper"
-"""What the supervisor and its files were called."""
+"""The old name of the supervisor and its files."""
 _FIELD_PID = 4  # "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF", proc_locks(5)
 
 
@@ -21,7 +22,7 @@ def refuse_older_programs(state_dir: Path) -> None:
     """Raise NotConfiguredError if a program of an older paddock still works in `state_dir`.
 
     The caller has the daemon's lock and no segment of the audit log yet. Such a program locks a segment as long as it
-    lives. Of today's processes only the gateway does so beside the daemon. An older supervisor locks a file of its own.
+    lives. Of today's processes only the gateway does so beside the daemon. An older supervisor locks another file.
     """
     state_dir = state_dir.resolve()
     files = {*(state_dir / layout.AUDIT).glob("*.jsonl"), *state_dir.glob(f"{_SUPERVISOR}.lock")}
@@ -61,7 +62,7 @@ def forget_figures(state_dir: Path, config: Config) -> str | None:
 
 
 def _lockers() -> list[int]:
-    """Return the processes that took a lock with `flock`. A dead one is named as long as a child has its descriptor."""
+    """Return the processes that took a lock with `flock`. A dead one stays listed while a child has its descriptor."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:  # gVisor has none, and some containers hide it: there such a program isn't found
@@ -72,11 +73,10 @@ def _lockers() -> list[int]:
 
 
 def _locked(pid: int, files: Set[Path]) -> Iterator[Path]:
-    """Yield those of `files` that `pid` has locked; none of a process that is dead, dying, or another user's.
+    """Yield those of `files` that `pid` has locked; none for a process that is dead, dying, or another user's.
 
-    The link of a descriptor is not enough: a program in a sandbox may lock a file of its own that has the same path in
-    there. Only stat(2) tells whether that is the file here; /proc/locks names other devices and inodes on btrfs and
-    overlayfs.
+    The link of a descriptor is not enough: a program in a sandbox may lock another file with the same path. Only
+    stat(2) tells whether it is the same file; /proc/locks names other devices and inodes on btrfs and overlayfs.
     """
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")

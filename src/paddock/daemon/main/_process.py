@@ -13,7 +13,7 @@ from paddock.supervisor.layout import ORDINARY_ID
 
 
 def detach() -> list[str]:
-    """Detach from the parent, in a session of its own. Returns names of what the kernel didn't let go of."""
+    """Detach from the parent, in a new session. Return names of mounts that the kernel didn't release."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -57,10 +57,9 @@ def leave_root() -> None:
 
 
 def control_group() -> str:
-    """Return the one that this process stays in since its first caller started it; "" where that is the whole
-    machine's.
+    """Return the control group of this process and its first caller; "" if that is the whole machine's.
 
-    Whoever ends the group (systemd a service, a runner its job) ends the daemon with it (cgroups(7)).
+    The end of the group (systemd ends a service, a runner its job) ends the daemon too (cgroups(7)).
     """
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     paths = [

@@ -92,7 +92,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], O
 )
 
 _UNDONE = frozenset((CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds)))
-"""What is undone, or done all the same, when its caller leaves before it is answered. The others are cancelled."""
+"""Actions that are undone, or completed, when their caller leaves before the answer. Others are cancelled."""
 
 
 class Requests:
@@ -112,10 +112,10 @@ class Requests:
         self._pump = Pump()
         self.memory = Memory()
         self.leaves = False
-        """The daemon does: sandboxes that are made by now live on, and the next daemon finds whose they are."""
+        """This daemon leaves: finished sandboxes live on, and the next daemon finds their owners."""
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
-        """One REPLY or ERROR, unless it is cancelled."""
+        """Send one REPLY or ERROR, unless cancelled."""
         try:
             request = codec.decode(frame.body, codec.Request)
         except codec.Malformed as error:
@@ -156,7 +156,7 @@ class Requests:
                 self.memory.over(key, reply)
 
     async def _answered(self, session: Session, request: codec.Request, key: tuple[str, str], reply: Reply) -> bool:
-        """Whether a request that is asked again has its answer. If not it may be performed: nothing happens twice."""
+        """Tell whether a repeated request has got its answer. If not, it may be performed: nothing happens twice."""
         found = self.memory.find(key)
         if isinstance(found, Asked):
             if await found.answered_to(reply):

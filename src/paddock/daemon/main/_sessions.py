@@ -22,7 +22,7 @@ from ._handles import Opened
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session leaves on disk for the next daemon: which process it is, and what ends with it."""
+    """Describe a session on disk for the next daemon: its process, and what ends with it."""
 
     token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     pid: int
@@ -45,7 +45,7 @@ class Session:
         self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
         self.start_time = start_time(pid)
-        """Read when the pidfd was open: both are of the same process if this is what was expected."""
+        """Read while the pidfd was open: both belong to the same process if this is the expected time."""
 
     def next_handle(self) -> int:
         self._number += 1
@@ -60,7 +60,8 @@ class Session:
         raise InvalidStateError("the handle was closed", hint="wait first")
 
     def disconnected(self, connection: object, *, is_lost: bool) -> None:
-        """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""
+        """Note the end of a connection. `is_lost`: before its requests were answered. A living client then comes back
+        for the answers."""
         self.connections.discard(connection)
         if self.connections:
             return
@@ -90,9 +91,9 @@ class Session:
             self._process = None
 
     def _watch(self) -> int | None:
-        """Return a pidfd of the client. A forked child may keep the connection open when the process has died: the
-        pidfd tells (pidfd_open(2)). A process in another pid namespace is seen as 0, and only the end of its
-        connections tells."""
+        """Return a pidfd of the client. A forked child may keep the connection open after the process has died: the
+        pidfd shows that (pidfd_open(2)). A process in another pid namespace appears as 0, and only the end of its
+        connections shows its death."""
         if self.pid <= 0:
             return None
         try:

@@ -1,10 +1,10 @@
-"""Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
+"""Recover: make the records agree with what lives. See docs/design/order.md.
 
-`recover` runs once, before the daemon listens. A sweep repeats most of it: what a dead daemon had asked for may come to
-life later, a row whose lane is free is left over, and on a full disk nothing can be deleted.
+`recover` runs once, before the daemon listens. A sweep repeats most of it: a request of a dead daemon may take effect
+later, a row may be left over, and on a full disk nothing can be deleted.
 
-The sweep brings what time alone brings. At its deadline it ends only what sleeps on disk. The supervisor and the guest
-end the others, daemon or no daemon.
+The sweep also does what is due. At its deadline it ends only hibernated sandboxes. The supervisor and the guest end the
+others, with or without a daemon.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Recovery(Component):
         self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
 
     async def recover(self) -> None:
-        """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
+        """Repair what the last daemon left. A failed step is recorded, and the others still run."""
         await self._try("sandboxes", self._sandboxes)
         await self._try("commands", lambda: self._execs.recover(self._asked()))
         await self._try("pauses", self._pauses)
@@ -69,7 +69,7 @@ class Recovery(Component):
         await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._repositories.directory))
 
     async def run(self, activity: Activity) -> None:
-        """Sweep until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        """Sweep until cancelled. A failed sweep is recorded and repeated."""
         async for _ in activity.rounds(self._period):
             try:
                 await self.sweep()
@@ -90,7 +90,7 @@ class Recovery(Component):
     async def _sandboxes(self) -> None:
         """Ask the backends that rows name. One that can't be asked changes nothing. `Live.check_all` records ends."""
         for backend in map(self._backends.find, sorted(self._store.backends())):
-            # A row is written before anything is made for it: what lives without a row at the end has none.
+            # A row comes before everything else: a sandbox that lives without a row at the end has none.
             before = {row.id: row for row in self._store.list()}
             living = None if backend is None else await self._living(backend)
             if backend is None or living is None:
@@ -113,7 +113,7 @@ class Recovery(Component):
             await asyncio.gather(*work)
 
     async def _send_deadline(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
-        """Finish or undo what is not recorded as running. `was`: its row when the backend was asked."""
+        """Finish or undo a sandbox that isn't recorded as running. `was`: its row when the backend was asked."""
         async with self._lanes.exclusive(id):
             row = self._store.get(id)
             if was is None or row is None:
@@ -145,7 +145,7 @@ class Recovery(Component):
         for row in await self._running.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
-                # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
+                # When it resumed is unknown; the backend, asked to resume a running one, returns the deadline.
                 await self._running.resume(now, await self._running.get_or_adopt(now))
 
     def _asked(self) -> list[Backend]:
@@ -154,7 +154,7 @@ class Recovery(Component):
         return [backend for backend in named if backend is not None and backend.probe() is None]
 
     async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
-        """Return None if it can't be asked."""
+        """Return the living ones; None if the backend can't be asked."""
         try:
             return None if backend.probe() is not None else await backend.living()
         except (PaddockError, OSError):
@@ -173,6 +173,6 @@ class Recovery(Component):
 
 
 def _has_begun(row: Row, before: Row | None) -> bool:
-    """Whether it was made, made again, or woken from disk since `before` was read."""
+    """Tell whether it was made, restored, or woken from disk since `before` was read."""
     seen = (row.state, row.hibernated, row.incarnation)
     return before is None or (before.state, before.hibernated, before.incarnation) != seen

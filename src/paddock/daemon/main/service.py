@@ -1,4 +1,4 @@
-"""`perform`: everything that can be asked of paddock, and who answers."""
+"""Perform actions: everything that can be asked of paddock, and its handlers."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Service:
         await self.sandboxes.end(id)
 
     def has_running(self) -> bool:
-        """Whether any sandbox runs, or is being made or restored."""
+        """Tell whether any sandbox runs, or is being made or restored."""
         return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
 
     def not_persistent(self, owner: Principal) -> set[SandboxId]:
@@ -197,11 +197,11 @@ class Service:
         return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
 
     async def recover(self) -> None:
-        """Put right what the service before this one has left. To be awaited once, before anything is performed."""
+        """Repair what the last daemon left. Await it once, before any action."""
         await self.recovery.recover()
 
     def leave(self) -> None:
-        """Have what runs go on for the next service, commands of the foreground too where they are kept."""
+        """Let running sandboxes continue for the next daemon, kept foreground commands too."""
         self.execs.leaves = True
 
     async def start(self) -> None:
@@ -232,8 +232,8 @@ class Service:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go: the
-        next service takes them over."""
+        """Cancel and undo pending work, record open outcomes, and release instances: the next daemon takes them over.
+        Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -242,7 +242,7 @@ class Service:
             task.cancel()
         if others:
             await asyncio.wait(others)
-        # From the last line up; each runs whatever became of the others.
+        # From the last line up; each runs even if others failed.
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.evidence.aclose)
             closing.callback(self._audit.close)
@@ -255,7 +255,7 @@ class Service:
             closing.push_async_callback(self.running.aclose)
 
     async def _close_backends(self) -> None:
-        """All that are loaded by now: work that was ended before may have loaded more."""
+        """Close all that are loaded by now: work that ended before may have loaded more."""
         async with AsyncExitStack() as closing:
             for backend in self._backends.loaded():
                 closing.push_async_callback(backend.aclose)

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serve the state directory `options["state"]`. The lock is descriptor `lock`, held already; what goes wrong before
-    the first client can be served is written to descriptor `ready`."""
+    """Serve the state directory `options["state"]`. The lock is descriptor `lock`, held already. Errors before the
+    first client go to descriptor `ready`."""
     lock, ready = int(options["lock"]), int(options["ready"])
     code = 0
     try:
@@ -146,8 +146,8 @@ class Daemon:
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
     def _take_up_sessions(self) -> None:
-        """Of the daemon before: a session lives as long as its process, whether it calls again or not. A process of
-        another pid namespace, seen as 0, is taken to live as long as a sandbox of it."""
+        """Take over the last daemon's sessions. A session lives as long as its process, whether it calls again or not.
+        One in another pid namespace, seen as 0, counts as alive while a sandbox of it lives."""
         rows, there = tuple(self._files.read()), self.service.not_persistent(self._principal)
         dead: list[Session] = []
         for row in rows:
@@ -214,7 +214,7 @@ class Daemon:
         await asyncio.to_thread(self._files.forget, token)
 
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
-        """Again and again until they have ended: nobody else ends them."""
+        """End these sandboxes, and repeat until they have ended: nothing else ends them."""
         while errors := await all_of(self._node.service.end(id) for id in sandboxes):
             for error in errors:
                 _log.error("a sandbox could not be ended with its program: %s", error)
@@ -242,7 +242,7 @@ class Daemon:
             self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
 
     def _watch_directory(self) -> None:
-        """Watch the state directory. One that is deleted or moved takes its sandboxes and this daemon along."""
+        """Watch the state directory. If it is deleted or moved, its sandboxes and this daemon end."""
         mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
         self._changes = inotify.watch(self._state_dir, mask)
         asyncio.get_running_loop().add_reader(self._changes, self._directory_changed)
@@ -307,7 +307,7 @@ async def _until_told(daemon: Daemon, ready: int) -> None:
 
 
 class _Log(logging.FileHandler):
-    """Its owner's alone. What goes to standard error, a dying interpreter's words too, goes there as well."""
+    """Write a log that its owner alone can read. Standard error goes there as well, with a crash's last output."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):  # the file was deleted

@@ -19,7 +19,7 @@ class Copy(NamedTuple):
     name: str
     limit_bytes: int | None = None
     at_rest: bool = False
-    """Nobody will write it: it is read, and copied again."""
+    """No process writes it: it is only read and copied."""
     ours: bool = False
     without: str | None = None
     """An entry of its root that it does not have."""
@@ -56,9 +56,9 @@ def flush(pool: Pool, copies: Sequence[Copy]) -> None:
 
 
 def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
-    """In their order. `anew`: what has such a name is what a killed service has left, and goes.
+    """Make copies in their order. `anew`: delete what has such a name first; a killed daemon left it.
 
-    NotFoundError, AlreadyExistsError, ResourceExhaustedError: what was made before is the caller's to discard.
+    Raises NotFoundError, AlreadyExistsError, ResourceExhaustedError: the caller discards the copies made before.
     """
     for copy in copies:
         try:
@@ -77,7 +77,7 @@ def _make(pool: Pool, copy: Copy) -> None:
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:
-    """Delete the trees. What won't go, a sweep finds."""
+    """Delete the trees. A later sweep deletes what fails here."""
     for name in names:
         with suppress(PaddockError):
             pool.delete(name)

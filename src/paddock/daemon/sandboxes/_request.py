@@ -1,4 +1,4 @@
-"""A sandbox that is to be made."""
+"""Describe a sandbox before it is made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class CreateRequest(msgspec.Struct, frozen=True):
     backend: Backend
     policy: Snapshot | None = None
     protect: tuple[str, ...] = ()
-    """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
+    """Paths that stay as they are: of a fork those of its parent, with or without the policy."""
     inherits: bool = False
-    """The policy came with what it is made of, and so do the variables by which its secrets are read."""
+    """The policy, and the variables by which its secrets are read, came from what it is made of."""
 
     def plan(self, retention_seconds: float) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec

@@ -1,7 +1,7 @@
-"""The TTL of a sandbox stands still while it is paused.
+"""Stop the TTL of a sandbox while it is paused.
 
-A row of one that stands still says how much is left of its TTL. Its deadline is then that of its retention. What these
-functions return is not recorded yet: `Store.set_deadline` does that.
+The row of a paused one says how much is left of its TTL. Its deadline is then that of its retention. These functions
+record nothing: `Store.set_deadline` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from paddock.model import replace
 
 
 def running(row: Row, clock: Clock, deadline: float | None = None) -> Row:
-    """Return the row of one that runs until `deadline`, in seconds of CLOCK_BOOTTIME; without, with what is left."""
+    """Return the row of one that runs until `deadline`, in seconds of CLOCK_BOOTTIME; by default with what is left."""
     left = row.sandbox.left_seconds
     if deadline is None and left is None:
         if row.boot_id == boot_id():

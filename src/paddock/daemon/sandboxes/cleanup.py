@@ -1,4 +1,4 @@
-"""The end of a sandbox: what is recorded about it, and what is removed."""
+"""End a sandbox: record its end, and remove what it had."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Cleanup(Component):
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
         self._audited: set[str] = set()
-        """Those of whose end the audit log tells already, and that could not be recorded."""
+        """Sandboxes whose end is in the audit log and could not be written to the database yet."""
 
     async def finalize(self, row: Row, ending: Ending | None, *, audited: bool = False) -> Row:
-        """Record that a sandbox has ended, and clean up after it. An end that is recorded already stays.
+        """Record that a sandbox has ended, and clean up after it. A recorded end stays.
 
-        Without an Ending, the backend has no trace of it, and only the clock says anything. `audited`: the
-        audit log has the end already.
+        Without an Ending the backend has no trace of it, and only the clock tells. `audited`: the audit log has the end
+        already.
         """
         now = self._store.get(row.id) or row
         if has_ended(now):
@@ -55,10 +55,10 @@ class Cleanup(Component):
         return row
 
     def _record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
-        """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
+        """Record an end that the audit log has. On a full disk the row follows when there is room.
 
-        InvalidStateError: it has ended otherwise, or was made again since `row` was read. ResourceExhaustedError: it
-        sleeps on disk, or is being restored, so only its row says that it lives.
+        Raises InvalidStateError if it has ended otherwise, or was restored since `row` was read. Raises
+        ResourceExhaustedError if only its row shows that it lives: it is hibernated or being restored.
         """
         try:
             ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)

@@ -1,6 +1,6 @@
-"""One command, run to its end: what it is given, what it prints, and the limits of both.
+"""Run one command to its end: its input, its output, and the limits of both.
 
-Of each stream the ends are kept in memory, and all of it in a file where the ends are not all.
+Memory holds the beginning and end of each stream; a file has all of it if these are not all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ for the next daemon."""
 
 
 class Capture:
-    """Holds at most `limit` bytes. When more is printed, everything goes to `spool` as well, from the first byte on."""
+    """Capture at most `limit` bytes. If more comes, all of it goes to `spool` as well, from the first byte on."""
 
     def __init__(self, limit: int, spool: str) -> None:
         self._head_size = (limit + 1) // 2
@@ -69,7 +69,7 @@ class Capture:
         return bytes(self._tail[-size:] or self._head[-size:])
 
     def output(self) -> Output:
-        """Return what was captured. Closes the file."""
+        """Return the output. Closes the file."""
         self.close()
         return Output(
             head=bytes(self._head),
@@ -79,7 +79,7 @@ class Capture:
         )
 
     def close(self) -> None:
-        """Close the file. If the disk has no room for what was buffered, there is none."""
+        """Close the file. Without room on disk for the buffered rest, there is no file."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -97,19 +97,19 @@ class Capture:
                     place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 self._spooled = True
-                # Nothing was left out until now.
+                # Memory has all of it until now.
                 self._file.write(self._head)
                 self._file.write(self._tail)
             self._file.write(data)
         except OSError:
-            # A full disk of the host is no reason to fail the command: the result says that there is no file.
+            # A full disk of the host doesn't fail the command: the result says that there is no file.
             self._spooling = False
             self.close()
             _remove(self._spool)
 
 
 def kept(path: str) -> KeptOutput | None:
-    """Return what was kept there, if anything was."""
+    """Return the output kept there, if any."""
     try:
         return KeptOutput(open(path, "rb"))
     except FileNotFoundError:
@@ -143,7 +143,7 @@ class Outliving:
         self._timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._begin)
 
     async def over(self) -> bool:
-        """Note that the command has ended. Return whether `then` has been called, or else never will be."""
+        """Note that the command has ended. Return whether `then` was called, or never will be."""
         self._timer.cancel()
         if self._archiver is None:
             return False
@@ -151,7 +151,7 @@ class Outliving:
         return True
 
     def stop(self) -> None:
-        """Whatever becomes of the command."""
+        """Stop, in any state of the command."""
         self._timer.cancel()
         if self._archiver is not None:
             self._archiver.cancel()
@@ -168,7 +168,7 @@ class Outliving:
 
 
 class Collector:
-    """One use: `status = await Collector(…).run()`, then the captures hold what was printed."""
+    """Collect one command's output: after `status = await Collector(…).run()` the captures hold it."""
 
     def __init__(
         self,
@@ -190,10 +190,10 @@ class Collector:
         self._limit: Limit | None = None
 
     async def run(self, timeout_seconds: float | None) -> ExitStatus:
-        """Wait until the command has ended and what it printed is read.
+        """Wait until the command has ended and its output is read.
 
-        What it left running may hold its streams open for ever: then it is enough that nothing has come for a quarter
-        of a second. Everything that the command itself printed was in the pipe when it ended.
+        Processes that it left running may hold its streams open for ever. Then a quarter of a second without output is
+        enough: all that the command itself printed was in the pipe when it ended.
         """
         outlives = None if self._has_ended() else Outliving(self._handle, timeout_seconds, self._start)
         fed: list[asyncio.Task[None]] = []
@@ -296,6 +296,6 @@ async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> E
 
 
 async def _feed(handle: Command, data: bytes) -> None:
-    # A command need not read what it is given.
+    # A command need not read its input.
     with contextlib.suppress(BrokenPipeError, ConnectionError):
         await handle.feed(data)

@@ -1,4 +1,4 @@
-"""Bringing sandboxes up: all of them or none, whatever fails or is killed in between."""
+"""Create sandboxes: all or none, after any failure or kill."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Creation(Component):
                 await in_thread(_copies.make, pool, copies)
 
         def recorded() -> None:
-            # An outcome that cannot be recorded undoes the sandbox as well.
+            # Without a recorded outcome the sandbox is undone as well.
             named = {} if policy is None else {"policy": policy.revision}
             made = {"level": backend.level.value, "backend": backend.name, "template": template.digest}
             op.done({**made, **named})
@@ -310,7 +310,7 @@ class Creation(Component):
                 return (await holds.enter_async_context(use_image(self._context, name))).template
             if name in self._built:
                 return self._templates().get(name)  # a look-up from now on
-            # Whatever it takes: what makes one keeps no thread from the others.
+            # In a separate thread: a long build must not block the shared ones.
             template = await in_its_own_thread(self._templates().get, name, _log.info)
         except NotFoundError:
             if is_image(name):
@@ -332,8 +332,8 @@ class Creation(Component):
         *,
         check: Callable[[], None] = lambda: None,
     ) -> tuple[Row, ...]:
-        """Return the rows as they run. `fill` makes their trees. `check`, before they run, and `recorded`, after it,
-        may refuse, and then they have never been. To be called before the first await after the rows were written."""
+        """Return the rows of the running sandboxes. `fill` makes their trees. `check`, before they run, and `recorded`,
+        after it, may refuse: then they are undone. Call it before the first await after the rows were written."""
         instances: dict[SandboxId, Instance] = {}
 
         async def create(request: CreateRequest) -> None:
@@ -378,7 +378,7 @@ class Creation(Component):
         holds: Sequence[Hold],
         error: BaseException,
     ) -> None:
-        """Take back all that was begun. A step that fails stops no other, and a sweep finds what it leaves."""
+        """Undo all that was begun. A failed step stops no other, and a sweep finds what it leaves."""
         for request, hold in zip(requests, holds, strict=True):
             row, instance = request.row, instances.get(request.row.id)
             steps: list[Callable[[], Awaitable[None]]] = []

@@ -75,7 +75,7 @@ _MESSAGES = (
 
 
 class StartedCommand(NamedTuple):
-    """A command in the guest's table. `before`: how often each limit had been exceeded until then."""
+    """Hold a command in the guest's table. `before`: how often each limit had been exceeded until then."""
 
     row: Row
     held: RunningSandbox
@@ -97,12 +97,12 @@ class Execs(Component):
         self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
         self._bindings, self._policies = bindings, policies
         self._kept: dict[ExecId, Kept] = {}
-        """Commands of an earlier daemon, whose callers may ask again for what became of them, until they are closed."""
+        """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
-        """This daemon does, and the next one takes up what is kept."""
+        """This daemon leaves, and the next one takes over kept commands."""
 
     async def recover(self, backends: Iterable[Backend]) -> None:
-        """Learn which commands an earlier daemon kept. What nobody can ask for any more is ended."""
+        """Learn which commands an earlier daemon kept. End those that no caller can ask for."""
         for backend in backends:
             self._kept.update(await backend.kept())
         if self._kept:
@@ -205,8 +205,8 @@ class Execs(Component):
                 raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
     async def _start(self, action: RunExec | StartExec, id: ExecId, op: Operation, turn: Turn) -> StartedCommand:
-        """Start a command. The lane is shared until the command is in the guest's table: an hour's command delays no
-        pause."""
+        """Start a command. The lane is shared only until the command is in the guest's table, so a long command delays
+        no pause."""
         async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
             _check_revision(row, action.expect_revision)
             spec = action.spec
@@ -215,7 +215,7 @@ class Execs(Component):
                 spec = await self._bindings.in_environment(row, spec)
                 spec = await self._policies.in_environment(row, spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
-                # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
+                # Only `input` writes to the pipe: without it the command reads an end at once.
                 spec = replace(spec, stdin=action.input is not None)
             background = isinstance(action, StartExec) and action.background
             try:
@@ -313,9 +313,9 @@ def _check_revision(row: Row, expected: str | None) -> None:
 
 
 class GuardedExec:
-    """An ExecHandle in a caller's hands: timeout, output limit and record hold without the caller.
+    """Guard a command for its caller: timeout, output limit and record hold without it.
 
-    `typed`: what goes in is a person's, and no digest of it is recorded.
+    `typed`: a person types the input, so no digest of it is recorded.
     """
 
     def __init__(
@@ -364,7 +364,7 @@ class GuardedExec:
         return self._close_kept is not None
 
     async def leave(self) -> None:
-        """Let go of what its caller never got. One that is kept goes on, for when he asks again."""
+        """Release a command that its caller never got. A kept one continues until the caller asks again."""
         if not self.taken_up:
             await self.aclose()
             return
@@ -424,7 +424,7 @@ class GuardedExec:
             raise await self._running.disobeyed(self._held, error) from None
 
     async def _supervise(self) -> ExitStatus | Exception:
-        """Errors are its result: nobody may be waiting, and the record holds them."""
+        """Return errors as a result: no caller may be waiting, and the record holds them."""
         try:
             await asyncio.sleep(0)  # the caller begins to read before this looks at what was printed
             status = await self._watch()
@@ -471,7 +471,7 @@ class GuardedExec:
         self._op.done({**how, **self._recorded})
 
     def _passed(self) -> dict[str, object]:
-        """Only what the caller has read and written is known."""
+        """Return what the caller has read and written so far."""
         streams = (("out", self.stdout), ("err", self.stderr))
         printed = {name: stream.meter.content() for name, stream in streams if stream is not None}
         written = {} if self._written is None else {"in": self._written.content()}
@@ -479,7 +479,7 @@ class GuardedExec:
 
 
 async def _hits(held: RunningSandbox) -> Mapping[Limit, int]:
-    """Return how often each limit was hit until now, for a command that is about to start. Raises SandboxDied."""
+    """Return how often each limit was exceeded until now, before a command starts. Raises SandboxDiedError."""
     strikes = held.instance.strikes()
     return (await held.instance.usage()).strikes if strikes is None else strikes
 

@@ -41,7 +41,7 @@ class Files:
         model.GrepFiles,
     )
     async def value(self, action: Action[Any], op: Operation) -> object:
-        """Return what is answered at once."""
+        """Return the answer of an action that needs no stream."""
         return (await self._ask(action, op))[1]
 
     @handles(model.ReadFile, model.DownloadTree)
@@ -75,8 +75,8 @@ class Files:
 
     @handles(model.PromoteChild)
     async def promote(self, action: model.PromoteChild, op: Operation) -> None:
-        """Put what a child has made in its place in the sandbox around it: whole, or the sandbox has what it had.
-        Processes that run meanwhile may see some of both. The archive of one is unpacked inside the other."""
+        """Move files that a child made to their place in the sandbox around it: all of them or none. Running processes
+        may see some of both. The archive of one is unpacked inside the other."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
             raise InvalidArgumentError(
                 f"path={action.path!r} must be an absolute path of a directory below /", field="path"
@@ -133,7 +133,7 @@ async def _entries(instance: Instance, path: str) -> list[FileInfo]:
 
 
 async def _swap(target: Instance, path: str, before: list[FileInfo], after: list[FileInfo]) -> None:
-    """Names out, names in; back again if one of them cannot be moved."""
+    """Rename the old entries out and the new ones in; undo it if one of them can't be moved."""
     moves = [(f"{path}/{_name(file)}", f"{path}/{_OLD}/{_name(file)}") for file in before]
     moves += [(f"{path}/{_NEW}/{_name(file)}", f"{path}/{_name(file)}") for file in after]
     done: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Images: pull, list, remove; and what of them nobody needs any more."""
+"""Pull, list and remove images, and delete what no image or sandbox needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("paddock")
 @asynccontextmanager
 async def use_image(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
     """Get an image in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the
-    block ends, nor before the thread, which goes on when its caller leaves. NotConfigured."""
+    block ends, nor before the thread ends, which continues after a cancellation. Raises NotConfiguredError."""
     images = await asyncio.to_thread(_source, context)  # which may have to be imported
     get = images.pull if refresh else images.get
     async with AsyncExitStack() as holds, AsyncExitStack() as turn:
@@ -48,7 +48,7 @@ async def use_image(context: Context, reference: str, *, refresh: bool = False) 
 
 
 class ImageHandlers(Component):
-    """Collects trees of images that are here no more; and where room is wanted, those that nothing lies over."""
+    """Find trees of removed images; and if room is wanted, those without a sandbox over them."""
 
     @handles(ListImages)
     async def list(self, action: ListImages, op: Operation) -> tuple[Image, ...]:

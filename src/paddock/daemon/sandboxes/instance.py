@@ -1,4 +1,4 @@
-"""One sandbox that runs or is paused, as the daemon holds it in memory."""
+"""Hold one running or paused sandbox in memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The door inside a sandbox: through it a program in there makes children of that sandbox, and nothing else.
+"""Serve the socket inside a sandbox through which its programs make children of that sandbox, and nothing else.
 
-It is a unix socket. The guest passes on the bytes of whoever connects in there, and no descriptors. They are frames of
-`paddock.wire`, and an attacker's. The actions that pass are performed by `nested:<id>`, which the policy knows.
+The guest passes on the bytes of programs that connect to it, and no descriptors. They are frames of `paddock.wire`, and
+an attacker's. `nested:<id>`, which the policy knows, performs the actions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
 MOST_CALLERS = 16
-# What all callers of one sandbox may have the service hold at a time is the product of these two.
+# The product of these two limits the memory that one sandbox's callers can take.
 MOST_FRAME_BYTES = 6 << 20
 MOST_FILE_BYTES = 4 << 20
 MOST_PARTS = 1 << 16
@@ -61,13 +61,13 @@ _PASSES = {
     "file.read": "sandbox path",
     "file.write": "sandbox path",
 }
-"""The actions that a policy decides on, and the fields that may be set in each and in its spec."""
+"""The actions that a policy decides on, and the allowed fields of each and of its spec."""
 _SHARED = ("cpus", "memory_mib", "swap_mib", "processes", "disk_mib", "inodes", "tmp_mib")
 _log = logging.getLogger("paddock")
 
 
 class Request(Value, forbid_unknown_fields=True):
-    """What an OPEN holds: a caller inside has neither descriptors nor handles."""
+    """Hold an OPEN: a caller inside has neither descriptors nor handles."""
 
     action: model.Action[Any]
     data: bytes = b""
@@ -79,7 +79,7 @@ class Nested(Component):
     them beside it."""
 
     def outer(self, principal: Principal) -> Row | None:
-        """Return the sandbox inside which it is asked, if that is so. SandboxDied."""
+        """Return the sandbox inside which the request was made, if any. Raises SandboxDiedError."""
         if principal.sandbox is None:
             return None
         row = self._store.get(principal.sandbox)
@@ -136,7 +136,7 @@ class Nested(Component):
 
     @staticmethod
     async def install(instance: Instance) -> None:
-        """Lays the package into a sandbox that nobody has used yet."""
+        """Install the package in a new sandbox."""
         from importlib.resources import files
 
         for name, source in PACKAGE.items():
@@ -145,7 +145,7 @@ class Nested(Component):
             await _write(await instance.file(model.WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
 
     async def serve(self, held: RunningSandbox) -> None:
-        """Until the sandbox has ended, or the task is cancelled."""
+        """Serve until the sandbox has ended, or the task is cancelled."""
         async with asyncio.TaskGroup() as callers:
             for _ in range(MOST_CALLERS):
                 callers.create_task(self._attend(held))
@@ -165,7 +165,7 @@ class Nested(Component):
                 await self._talk(stream, nested_principal(held.id))
 
     async def _talk(self, stream: model.ByteStream, principal: Principal) -> None:
-        """One request after the other. A silent caller may be paused, and holds nothing but its own place."""
+        """Answer one request after the other. A silent caller may be paused, and blocks only itself."""
         inbox = Inbox(MOST_FRAME_BYTES)
         async with aclosing(stream):
             try:
@@ -205,7 +205,7 @@ class Nested(Component):
         return await _write(result, request.data) if isinstance(action, model.WriteFile) else _seen(result)
 
     def _completed(self, asked: SandboxSpec, body: bytes, outer: Row) -> SandboxSpec:
-        """On what the outer one is made on, and with what each child may have where nothing is asked."""
+        """Complete the spec of a child from its outer sandbox."""
         given = json.loads(body)["action"].get("spec", {})
         limits = {name: getattr(asked.limits, name) for name in given.get("limits", ())}
         return replace(
@@ -225,7 +225,7 @@ def share(spec: SandboxSpec) -> Limits:
 
 
 def admitted(body: bytes) -> Request:
-    """Return a request that may be put to the policy. InvalidArgumentError, PolicyDenied."""
+    """Return a request for the policy. Raises InvalidArgumentError, PolicyDeniedError."""
     if len(body) - len(body.translate(None, b"[{,\\")) > MOST_PARTS:
         raise InvalidArgumentError(f"a request of more than {MOST_PARTS} parts")
     try:

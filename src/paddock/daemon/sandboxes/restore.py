@@ -1,11 +1,10 @@
-"""Sandboxes that are made again under their id: taken back to a snapshot, and woken from disk.
+"""Make sandboxes again under their id: rolled back to a snapshot, or woken from disk.
 
-The trees of a snapshot take the place of a sandbox's. Until all of them lie beside its own, whole, nothing of the
-sandbox is touched: what fails before leaves it as it was.
-Sleep on disk is a snapshot that the sandbox has for itself, and the second half of a rollback. The caller holds the
-lane of the sandbox alone. On its way to disk, or back, the row says `restoring`. `paused` with a snapshot to wake from
-says that nothing of it runs anywhere. What is broken off leaves `restoring`, and the next one who holds the lane brings
-it back to that.
+The trees of a snapshot replace those of the sandbox. Complete copies lie beside its own before anything changes, so an
+earlier failure leaves it as it was. Hibernation is a snapshot that the sandbox has for itself; waking is the second
+half of a rollback. The caller holds the lane of the sandbox alone. On its way to disk, or back, the row says
+`restoring`. `paused` with a snapshot to wake from says that none of its processes runs. An interruption leaves
+`restoring`, and the next holder of the lane completes it.
 """
 
 from __future__ import annotations
@@ -75,10 +74,10 @@ class Restore(Component):
         return row.sandbox
 
     async def _finish(self, row: Row) -> Row:
-        """Do the rest of a rollback that was broken off, and return the row as it is then. The caller holds the lane of
-        the sandbox alone. ResourceExhaustedError: it stays as it is, until there is room."""
+        """Complete an interrupted rollback, and return the new row. The caller holds the lane of the sandbox alone. On
+        ResourceExhaustedError it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
-        # What was made before, or will be told to have been, is none of ours.
+        # An instance of an earlier attempt doesn't count.
         row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
         instance = await backend.adopt(row.id)
         try:
@@ -95,8 +94,8 @@ class Restore(Component):
         return await self._take_back(row, backend, snapshot)
 
     async def _copy_the_rest(self, row: Row) -> SnapshotRow:
-        """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
-        empty."""
+        """Complete the copies from any state of the dead daemon: those beside may belong to an earlier rollback, unless
+        its place is empty."""
         snapshot, pool = self._snapshot_of(row), self._pool()
         names = set(await asyncio.to_thread(pool.names))
         staged = zip(self._staged(row, snapshot), _places(row), strict=False)
@@ -112,7 +111,7 @@ class Restore(Component):
         return snapshot
 
     async def _abandon(self, row: Row) -> Row:
-        """Leave the sandbox as it was: it runs, is paused, or has died of something else meanwhile."""
+        """Leave the sandbox as it was: it runs, is paused, or has died meanwhile."""
         await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
         return await self._running.check(self._store.move(row, State.RUNNING), paused=True)
 
@@ -138,8 +137,8 @@ class Restore(Component):
         return _copies.plan(self._pool(), snapshot.id, staged(row.id), limit, theirs, own)
 
     async def _start(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
-        """Make the next incarnation of `row`, which is dead, with the trees beside its own in their places."""
-        # What the daemon before this one had asked for may have come to life since.
+        """Start the next incarnation of `row`, which is dead, with the copied trees in place of its own."""
+        # A request of the last daemon may have taken effect since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
         await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
@@ -198,7 +197,7 @@ class Restore(Component):
         taken: Row | None = None
         ended = False
         try:
-            # It is paused from the copy to its end, whatever dies: no later work is lost.
+            # It stays paused from the copy to its end, whatever dies: no later work is lost.
             async with self._snapshots.hibernation(row, held) as (snapshot, times):
                 taken = self._mark(row, snapshot.id, times)
                 held.dying = True
@@ -220,7 +219,7 @@ class Restore(Component):
         return await self._mark_hibernated(taken, held.backend)
 
     async def complete(self, row: Row) -> Row:
-        """Finish a restore or a hibernation that was interrupted, and return the row as it is then."""
+        """Complete an interrupted restore or hibernation, and return the new row."""
         if row.state is not State.RESTORING:
             return row
         found = None if row.restoring is None else self._snapshots.get(row.restoring)
@@ -268,8 +267,8 @@ class Restore(Component):
         return woken
 
     def _mark(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
-        """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
-        it."""
+        """Mark it hibernated: after this, a daemon that dies leaves it so. Requests that saw its earlier state can't
+        change it."""
         taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
         stands = taken if times is None else paused(taken, self._clock, times)
         stands = hibernated(stands, self._clock, self._config.retention_seconds)
@@ -293,7 +292,7 @@ def _places(row: Row) -> tuple[str, ...]:
 
 
 def _put_in_place(pool: Pool, row: Row) -> None:
-    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
+    """Rename the copies into their places, and the old trees to theirs, which are then deleted."""
     for name, place in zip(staged_trees(row.id), _places(row), strict=False):
         try:
             pool.exchange(name, place)

@@ -50,7 +50,7 @@ class RunningSandboxes(Component):
         self._adopting: dict[SandboxId, asyncio.Task[RunningSandbox]] = {}
 
     def admit(self, row: Row, backend: Backend, instance: Instance) -> RunningSandbox:
-        """Hold a new instance and watch for its end. Once the tasks are closed, `aclose` has to follow."""
+        """Hold a new instance and watch for its end. After the tasks are closed, call `aclose`."""
         held = self._held[row.id] = RunningSandbox(row, backend, instance)
         if self._tasks.closed:
             return held
@@ -75,7 +75,7 @@ class RunningSandboxes(Component):
                 self._audit.event("sandbox.woken", sandbox=row.id, message="something was sent to what runs in it")
 
     def is_still(self, row: Row) -> bool:
-        """Tell whether it is paused at this moment. Any thread may call this."""
+        """Tell whether it is paused now. Any thread may call this."""
         held = self.get(row)
         return held is not None and held.instance.stillness.now
 
@@ -93,12 +93,11 @@ class RunningSandboxes(Component):
         return await asyncio.shield(adopting)
 
     async def check(self, row: Row, *, paused: bool = False) -> Row:
-        """Return what is recorded, corrected by what the backend says; with `paused`, even where it is not to be
-        expected that it stands still."""
+        """Return the row, corrected by what the backend says; with `paused`, also if a pause isn't expected."""
         return (await self.check_all((row,), paused=paused))[0]
 
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
-        """Rows first, then the backends: what is recorded as running was there before it was recorded."""
+        """Check rows first, then the backends: a row that says running followed a living sandbox."""
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
         still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
@@ -127,7 +126,7 @@ class RunningSandboxes(Component):
         """Return the row of a running sandbox that the backend doesn't know as living. A verb may have ended it
         meanwhile."""
         now = self._store.get(row.id) or row
-        # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
+        # A rollback or hibernation has killed it for that, and it comes back or is back already.
         if now.state in LIVE and not now.hibernated and now.incarnation == row.incarnation:
             now = await self._cleanup.finalize(now, ending)
         held = self._held.get(row.id)
@@ -153,14 +152,14 @@ class RunningSandboxes(Component):
             await asyncio.wait((held.watch,), timeout=_CAUSE_SECONDS)
         checked = await self.check(self._store.get(row.id) or row)
         if not has_ended(checked):
-            # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
+            # The backend still lists it as living: one connection was lost. The next call makes a new one.
             await self.release(row.id)
             return _no_answer(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
 
     async def disobeyed(self, held: RunningSandbox, error: GuestProtocolError) -> PaddockError:
-        """Return the error to raise. A command that a guest does not end when it is told ends with the sandbox, for
-        which nobody inside is asked."""
+        """Return the error to raise. If a guest doesn't end a command that it should, the sandbox ends, without asking
+        anything inside."""
         if "unended" not in error.details or self._tasks.closed:
             return error
         if held.dying:
@@ -169,9 +168,9 @@ class RunningSandboxes(Component):
         return died((await self.kill(held.id, error.message)).sandbox)
 
     async def kill(self, id: SandboxId, reason: str, op: Operation | None = None) -> Row:
-        """End a sandbox, unless it has ended. Once begun it goes on, whatever becomes of the caller.
+        """End a sandbox, unless it has ended. Once begun it continues even if the caller leaves.
 
-        `op`: the action that asks for it. Its outcome is recorded even if its caller has gone meanwhile.
+        `op`: the action that asks for it. Its outcome is recorded even if the caller has left.
         """
         if op is None:
             return await self._tasks.finish(self._kill(id, reason, audited=False), name=f"sandbox {id}: kill")
@@ -217,7 +216,7 @@ class RunningSandboxes(Component):
         return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
 
     async def refuse_while_busy(self, row: Row, held: RunningSandbox) -> None:
-        """Raise InvalidStateError with the commands that run in it. Do nothing if it is paused already."""
+        """Raise InvalidStateError with the commands that run in it. Do nothing if it is paused."""
         if held.instance.stillness.now:
             return
         name = row.sandbox.spec.name or row.id
@@ -262,9 +261,8 @@ class RunningSandboxes(Component):
                 await instance.set_deadline((self._store.get(row.id) or row).deadline)
 
     def _apply_paused(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
-        """Return what is recorded, corrected by what the backend says. It holds no lane: a pause may have come since
-        the backend was asked, so that it runs is told and not recorded. Whoever has changed the row since knows better.
-        """
+        """Return the row, corrected by what the backend says. It holds no lane, so a pause may have come since:
+        `running` is returned and not recorded. A change of the row since then wins."""
         if row.state is State.RUNNING and row.id in known:
             if (now := self._store.get(row.id)) is not None and now != row:
                 return now
@@ -291,7 +289,7 @@ class RunningSandboxes(Component):
         return row if self._store.set_deadline(row) else self._store.get(row.id) or row
 
     def _record(self, row: Row, state: State) -> Row:
-        """Return the row as it is then. InvalidStateError: it has ended, or is being made again."""
+        """Return the new row. Raises InvalidStateError if it has ended, or is being restored."""
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
@@ -302,8 +300,7 @@ class RunningSandboxes(Component):
         return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
 
     async def settled_disk(self, held: RunningSandbox) -> Usage:
-        """Return the same of now, with what was deleted given back: the kernel counts that some seconds later by
-        itself."""
+        """Return the current usage without deleted files, which the kernel subtracts some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
         return await self.with_disk(held, await held.instance.usage())
 
@@ -320,7 +317,7 @@ class RunningSandboxes(Component):
             await held.instance.aclose()
 
     async def aclose(self) -> None:
-        """End what nobody could adopt; the rest lives on."""
+        """End what no daemon could adopt; the rest lives on."""
         failed = await asyncio.gather(
             *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
         )
@@ -357,7 +354,7 @@ class RunningSandboxes(Component):
         try:
             ending = await held.instance.wait_ended()
         except (PaddockError, OSError):
-            # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
+            # A lost connection says nothing about the sandbox. The next request finds out.
             if self._held.get(held.id) is held:
                 await self.release(held.id)
             return

@@ -135,7 +135,7 @@ class Sandboxes(Component):
         return await self._finish(turn(), row)
 
     async def _finish(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
-        """Once begun it goes on, whatever becomes of the caller."""
+        """Run to the end even if the caller leaves."""
         async with self.explain_death(row):
             return await self._tasks.finish(work, name=f"sandbox {row.id}: pause, resume, rollback or extend")
 
@@ -241,7 +241,8 @@ class Sandboxes(Component):
         raise NotFoundError(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
 
     def _may_name(self, owner: str, row: Row) -> bool:
-        """His own, what programs inside his own have made, and, for a program inside one, that one."""
+        """Tell whether an owner may name it: its own, those made inside its own, and, for a program inside one, that
+        one."""
         if owner == row.sandbox.owner or owner == nested_principal(row.id).id:
             return True
         outer = model.Principal(row.sandbox.owner).sandbox
@@ -249,9 +250,9 @@ class Sandboxes(Component):
         return around is not None and around.sandbox.owner == owner
 
     def use(self, reference: str, op: Operation, *, awake: bool = True, turn: Turn | None = None) -> Use:
-        """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
-        it again in the block, which is to end once what was begun is in the guest's table. SandboxDiedError says when
-        and why it does not run any more. With a `turn`, the block is entered when that has come."""
+        """Share the lane of a running sandbox, and wake it first (unless not `awake`). Nothing pauses or restores it in
+        the block, which should end when the started work is in the guest's table. Raises SandboxDiedError with the time
+        and reason of its end. With a `turn`, enter the block when that has come."""
         row = self.find(reference, op)
         if turn is not None and self._crowded(row.id):
             turn.line = self._turns.setdefault(row.id, asyncio.Lock())
@@ -278,8 +279,7 @@ class Sandboxes(Component):
         return row, held
 
     async def _awake(self, row: Row, held: RunningSandbox, hold: Hold, op: Operation) -> Row:
-        """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
-        the use is known."""
+        """Wake it, one caller for all. If it paused itself, it stays awake until the outcome is known."""
         if row.state is State.PAUSED or held.instance.stillness.now:
             await hold.exclude()
             row, held = await self._instance(await self._restored(self._current(row.id), op))
@@ -292,7 +292,7 @@ class Sandboxes(Component):
 
     @asynccontextmanager
     async def exclusive(self, reference: str, op: Operation) -> AsyncGenerator[tuple[Row, RunningSandbox]]:
-        """Hold the lane of a sandbox alone. One that is paused stays so; one that sleeps on disk is woken."""
+        """Hold the lane of a sandbox alone. A paused one stays so; a hibernated one is woken."""
         row = self.find(reference, op)
         async with self.explain_death(row), self._lanes.exclusive(row.id):
             yield await self._instance(await self._restored(self._current(row.id), op))
@@ -306,7 +306,7 @@ class Sandboxes(Component):
         return await self._instance(row)
 
     async def _restored(self, row: Row, op: Operation) -> Row:
-        """Finish what is broken off, and wake what sleeps on disk. The lane is ours alone."""
+        """Complete an interruption, and wake a hibernated sandbox. The caller holds the lane alone."""
         return row if row.restoring is None else await self._restore.wake(row, op)
 
     async def _instance(self, row: Row) -> tuple[Row, RunningSandbox]:
@@ -326,8 +326,8 @@ class Sandboxes(Component):
 
     @asynccontextmanager
     async def explain_death(self, row: Row) -> AsyncGenerator[None]:
-        """Where the block ends with the sandbox, the error says when and why that was; where a kill has cancelled the
-        block, once the kill is over."""
+        """Explain in the error when and why the sandbox died if it ended the block. If a kill cancelled the block, wait
+        for the kill first."""
         try:
             yield
         except (Overtaken, SandboxDiedError) as error:
@@ -347,9 +347,8 @@ class Sandboxes(Component):
 
 
 class Turn:
-    """While several sandboxes are in use, the commands of one take turns, in the order in which they asked: one that
-    floods keeps others waiting for one command, not for all. Nobody holds anything while he waits for his turn; it
-    lasts until `give`, or `_TURN_SECONDS`."""
+    """Let commands of several sandboxes take turns, in the order of their requests: a flood of one delays others by one
+    command. A waiting task holds nothing. A turn lasts until `give`, or `_TURN_SECONDS`."""
 
     line: asyncio.Lock | None = None
     _late: asyncio.TimerHandle | None = None

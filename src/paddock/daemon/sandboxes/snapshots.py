@@ -33,7 +33,7 @@ class Snapshots(Component):
         self._policies, self._rows = policies, SnapshotStore(self._store)
         self._making: set[str] = set()
         self._unwanted: set[str] = set()
-        """Whole, and to be deleted."""
+        """Complete ones to delete."""
 
     async def create(self, action: CreateSnapshot, row: Row, held: RunningSandbox, op: Operation) -> Snapshot:
         validate.check_name(action.name, Noun.SNAPSHOT)
@@ -54,11 +54,11 @@ class Snapshots(Component):
     async def temporary(
         self, row: Row, held: RunningSandbox, *, tree: str | None = None, ours: bool = False
     ) -> AsyncGenerator[str]:
-        """Yield a copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with
-        the block. `ours`: this program itself reads it."""
+        """Yield a copy of its tree, or of its workspace's (`tree`), of this instant. Only this block sees it; it is
+        deleted afterwards. `ours`: this program itself reads it."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, row.sandbox.owner)
-        # As one that is being made: if the daemon dies, the next one deletes it.
+        # Marked as incomplete: if the daemon dies, the next one deletes it.
         async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
             async with self._lanes.exclusive(row.id):
                 await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
@@ -66,8 +66,8 @@ class Snapshots(Component):
 
     @asynccontextmanager
     async def hibernation(self, row: Row, held: RunningSandbox) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
-        """Make a snapshot that belongs to the sandbox itself, which is paused then. It goes, unless the row leans on it
-        afterwards."""
+        """Make a snapshot that belongs to the sandbox itself, which is paused then. It is deleted, unless the row needs
+        it afterwards."""
         snapshot = self._of(row, row.id)
         workspace = own_copy(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
@@ -87,7 +87,7 @@ class Snapshots(Component):
 
     @asynccontextmanager
     async def _unless_kept(self, row: SnapshotRow) -> AsyncGenerator[Callable[[], None]]:
-        """Record a snapshot that is to be made in the block, and delete it after the block unless that kept it."""
+        """Record a snapshot that the block makes, and delete it after the block unless that kept it."""
         self._rows.add(row)
         self._making.add(row.id)
         kept: list[bool] = []
@@ -115,7 +115,7 @@ class Snapshots(Component):
 
     async def copy(self, held: RunningSandbox, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
-        this raises. If the supervisor dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        this raises. If the supervisor dies meanwhile, the sandbox ran during the copy: copy once more."""
         await self._flush(copies)
         try:
             async with held.instance.frozen():
@@ -143,8 +143,8 @@ class Snapshots(Component):
         return self._rows.get(id)
 
     async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
-        """Return what a sandbox from it has: the template and the mounts that its files were made on, and unless
-        another is named, its level. InvalidArgument."""
+        """Return the spec of a sandbox made from it: its template and mounts, and its level unless another is named.
+        Raises InvalidArgumentError."""
         of = row.snapshot
         if asked.template not in (SandboxSpec().template, of.template):
             raise InvalidArgumentError(
@@ -185,7 +185,7 @@ class Snapshots(Component):
             )
 
     async def check_layers(self, row: SnapshotRow) -> None:
-        """InvalidStateError if what its files lie over is gone."""
+        """Raise InvalidStateError if a layer below its files is gone."""
         names = set(await asyncio.to_thread(self._pool().names))
         missing = [layer for layer in row.template.layers if layer not in names]
         if missing:
@@ -254,7 +254,7 @@ class Snapshots(Component):
         )
 
     async def _remove(self, id: str) -> None:
-        """Remove the row, then the tree: a tree without a row is swept."""
+        """Remove the row, then the tree: a sweep deletes trees without a row."""
         self._rows.remove(id)
         await in_thread(self._delete, id)
 

@@ -1,4 +1,4 @@
-"""Streams in a caller's hands: counted, digested and redacted, read here or moved to a client by the pump.
+"""Count, digest and redact a caller's streams, read here or moved to a client by the pump.
 
 When one ends, its outcome is recorded with its length and digest, never with its bytes.
 """
@@ -54,7 +54,7 @@ class Outbound:
     """A ByteReader."""
 
     def __init__(self, inner: ByteReader, meter: Meter, record: Record, *, after: asyncio.Event | None = None) -> None:
-        """Nothing is read before `after` is set."""
+        """Set `after` before reading anything."""
         self._inner, self.meter, self._record, self._after = inner, meter, record, after
         self.skip = 0
         """Bytes that the caller has already."""
@@ -65,7 +65,7 @@ class Outbound:
         if self._after is not None:
             await self._after.wait()
         try:
-            # What is all held back is no end.
+            # Data that is held back entirely isn't the end.
             while size and not self._ready and not self._ended:
                 data = await self._inner.read(size)
                 self._ended = not data
@@ -142,7 +142,7 @@ class Inbound:
 
 
 class Both:
-    """A ByteStream. What goes through a port is not digested: it has no end that would mean anything."""
+    """Carry both directions of a port, without digests: the bytes have no meaningful end."""
 
     def __init__(self, inner: ByteStream, record: Record) -> None:
         self._inner, self._record = inner, record

@@ -26,13 +26,13 @@ LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
 OUTPUT_BYTES = 16 << 20
 SECONDS = 1800.0
 READING_SECONDS = 60.0
-"""What git may take in a sandbox that reads an attacker's repository, all commands together. What the names below
-miss, such as a pipe behind a link, ends then."""
+"""Seconds for all git commands together in a sandbox that reads an attacker's repository. It also ends what the names
+below miss, such as a pipe behind a link."""
 _CHUNK = 1 << 18
 _ERROR_BYTES = 4096
 _log = logging.getLogger("paddock")
 
-# The first step of each script that lets git read a workspace: what git would wait for, or never finish, is named.
+# The first step of each script in which git reads a workspace: it names files that git would block on.
 # Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
 # leaves one. Links to plain files and directories are an everyday thing.
 PLAIN_FILES = f"""
@@ -48,7 +48,8 @@ fi
 
 
 def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: str = "") -> dict[str, str]:
-    """For git in a workshop. No program that a repository or the template could name runs, and nothing is fetched."""
+    """Return the environment of git in a utility sandbox. It runs no program that a repository or the template names,
+    and fetches nothing."""
     settings = {
         "core.hooksPath": "/dev/null",
         "core.fsmonitor": "false",
@@ -94,7 +95,7 @@ class UtilitySandbox:
     ) -> None:
         self.instance, self._done, self._left = instance, done, seconds
         self.owner = "root" if root_user else None
-        """Who may read and write all files of its trees."""
+        """The user who may read and write all files of its trees."""
 
     async def run(
         self,
@@ -154,10 +155,10 @@ class UtilitySandboxes(Component):
         *,
         command_seconds: float = SECONDS,
     ) -> AsyncGenerator[UtilitySandbox]:
-        """Run a utility sandbox with `trees` while the block lasts. `op`: the action that needs it.
-        `command_seconds`: what its commands may take, together.
+        """Run a utility sandbox with `trees` while the block lasts. `op`: the action that needs it. `command_seconds`:
+        the limit for its commands, together.
 
-        PlatformError: it died. What a backend raises that cannot make one.
+        Raises PlatformError if it died, and what a backend raises that can't make one.
         """
         backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)

@@ -1,4 +1,4 @@
-"""What a caller may ask for, checked before anything is made. Pure."""
+"""Check what a caller asks for, before anything is made. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the daemon remembers: its one SQLite file, and which rows need which trees."""
+"""Store the daemon's state in one SQLite file, with the trees that each row needs."""

@@ -89,11 +89,11 @@ CREATE TABLE sandbox_secrets (
 );
 CREATE INDEX sandbox_secrets_by_stored ON sandbox_secrets (owner, stored);
     """,
-    # 12: Alembic's note of its own, from the versions that used it.
+    # 12: Alembic's table, from the versions that used it.
     """
 DROP TABLE IF EXISTS alembic_version;
     """,
-    # 13: Whether a checkout was asked to have its submodules, and how many it lacks. Until now it always had them.
+    # 13: Whether a checkout wants submodules, and how many it lacks. Before, it always had them.
     """
 ALTER TABLE workspaces ADD COLUMN submodules INTEGER DEFAULT 1 NOT NULL;
 ALTER TABLE workspaces ADD COLUMN unfetched INTEGER DEFAULT 0 NOT NULL;
@@ -102,11 +102,11 @@ ALTER TABLE bases ADD COLUMN unfetched INTEGER DEFAULT 0 NOT NULL;
 DROP INDEX one_base;
 CREATE UNIQUE INDEX one_base ON bases (repository, commit_id, branch, submodules);
     """,
-    # 14: What is left of the TTL of a paused sandbox.
+    # 14: The rest of the TTL of a paused sandbox.
     """
 ALTER TABLE sandboxes ADD COLUMN left_seconds FLOAT;
     """,
-    # 15: One daemon owns the directory: no holders and no leases. What is being made says so.
+    # 15: One daemon owns the directory: no holders and no leases. Unfinished rows say so.
     """
 DROP TABLE leases;
 ALTER TABLE sandboxes DROP COLUMN holder;
@@ -119,7 +119,7 @@ ALTER TABLE bases ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
 UPDATE bases SET is_whole = holder IS NULL;
 ALTER TABLE bases DROP COLUMN holder;
     """,
-    # 16: The caller's variables by which the value of a secret is read, sealed.
+    # 16: The caller's variables by which a secret's value is read, encrypted.
     """
 ALTER TABLE sandbox_secrets ADD COLUMN "key" VARCHAR;
 ALTER TABLE sandbox_secrets ADD COLUMN wrapped BLOB;
@@ -130,7 +130,7 @@ VERSION = FIRST - 1 + len(SCRIPTS)
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """Bring `db`, which is in no transaction, to `VERSION`. What is interrupted has not begun."""
+    """Bring `db`, which is in no transaction, to `VERSION`. An interruption changes nothing."""
     db.execute("BEGIN EXCLUSIVE")
     try:
         version = db.execute("PRAGMA user_version").fetchone()[0]

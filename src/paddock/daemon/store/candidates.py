@@ -23,15 +23,15 @@ class Candidate(msgspec.Struct, frozen=True):
     why: str
     size: int | None
     take: Take
-    """Deletes it, or returns why it was kept: a row needs it by now."""
+    """Delete it, or return why it was kept: a row needs it by now."""
     kept: str | None = None
     """Why it is never deleted."""
     only_when_full: bool = False
-    """It can be made again, at a price: it is deleted only while the pool is too full."""
+    """It can be made again, at a cost: deleted only while the pool is too full."""
 
 
 Collector: TypeAlias = Callable[[], Awaitable[Sequence[Candidate]]]
-"""Finds the candidates of one kind, in the order in which they are to be deleted."""
+"""Return the candidates of one kind, in the order of deletion."""
 
 
 async def measured(pool: Pool, name: str) -> int | None:
@@ -43,9 +43,9 @@ async def measured(pool: Pool, name: str) -> int | None:
 
 
 async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
-    """Delete what lies below other trees, unless it is `kept`; return why it stays, if it does.
+    """Delete a tree below other trees, unless it is `kept`; return why it stays, if it does.
 
-    A sandbox may have taken it into use since the candidates were listed.
+    A sandbox may use it since the candidates were listed.
     """
     if kept is not None or await in_thread(discard, name):
         return kept

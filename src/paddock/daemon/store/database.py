@@ -57,7 +57,7 @@ _MOVE = (
 )
 
 _ROWS = 8192
-"""The most that are kept in memory: those of more sandboxes than one machine holds."""
+"""Rows in memory, at most: those of more sandboxes than one machine holds."""
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
@@ -72,12 +72,13 @@ class Row(msgspec.Struct, frozen=True):
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
     restoring: str | None = None
-    """The snapshot that it is being taken back to, or on which it sleeps."""
+    """The snapshot that it is being rolled back to, or that it hibernates on."""
     workspace: WorkspaceTree | None = None
     layers: tuple[str, ...] = ()
     """The trees that its own lies over."""
     incarnation: int = 0
-    """A rollback makes it again under its id, with a higher one: what is known of one is not true of the next."""
+    """The number of this sandbox among those with its id. A rollback raises it: facts about one don't hold for the
+    next."""
 
     @property
     def id(self) -> SandboxId:
@@ -94,7 +95,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def own_trees(self) -> tuple[str, ...]:
-        """The trees that are deleted with the sandbox: its own, and its workspace if that is a copy."""
+        """Return the trees that are deleted with the sandbox: its own, and its workspace if that is a copy."""
         if self.workspace is not None and self.workspace.tree == self.id + WORKSPACE_OF:
             return self.id, self.workspace.tree
         return (self.id,)
@@ -111,7 +112,7 @@ Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
 def exactly_one(found: Sequence[T], noun: str, reference: str, *, hint: str) -> T:
-    """Return the one that a caller means. NotFoundError, InvalidArgumentError: none was found, or several."""
+    """Return the one that a caller means. Raises NotFoundError if there is none, InvalidArgumentError if several."""
     if len(found) == 1:
         return found[0]
     if not found:
@@ -137,7 +138,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class ExistingKey(msgspec.Struct, frozen=True):
-    """What a key was used for before."""
+    """Describe the earlier use of a key."""
 
     id: SandboxId
     digest: str
@@ -159,8 +160,8 @@ class Store:
             self._migrate()
 
     def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> ExistingKey | None:
-        """Record a new sandbox, or return what `key` was used for before. AlreadyExistsError: the name is taken. `also`
-        is called in the same transaction, and undoes it all by raising."""
+        """Record a new sandbox, or return the earlier use of `key`. Raises AlreadyExistsError if the name is taken.
+        `also` runs in the same transaction, and undoes it by raising."""
         if key is None and also is None:
             self._insert(row)
             return None
@@ -190,7 +191,8 @@ class Store:
             ) from None
 
     def get(self, id: str) -> Row | None:
-        """Every verb asks for its sandbox, most of them twice: what was read is true until something is written."""
+        """Return a row from memory: it is valid until the next write. Every verb asks for its sandbox, most of them
+        twice."""
         if self._db.total_changes != self._written or len(self._rows) > _ROWS:
             self._forget()
         row = self._rows.get(id)
@@ -221,7 +223,7 @@ class Store:
 
     def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
         """Return what `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
-        # A range, so that the primary key is used and no wildcard of the caller's is one.
+        # A range, so that the primary key is used and a caller's wildcard means nothing.
         sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
         return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
 
@@ -265,11 +267,11 @@ class Store:
         restoring: str | None = None,
         incarnation: int | None = None,
     ) -> Row:
-        """Record that the sandbox of `row` is `to` from now on, and return its row as it is then. Nothing else changes
-        a state. `incarnation`: of the one that it is from now on.
+        """Record that the sandbox of `row` is `to` from now on, and return its new row. Nothing else changes a state.
+        `incarnation`: its new number.
 
-        InvalidStateError: that move is not legal from where the sandbox is now, or it was made again since `row` was
-        read. There is no await between the look and the write, so nothing comes between.
+        Raises InvalidStateError if that move isn't legal from its current state, or it was restored since `row` was
+        read. There is no await between check and write.
         """
         now = self.get(row.id)
         if now is None:
@@ -295,7 +297,7 @@ class Store:
         return moved
 
     def set_deadline(self, row: Row) -> bool:
-        """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
+        """Record its deadline and what is left of its TTL, as `row` has them. Return False if it has ended."""
         times = ", ".join(f"{name} = :{name}" for name in ("expires_at", "deadline", "boot_id", "left_seconds"))
         return bool(self.execute(f"UPDATE sandboxes SET {times} WHERE id = :id AND {_ALIVE}", _values(row)).rowcount)
 
@@ -312,7 +314,7 @@ class Store:
             return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the file. On a connection of its own: call it in a thread."""
+        """Move the write-ahead log into the file, on a separate connection: call it in a thread."""
         with _translated(self.path), closing(sqlite3.connect(self.path, timeout=1.0)) as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
@@ -376,7 +378,7 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     # By name: closing a descriptor of what is there would end the locks of this process's other connections.
     path.touch(mode=0o600)
     path.chmod(0o600)
-    # Autocommit: transactions are begun by hand. The event loop's thread may not be the one that made the service.
+    # Autocommit: transactions start explicitly. Another thread may have made the service.
     db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
@@ -455,7 +457,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
     snapshot: Snapshot
     template: Template
-    """What the source was made from, as it was then."""
+    """The template that the source was made from, as it was then."""
     is_whole: bool = False
     """False while it is being made."""
     workspace: WorkspaceTree | None = None
@@ -467,7 +469,7 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 
     @property
     def for_hibernation(self) -> bool:
-        """It belongs to its source, which sleeps on it, and nobody else sees it."""
+        """Whether it belongs to its source, which hibernates on it; other callers don't see it."""
         return self.snapshot.owner == self.snapshot.source
 
 
@@ -476,7 +478,7 @@ class SnapshotStore:
         self._store = store
 
     def add(self, row: SnapshotRow) -> None:
-        """AlreadyExistsError: the name is taken."""
+        """Add a row. Raises AlreadyExistsError if the name is taken."""
         s = row.snapshot
         values = {
             **{name: getattr(s, name) for name in _OF_SNAPSHOT},
@@ -493,7 +495,7 @@ class SnapshotStore:
             ) from None
 
     def whole(self, id: str) -> None:
-        """From now on it can be used."""
+        """Mark it usable."""
         self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
     def is_hibernation(self, id: str) -> bool:
@@ -560,7 +562,7 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
     repository: str | None = None
     base: str | None = None
     layers: tuple[str, ...] = ()
-    """What its tree needs below it."""
+    """Trees below its own."""
     kept: Kept | None = None
 
     @property
@@ -595,7 +597,7 @@ class WorkspaceStore:
         return self._store.every(_workspace_row, sql, (owner, owner))
 
     def give(self, id: str, sandbox: SandboxId, used_at: float) -> None:
-        """Record that this sandbox writes the workspace from now on, in an epoch of its own."""
+        """Record that this sandbox writes the workspace from now on, in a new epoch."""
         sql = "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ? WHERE id = ?"
         self._store.execute(sql, (sandbox, used_at, id))
 
@@ -606,7 +608,7 @@ class WorkspaceStore:
         return row
 
     def set_layers(self, id: str, layers: tuple[str, ...]) -> None:
-        """Record that the workspace needs these trees, whatever becomes of its making."""
+        """Record that the workspace needs these trees, even if making it fails."""
         self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (_encode(layers).decode(), id))
 
     def touch(self, id: str, used_at: float) -> None:

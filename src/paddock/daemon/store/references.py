@@ -1,7 +1,7 @@
-"""Which rows need a tree, and why, computed from the rows each time.
+"""Compute from the rows which trees are needed, and why.
 
-A row is written before its tree is made and removed before its tree is: so whoever looks at the trees first and then
-asks here, never takes one that somebody needs, copies that are being made included.
+A row is written before its tree is made, and removed before its tree is deleted. So a caller that lists trees first and
+then asks here never deletes a needed tree, copies in the making included.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TreeReferences:
         return self._found(_of_bases(self._store), _of_utilities(self._store), whole=False)
 
     def whole(self) -> Mapping[str, tuple[TreeReference, ...]]:
-        """Return only what has to be there at this moment: a row comes before the tree that is made for it."""
+        """Return only trees that must exist now: a row comes before the tree that is made for it."""
         return self._found(whole=True)
 
     def _found(self, *more: Iterable[TreeReference], whole: bool) -> Mapping[str, tuple[TreeReference, ...]]:
@@ -54,7 +54,7 @@ class TreeReferences:
 
 
 def _of_sandboxes(store: Store, *, whole: bool) -> Iterable[TreeReference]:
-    """Of the living ones. Unless `whole`, those that are being made or taken back to a snapshot too."""
+    """Yield those of living sandboxes. Unless `whole`, include those being made or rolled back too."""
     for row in store.list():
         if whole and row.state not in (State.RUNNING, State.PAUSED):
             continue
@@ -70,7 +70,7 @@ def _of_sandboxes(store: Store, *, whole: bool) -> Iterable[TreeReference]:
 
 
 def _of_snapshots(store: SnapshotStore, *, whole: bool) -> Iterable[TreeReference]:
-    """`whole`: only of those that are not being made."""
+    """Yield those of snapshots. `whole`: only of complete ones."""
     for row in store.list():
         if whole and not row.is_whole:
             continue
@@ -103,8 +103,8 @@ def _of_utilities(store: Store) -> Iterable[TreeReference]:
 
 
 def _of_workspaces(store: WorkspaceStore, *, whole: bool) -> Iterable[TreeReference]:
-    """Of those that are laid out (unless `whole`, or about to be), and what they lie over. Evicted ones need their
-    repository as well."""
+    """Yield those of workspaces in the pool (unless `whole`, also of those about to be), and their layers. Evicted ones
+    need their repository as well."""
     for row in store.list():
         name = row.workspace.name
         if whole and row.state is not WorkspaceState.READY:

@@ -14,7 +14,7 @@ from .database import Store
 
 PUBLIC = "public"
 NOBODY = Principal("")
-"""Who has no credential, no directory of this machine, and no cache of his own."""
+"""A principal without credential, directory of this machine, or cache."""
 
 _SELECT = "SELECT id, scope, url, head, observed_at, observed_boot, observed_clock, used_at FROM repositories"
 _REFS = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?"
@@ -31,12 +31,12 @@ class RepositoryRow(msgspec.Struct, frozen=True):
     observed_at: float | None
     observed_boot: str | None
     observed_clock: float | None
-    """CLOCK_BOOTTIME seconds of that boot: what the age of an observation is counted by."""
+    """CLOCK_BOOTTIME seconds of that boot: the age of an observation counts by it."""
     used_at: float
 
 
 class KnownRef(msgspec.Struct, frozen=True):
-    """What a remote had under a full name, and the commit that this leads to, which is here."""
+    """Hold what a remote had under a full name, and its commit, which is here."""
 
     name: str
     oid: str
@@ -44,7 +44,7 @@ class KnownRef(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a remote had, all of it here, at that time: by the wall clock, and by the boot's."""
+    """Hold what a remote had, all of it here, at that time: by the wall clock, and by the boot's."""
 
     head: str | None
     refs: Mapping[str, KnownRef]
@@ -83,7 +83,7 @@ class RepositoryStore:
         return self._store.execute(sql, (id, commit)).fetchone() is not None
 
     def observed(self, id: str, seen: Observation) -> None:
-        """InvalidStateError: it was deleted meanwhile."""
+        """Record an observation. Raises InvalidStateError if it was deleted meanwhile."""
         with self._store.writing() as db:
             before = set(self._store.every(KnownRef, _REFS, (id,)))
             now = set(seen.refs.values())

@@ -9,7 +9,7 @@ from paddock.backends._base import TreeMount
 WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"
 WORKSPACE_OF = "_w"
-"""What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
+"""The end of the name of a sandbox's or snapshot's own copy of a workspace."""
 STAGED, SPARE = "rb_", "nx_"
 
 
@@ -18,9 +18,9 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
 
     tree: str
     layers: tuple[str, ...] = ()
-    """What it lies over in the pool, topmost first."""
+    """Trees below it in the pool, topmost first."""
     repository: str | None = None
-    """Where the objects of its history are."""
+    """The repository with the objects of its history."""
     disk_mib: int | None = None
     """Its limit; the pool keeps it where it can."""
     epoch: int = 0
@@ -37,7 +37,7 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
 
 
 def own_copy(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
-    """Return the same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
+    """Return the same as a separate tree, deleted with the sandbox or snapshot `id`."""
     return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 

@@ -1,4 +1,4 @@
-"""Who vouches for the log: signs its heads beside the work, tells whether it is whole. See docs/design/evidence.md."""
+"""Vouch for the log: sign its heads in the background, and verify it. See docs/design/evidence.md."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from paddock.model.config import Config
 
 SIGN_SECONDS = 10.0
 _BEFORE = 60.0
-"""Its create was asked before it was there."""
+"""A create is requested before its sandbox exists."""
 _UNSIGNED_SECONDS = 60.0
 """A program that ends sooner than it would sign leaves that to the next one, up to this."""
 
 
 class Evidence:
     def __init__(self, state_dir: Path, log: audit.AuditLog, clock: Clock, config: Config) -> None:
-        """`config` says how many bytes the log may have and how old it may be, as far as closed parts make that up."""
+        """Prepare. `config` limits the bytes and the age of the log; only closed parts are removed."""
         self._state_dir, self._audit, self._clock, self._key_file = state_dir, log, clock, config.audit_key_file
         self._most_bytes = config.audit_mib * 2**20 or math.inf
         self._most_seconds = config.audit_days * 86_400.0 or math.inf
@@ -40,15 +40,14 @@ class Evidence:
         self._since = clock.boottime()
 
     async def run(self, activity: Activity) -> None:
-        """Until it is cancelled."""
+        """Sign and trim until cancelled."""
         async for _ in activity.rounds(SIGN_SECONDS):
             if await asyncio.to_thread(self._sizes) != self._seen:
                 await asyncio.to_thread(self.sign)
                 await asyncio.to_thread(self.keep)
 
     def sign(self) -> None:
-        """Sign what is new until now. What keeps it from that is recorded, once; `verify` says what no signature
-        covers."""
+        """Sign what is new. A failure is recorded once; `verify` names what no signature covers."""
         seen = self._sizes()
         try:
             self._signer.sign()
@@ -60,7 +59,7 @@ class Evidence:
             self._tell("audit.broken", f"segment {segment}, {problem}")
 
     def keep(self) -> None:
-        """Pack what is closed, and remove what is too old or too much, vouched for by a head that says so."""
+        """Pack closed segments, and remove those that are too old or too many; a signed head says so."""
         directory = self._audit.directory
         try:
             audit.pack(directory)

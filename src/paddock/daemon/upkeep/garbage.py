@@ -1,7 +1,7 @@
-"""Delete what no row needs and, while the pool is too full, what can be made again. Nothing that lives is touched.
+"""Delete what no row needs and, while the pool is too full, what can be made again. Nothing alive is touched.
 
-The collectors here find trees without a row, old templates, outputs, and what is half made; others are beside what
-they collect.
+The collectors here find trees without a row, old templates, outputs, and incomplete ones; others are beside what they
+collect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Garbage:
     def __init__(
         self, *, pool: Callable[[], Pool], sweepers: Sequence[Collector], collectors: Sequence[Collector]
     ) -> None:
-        """`sweepers` find what is gone anyway, each time that somebody sweeps; `collectors` are asked after them."""
+        """Prepare. `sweepers` find what is gone anyway, at each sweep; `collectors` come after them."""
         self._alone, self._pool = asyncio.Lock(), pool
         """Two that collect at once would take twice as much as is to go."""
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
@@ -114,7 +114,7 @@ async def _take(one: Candidate) -> str | None:
 
 _KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
 NOUNS = (*(noun.value for noun in _KINDS), STAGED, SPARE, WAITING)
-"""What the names of trees begin with that the store keeps rows of, or that are in use."""
+"""Beginnings of names of trees that rows describe, or that are in use."""
 _WALLED = (Level.GVISOR, Level.MICROVM)
 _PART = re.compile(r"t[pb]_kit_", re.ASCII)
 _SHOWN = 8
@@ -124,7 +124,7 @@ class Storage(Component):
     """The pool against the records, both ways: what is not needed goes, and `doctor --storage` says what is missing."""
 
     def __init__(self, context: Context, cleanup: Cleanup, collectors: Sequence[Collector]) -> None:
-        """`collectors` are asked after those for old templates."""
+        """Prepare. `collectors` come after those for old templates."""
         super().__init__(context)
         self._cleanup = cleanup
         sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
@@ -201,7 +201,8 @@ class Storage(Component):
         return found
 
     def _template_kept(self, needed: Mapping[str, tuple[TreeReference, ...]], name: str) -> str | None:
-        """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""
+        """Return why a template stays, if it does. Rows of an older paddock don't say which version they lie over, and
+        none names the templates that its isolation is made of."""
         if name in needed:
             return why_needed(needed, name)
         rows = self._store.list()
@@ -209,11 +210,11 @@ class Storage(Component):
         if silent:
             return f"{silent[0]} may need it: it was made by an older paddock"
         walled = [row.id for row in rows if row.sandbox.level in _WALLED]
-        return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
+        return f"{walled[0]} may need it: its isolation is made of such" if walled and _PART.match(name) else None
 
     async def packages(self) -> Sequence[Candidate]:
         """Report the gateway's package cache, which is never deleted here."""
-        kept = "the gateway keeps it below its own ceiling"
+        kept = "the gateway keeps it below its own limit"
 
         async def take() -> str:
             return kept
@@ -258,7 +259,7 @@ class Storage(Component):
 
     async def _missing(self, pool: Pool) -> Check:
         first, number = await self._lost(pool)
-        # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
+        # Only those missing twice: a kill or a rollback may have come between reading rows and trees.
         lost = [message for message in (await self._lost(pool))[0] if message in first] if first else []
         return _check(
             "records",
@@ -302,7 +303,7 @@ class Storage(Component):
         return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:
-        """Check that nothing is mounted where others see it: the supervisor mounts out of everybody's sight."""
+        """Check that the host sees no mount: the supervisor mounts in a private namespace."""
         seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
         return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
 

@@ -1,4 +1,4 @@
-"""What `doctor` and `audit` are told."""
+"""Answer `doctor` and `audit`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("paddock")
 
 
 class AuditStream:
-    """A ByteReader. Its own decision and outcome are in the log like everybody's."""
+    """Read the audit log. Its own decision and outcome are in the log too."""
 
     def __init__(
         self, directory: Path, action: model.StreamAudit, choice: audit.Choice, cursor: audit.Cursor, op: Operation
@@ -79,7 +79,7 @@ class AuditStream:
         else:
             yield from self._told_of(self._stream.records())
         if not self._action.follow:
-            # After the records: what is vouched for was read. What is older than a cursor was sent before.
+            # After the records, so that every signed one was read. Those before a cursor were sent before.
             yield from map(audit.head_line, self._stream.heads())
             yield audit.cursor_line(self._stream.cursor.text())
 
@@ -96,7 +96,7 @@ class AuditStream:
 
 
 _BEFORE_SECONDS = 60.0
-"""Its create was asked before it was there; the first one builds the template."""
+"""A create is requested before its sandbox exists; the first one builds the template."""
 
 
 class Reports(Component):
@@ -108,8 +108,8 @@ class Reports(Component):
 
     @handles(model.ListAudit)
     async def records(self, action: model.ListAudit, op: Operation) -> tuple[model.AuditRecord, ...]:
-        """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
-        everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
+        """Return records of a known sandbox, by any of its names. The owner of the state directory sees everything.
+        Other principals see their own requests, and what happened in their sandbox that they name."""
         if not 1 <= action.limit <= audit.MOST_RECORDS:
             raise InvalidArgumentError(f"limit={action.limit} must be 1 to {audit.MOST_RECORDS}", field="limit")
         names: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""What a workspace holds that is nowhere else, and the archive of it. Done in workshops.
+"""Find what a workspace holds that is nowhere else, and archive it, in utility sandboxes.
 
-An archive is a tar of what the base does not have: `.git` as it is, and every file that differs from the base's, in
-mode or owner too, is new, or is tracked, and the directories that are empty or not as a checkout makes them, but for
-those that git ignores. Without a repository: all. `tmp/kept/gone` in front names what is to be taken away from the base
-first, each name ended by a NUL.
+An archive is a tar of what the base doesn't have: `.git` as it is; every file that is new, is tracked, or differs from
+the base's, in mode or owner too; and directories that are empty or differ from a checkout's. Files that git ignores are
+left out. Without a repository it has all. `tmp/kept/gone` in front names what to remove from the base first, each name
+ended by a NUL.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Archiver:
         self._utilities, self.archives = utilities, archives
 
     async def status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
-        """Return what it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
+        """Return what it holds that is nowhere else. What can't be determined is reported, never skipped."""
         mounts = _mounts(row, writable=False)
         async with self._utilities.open(mounts, op, command_seconds=READING_SECONDS) as utility:
             return await self._status(row, utility)

@@ -1,7 +1,7 @@
-"""Bases: one commit of one repository, checked out on one branch, for workspaces to begin with.
+"""Keep bases: one commit of one repository, checked out on one branch, from which workspaces begin.
 
-Of each that is in use there is one copy ahead, with its inodes in the kernel's memory: a workspace begins with a
-rename. There is no row of it: its name follows from its base's, and it goes with that.
+Of each used base there is one copy ahead, with its inodes in the kernel's memory: a workspace begins with a rename. The
+copy has no row: its name follows from its base's, and it is deleted with that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paddock.supervisor.layout import REPOSITORIES
 from . import _checkout
 
 _PAUSE_SECONDS = 0.5
-"""Whoever has just taken one makes a sandbox over it, and has the machine for himself meanwhile."""
+"""The workspace that took the last copy starts its sandbox in that time."""
 _MOST_LOOKED_AT = 20_000
 """Some 25 MB of the kernel's memory, which it takes back when it needs it."""
 
@@ -90,7 +90,8 @@ class Bases(Component):
 
     @property
     def _makes_spares(self) -> bool:
-        """Elsewhere an empty layer is made as quickly, or a copy takes room that nobody may ever need."""
+        """Tell whether copies ahead pay. Elsewhere an empty layer is made as quickly, or a copy takes room that may
+        never be needed."""
         return self._pool().driver == "btrfs"
 
     async def _make_spare(self, base: str) -> None:
@@ -150,7 +151,7 @@ class Bases(Component):
     async def _fetch(
         self, listed: Sequence[_checkout.Submodule], parent: Acquired, scope: str, home: str
     ) -> list[tuple[_checkout.Submodule, Acquired]]:
-        """Fetch those submodules of `parent` that may be fetched. PlatformError: one cannot be reached now."""
+        """Fetch those submodules of `parent` that may be fetched. Raises PlatformError if one can't be reached now."""
         found: list[tuple[_checkout.Submodule, Acquired]] = []
         for submodule in listed:
             try:
@@ -161,14 +162,14 @@ class Bases(Component):
         return found
 
     def _scope(self, repository: str) -> str:
-        """Whose it is. InvalidStateError: it was deleted."""
+        """Return its owner. Raises InvalidStateError if it was deleted."""
         row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
         if row is None:
             raise InvalidStateError(f"repository {repository} was deleted", hint="acquire it again")
         return row[0]
 
     def _begin(self, base: Base) -> None:
-        """InvalidStateError: the repository was deleted."""
+        """Start a base. Raises InvalidStateError if the repository was deleted."""
         self._scope(base.repository)
         now = self._clock.wall()
         self._store.execute(
@@ -183,7 +184,7 @@ class Bases(Component):
         self._pool().create(base.id)
 
     async def delete(self, base: Base) -> None:
-        """Remove the row, then the tree: a tree without a row is swept. Not for bases that workspaces lie over."""
+        """Remove the row, then the tree: a sweep deletes trees without a row. Not for bases below workspaces."""
         self._unrecord(base)
         await in_thread(self._discard, base)
 
@@ -202,8 +203,8 @@ class Bases(Component):
         return self._all("WHERE repository = ?", repository)
 
     def forget(self, repository: str) -> Callable[[], None]:
-        """All bases of a repository. Returns what deletes their trees, for a thread. InvalidStateError: one of them is
-        needed, or the repository is."""
+        """Forget all bases of a repository. Return what deletes their trees, for a thread. Raises InvalidStateError if
+        one of them, or the repository, is needed."""
         needed, bases = self._references.by_tree(), self.of(repository)
         users = [reference.by for reference in needed.get(repository, ())]
         if users:

@@ -1,11 +1,10 @@
-"""Checking a commit out, in a workshop: its git, its files and an index that knows them; and its submodules, each from
-a cache of its own, with its objects copied in, as deep as they go.
+"""Check a commit out, in a utility sandbox: its git directory, its files and an index that knows them. Do the same with
+its submodules, each with objects copied from its own cache.
 
-What a repository says of its submodules is an attacker's: only repositories on the network, by URLs that are looked at
-as a caller's are, at public addresses or at the origin of the repository itself, and only with what proves access to
-it; a public one's are fetched as nobody.
-They are fetched only if the caller asked for them. Whatever is refused is left empty, as it is after `git clone`, and
-recorded.
+What a repository says of its submodules is an attacker's. They are fetched only if the caller asked for them, only from
+the network, and by URLs checked like a caller's. They come from public addresses, or from the origin of the repository,
+and only with a proof of access to it; public ones are fetched without credentials. A refused one stays empty, as after
+`git clone`, and is recorded.
 """
 
 from __future__ import annotations
@@ -142,8 +141,8 @@ async def submodules(utility: UtilitySandbox, parent: Acquired, path: str) -> li
 
 
 async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, home: str) -> Acquired:
-    """`home` is `home_of` the repository at the root of the workspace. RequestError: it may not be fetched.
-    PlatformError: it cannot be reached now."""
+    """Acquire a submodule. `home` is `home_of` the repository at the root of the workspace. Raises RequestError if it
+    may not be fetched, PlatformError if it can't be reached now."""
     if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
         raise InvalidArgumentError(
             "a submodule is fetched from the network, by a URL without a credential, or not at all"
@@ -176,7 +175,7 @@ def mounts(found: Sequence[tuple[Submodule, Acquired]]) -> list[TreeMount]:
 
 
 def _listed(said: bytes, path: str, base: str) -> list[Submodule]:
-    """At most so many. What is not UTF-8, has no URL or leads out of the tree is passed over."""
+    """Return a bounded list. Skip entries that are not UTF-8, have no URL or lead out of the tree."""
     links, _, keys = said.decode(errors="replace").partition("\0\0")
     paths: dict[str, str] = {}
     urls: dict[str, str] = {}

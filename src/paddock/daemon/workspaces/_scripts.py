@@ -1,7 +1,7 @@
-"""What a workshop does with a workspace that it only reads: the tree of what is there, its difference, its commit, its
-pack. What it prints is an attacker's, and read here as such.
+"""Read a workspace in a utility sandbox: its tree, difference, commit and pack. The output is an attacker's, and parsed
+here as such.
 
-A repository of its own borrows the objects of both; nothing that the workspace's `.git` configures is believed.
+A separate repository borrows the objects of both; it ignores the configuration in the workspace's `.git`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ own pack-objects --quiet --revs --stdout --delta-base-offset --threads=1 <revisi
 
 
 def read_commit(said: bytes) -> str:
-    """PlatformError: it is no id."""
+    """Return the commit id. Raises PlatformError if it is none."""
     text = said.decode("ascii", "replace").strip()
     if not _COMMIT.fullmatch(text):
         raise _strange()

@@ -1,4 +1,4 @@
-"""Artifacts: files and directories that are taken out of a workspace by name and kept on the host."""
+"""Keep artifacts: files and directories taken out of a workspace by name and stored on the host."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ArtifactResults(Component):
 
     @handles(model.GetArtifact)
     async def get(self, action: model.GetArtifact, op: Operation) -> ByteReader:
-        """Return a reader. The outcome says what was handed out; how much of it was read is the caller's matter."""
+        """Return a reader. The outcome names what was handed out; how much of it was read is not recorded."""
         artifact = self._find(action.workspace, action.name, op)
         file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
         op.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})

@@ -1,4 +1,4 @@
-"""What sandboxes have changed in copy-on-write mounts: told, and given to the caller who takes it over on the host."""
+"""List what sandboxes changed in copy-on-write mounts, and give it to the caller who applies it on the host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _sha256(data: bytes) -> str:
 
 
 class MountResults(Component):
-    """Reads a copy of the sandbox's layers that was made at one instant, as an attacker's."""
+    """Read a copy of the sandbox's layers, made at one instant, as an attacker's."""
 
     def __init__(self, context: Context, sandboxes: Sandboxes, snapshots: Snapshots) -> None:
         super().__init__(context)
@@ -52,7 +52,7 @@ class MountResults(Component):
             return await asyncio.to_thread(changes.tell, patch=action.patch)
 
         work = self._holding(row, held, number, mount, action.paths, tell)
-        # Once begun it goes on, whatever becomes of the caller.
+        # Once begun it continues even if the caller leaves.
         found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
         op.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
@@ -131,7 +131,7 @@ class MountResults(Component):
 
 
 class Promoting:
-    """A promotion that the caller's process carries out. Until it is finished, the copy that it is read from stays."""
+    """Hold a promotion that the caller's process carries out. The copy that it reads stays until it is finished."""
 
     task: asyncio.Task[None]
 
@@ -140,7 +140,7 @@ class Promoting:
         self.layer = self.journal = -1
         self.written = asyncio.Event()
         self.missing: PlatformError | None = None
-        """Set when it has ended before all was done."""
+        """Set if it ended before all was done."""
         self._begun: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
         self._told = told
 
@@ -163,7 +163,7 @@ class Promoting:
             await self.task
 
     def noted(self) -> list[tuple[int, ...]]:
-        """Return the caller's steps. He may note what he likes: it is about his own files."""
+        """Return the caller's steps. They concern the caller's own files, so they are not verified."""
         most = len(self.plan.changes)
         lines = os.pread(self.journal, _LINE_BYTES * most, 0).splitlines()[:most]
         steps = [tuple(map(int, line.split())) for line in lines if _STEP.fullmatch(line)]
@@ -209,8 +209,7 @@ def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
 
 
 def _recorded(mount: Mount, plan: Plan, digests: Mapping[bytes, str]) -> dict[str, object]:
-    """Return what the audit record keeps: the first paths with the digests of what was written, and the digest
-    of all."""
+    """Return what the audit record keeps: the first paths with the digests of their content, and the digest of all."""
     lines = [f"{change.kind.value} {change.path} {digests.get(os.fsencode(change.path), '-')}" for change in plan.words]
     return {
         "source": mount.source,

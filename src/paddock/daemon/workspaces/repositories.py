@@ -1,4 +1,4 @@
-"""Repositories: acquire a commit that a remote has, list, delete; collect those that nothing is checked out of."""
+"""Keep repositories: acquire a commit of a remote, list, delete; collect those without a checkout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNPROVEN = "git credential approve tells git what to prove that with"
 _NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' names another"
 _NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
 _JUST_USED_SECONDS = 600.0
-"""Who has acquired one is about to do something with it."""
+"""A repository acquired so recently is about to be used."""
 
 
 def _storage():  # pyright infers the module, with the types of all that is in it
@@ -107,12 +107,13 @@ class Repositories(Component):
     async def acquire(
         self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
     ) -> Acquired:
-        """Return the commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
+        """Return the commit that `ref` led to at most `max_age_seconds` ago; the repository has it when this returns.
 
-        `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
+        `home`: a repository named the URL, and no caller. Then it must lead to public addresses, or to the origin
+        `home`.
 
-        NotFoundError: no such repository, for this principal; or nothing of that name in it. InvalidArgumentError,
-        PolicyDeniedError, ResourceExhaustedError, PlatformError: it cannot be reached.
+        Raises NotFoundError (no such repository for this principal, or no such name in it), InvalidArgumentError,
+        PolicyDeniedError, ResourceExhaustedError, and PlatformError if it can't be reached.
         """
         if math.isnan(max_age_seconds) or max_age_seconds < 0:
             raise InvalidArgumentError(f"max_age_seconds={max_age_seconds} is no age")
@@ -144,7 +145,7 @@ class Repositories(Component):
         return await self._answer(row, remote, ref, None, principal)
 
     def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
-        """Return what was seen since then; of a name that was not there yet, nothing was."""
+        """Return what was observed since then; of a new name, nothing was."""
         for scope in (PUBLIC, principal.id):
             row = self._rows.find(scope, remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
@@ -189,8 +190,7 @@ class Repositories(Component):
     async def _bring(
         self, row: RepositoryRow, remote: Remote, credential: Proof | None, listing: Listing
     ) -> dict[str, KnownRef]:
-        """Make sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
-        later than was asked for."""
+        """Fetch all that was listed. Names that moved meanwhile count as they are now: newer than required."""
         known = self._rows.refs(row.id)
         there = (self.directory / row.id / "objects").is_dir()
         oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
@@ -213,7 +213,7 @@ class Repositories(Component):
 
     @asynccontextmanager
     async def _marked(self, id: str) -> AsyncGenerator[None]:
-        """Mark a repository whose lane the caller holds alone: a git that was killed leaves locks of its own."""
+        """Mark a repository whose lane the caller holds alone: a killed git leaves lock files."""
         mark = self.directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)

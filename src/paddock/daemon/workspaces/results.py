@@ -54,7 +54,7 @@ class ResultStore:
         )
 
     def last_pushed(self, owner: str, of: str, ref: str | None = None) -> tuple[str, str] | None:
-        """Ref and commit of what was pushed last, to `ref` or to any."""
+        """Return ref and commit of the last push, to `ref` or to any."""
         sql = (
             "SELECT name, digest FROM results"
             " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
@@ -92,7 +92,7 @@ class ResultStore:
         )
 
     def digests(self) -> set[str]:
-        """Of all artifacts that somebody has."""
+        """Return the digests of all artifacts."""
         return set(self._store.every(str, "SELECT digest FROM results WHERE kind = 'artifact'"))
 
 
@@ -105,7 +105,7 @@ class Origin(msgspec.Struct, frozen=True):
     url: str
     commit: str
     cache: str
-    """The repository that its objects are borrowed from."""
+    """The repository that it borrows objects from."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Source(msgspec.Struct, frozen=True):
     name: str
     opened: OpenedWorkspace | None
     tree: WorkspaceTree | None
-    """Its own: of a fork, a copy of what was begun."""
+    """Its own tree; of a fork, a copy of what was begun."""
     running: tuple[Row, RunningSandbox] | None
 
     def origin(self) -> Origin:
@@ -138,8 +138,7 @@ class Sources:
         self._workspaces, self._utilities = workspaces, utilities
 
     async def find(self, reference: str, op: Operation) -> Source:
-        """Return a living sandbox before a workspace: it may have a copy of its own. NotFoundError,
-        SandboxDiedError."""
+        """Find a living sandbox before a workspace: it may have a copy. Raises NotFoundError, SandboxDiedError."""
         owner = op.principal.id
         try:
             row, held = await self._sandboxes.reach(reference, op)
@@ -349,9 +348,10 @@ class WorkspaceResults(Component):
 
 
 class Publishing:
-    """A push or a pull request that the caller's process makes. `done` records it, and says what the caller is told.
+    """Hold a push or pull request that the caller's process makes. `done` records it, and returns the caller's result.
 
-    `needs` closes when it has ended: the repository that the caller pushes from."""
+    `needs` closes after it has ended: the repository that the caller pushes from.
+    """
 
     def __init__(
         self,

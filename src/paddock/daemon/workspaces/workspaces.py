@@ -1,6 +1,6 @@
-"""Workspaces: open, find, list, look, pin, delete; which sandbox may write one, and how it leaves the pool.
+"""Open, find, list, inspect, pin and delete workspaces; say which sandbox may write one, and evict them from the pool.
 
-It never leaves before its work is on the disk elsewhere. What reads or writes its files is done in workshops.
+A workspace is evicted only after its work is on disk elsewhere. Utility sandboxes read and write its files.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Workspaces(Component):
             yield _tree(row, row.workspace.epoch + 1)
 
     async def opened(self, reference: str, owner: str, op: Operation) -> OpenedWorkspace:
-        """Return what it began with, and its tree, laid out. NotFoundError, InvalidArgumentError."""
+        """Return what it began with, and its tree in the pool. Raises NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._checked_out(id, op) or self.find(reference, owner)
@@ -164,7 +164,7 @@ class Workspaces(Component):
         return replace(found, branch=action.branch or found.branch or action.name)
 
     def _check_same(self, workspace: Workspace, action: model.OpenWorkspace, principal: Principal) -> None:
-        """InvalidStateError if it is there and is not what is asked for: its files are not thrown away for others."""
+        """Raise InvalidStateError if it exists and differs from the request: its files are not deleted for that."""
         url = None
         if action.url is not None:  # as repositories are recorded, without a credential
             from paddock.storage.git import parse
@@ -201,8 +201,7 @@ class Workspaces(Component):
             raise self._in_use(row)
 
     async def _mounted_by(self, row: WorkspaceRow) -> Row | None:
-        """Return the sandbox that has it. What is recorded as dead, its backend has to confirm: two that write one tree
-        would be its end."""
+        """Return the sandbox that has it. The backend confirms recorded deaths: two writers would destroy the tree."""
         sandbox = self._last(row)
         if sandbox is not None and not has_ended(sandbox):
             sandbox = await self._running.check(sandbox)  # it may have died unnoticed
@@ -215,12 +214,12 @@ class Workspaces(Component):
         return None
 
     def _living(self, row: WorkspaceRow) -> Row | None:
-        """Return the sandbox that has it, as far as is recorded."""
+        """Return the sandbox that has it, by the records."""
         sandbox = self._last(row)
         return None if sandbox is None or has_ended(sandbox) else sandbox
 
     def _last_used(self, row: WorkspaceRow) -> float:
-        """When its last sandbox ended, or it was opened; seconds since the epoch."""
+        """Return when its last sandbox ended, or it was opened, in seconds since the epoch."""
         sandbox = self._last(row)
         ended = None if sandbox is None else sandbox.sandbox.ended_at
         return max(row.workspace.used_at, ended or 0.0)
@@ -244,11 +243,11 @@ class Workspaces(Component):
         return None if id is None else self._store.get(id)
 
     async def _status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
-        """Of one that was evicted: as it was then, for nothing can have changed."""
+        """Return its status; for an evicted one the status then, because nothing can have changed."""
         return row.kept.status if row.kept is not None else await self._archiver.status(row, op)
 
     async def _begin(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceRow:
-        """Make the tree as it was before anybody wrote to it."""
+        """Make the tree as it was before the first write."""
         limit = row.workspace.disk_mib << 20
         if row.repository is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)
@@ -265,7 +264,7 @@ class Workspaces(Component):
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, op: Operation | None) -> Base:
-        """One that is there when it is recorded that this workspace needs it: no await comes between."""
+        """Return a base and record in the same step that this workspace needs it: no await comes between."""
         branch, submodules = acquired.branch or "", row.workspace.submodules
         base = await self._repositories.bases.get(acquired, branch, op, submodules=submodules)
         while self._repositories.bases.ready(acquired, branch, submodules=submodules) != base.id:  # collected meanwhile
@@ -295,8 +294,8 @@ class Workspaces(Component):
         return ready
 
     async def evict(self, id: str) -> None:
-        """Its work is on the disk, outside of the pool, before its tree goes. InvalidStateError: it may not go. Any
-        other error: it could not be kept, and so it stays."""
+        """Evict it: first its work goes to disk outside of the pool, then its tree is deleted. Raises InvalidStateError
+        if it may not go. On any other error it stays."""
         async with self._lanes.exclusive(id):
             row = self._rows.get(id)
             if row is None or row.state is WorkspaceState.EVICTED:
@@ -337,7 +336,7 @@ class Workspaces(Component):
                 self._archiver.archives.remove(name)
 
     async def put_right(self) -> None:
-        """Finish or undo what nobody carries on with: its daemon died, or its disk was full."""
+        """Complete or undo interrupted work: its daemon died, or its disk was full."""
         for id in [row.id for row in self._rows.list()]:
             if self._lanes.is_free(id):
                 async with self._lanes.exclusive(id):
@@ -358,10 +357,10 @@ class Workspaces(Component):
         self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
 
     async def candidates(self) -> Sequence[Candidate]:
-        """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
-        kept; of each, those used least recently first. Last, those that may not go, and why."""
+        """Return all in the pool, in the order of eviction: clean ones, then those with work, which is kept; in each
+        group the least recently used first. Last, those that may not go, and why."""
         pool = self._pool()
-        # None goes from a pool that has room; then no workshop is opened to find out what is in them.
+        # A pool with room evicts none; then no utility sandbox is opened to inspect them.
         full = pool.marks.reached(await asyncio.to_thread(pool.space))
         found: list[tuple[bool, bool, float, Candidate]] = []
         for row in self._rows.list():
@@ -388,7 +387,7 @@ class Workspaces(Component):
         self._audit.event("workspace.evicted", workspace=id, message=why)
 
     def _refusal(self, row: WorkspaceRow) -> str | None:
-        """Why it may not be evicted, if it may not."""
+        """Return why it may not be evicted, if so."""
         sandbox = self._living(row)
         if sandbox is not None:
             return f"sandbox {sandbox.id} has it"
@@ -399,7 +398,7 @@ class Workspaces(Component):
 
 
 def check_epoch(workspace: Workspace, epoch: int | None) -> None:
-    """InvalidStateError if one was given that has passed: what was known of the workspace then may not be so now."""
+    """Raise InvalidStateError if the given epoch has passed: earlier facts about the workspace may be wrong."""
     if epoch is not None and epoch != workspace.epoch:
         raise InvalidStateError(
             f"workspace {workspace.name!r} is in epoch {workspace.epoch}, not {epoch}: another sandbox has had it"
