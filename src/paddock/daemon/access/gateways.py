@@ -53,7 +53,7 @@ class MalwareLists:
         self._lock = asyncio.Lock()
 
     async def read(self, id: SandboxId, document: PolicyDocument) -> None:
-        """Return when the gateway can look up what `document` names. Raises NotConfiguredError for an unreadable list."""
+        """Return when the gateway knows the lists in `document`. Raises NotConfiguredError for an unreadable list."""
         paths = frozenset(rule.malware for rule in document.egress.allow if rule.malware is not None)
         if not paths:
             self._users.pop(id, None)
