@@ -20,7 +20,7 @@ CONTENT = random.Random(3).randbytes(70_000) + bytes(600_000) + random.Random(4)
 
 
 def read(packed: bytes, size: int) -> bytes:
-    reader = ZstdReader(io.BufferedReader(io.BytesIO(packed)))  # type: ignore[arg-type]
+    reader = ZstdReader(io.BytesIO(packed))
     return b"".join(iter(lambda: reader.read(size), b""))
 
 

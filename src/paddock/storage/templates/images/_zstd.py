@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import weakref
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from paddock.errors import NotConfiguredError
 
@@ -15,6 +14,10 @@ _CHUNK = 1 << 18
 
 class ZstdError(Exception):
     """The reason why the data can't be decompressed."""
+
+
+class _File(Protocol):
+    def readinto(self, buffer: Any, /) -> int: ...
 
 
 class _Buffer(ctypes.Structure):
@@ -29,7 +32,7 @@ class ZstdReader:
     libzstd refuses a window above 128 MiB, as `zstd -d` does. That bounds the memory.
     """
 
-    def __init__(self, file: io.BufferedReader) -> None:
+    def __init__(self, file: _File) -> None:
         self._library, self._file = _library(), file
         self._stream = self._library.ZSTD_createDStream()
         if not self._stream:
@@ -53,7 +56,7 @@ class ZstdReader:
                 raise ZstdError(self._library.ZSTD_getErrorName(self._left).decode())
             if ended and out.at == 0:
                 raise ZstdError("the data ends inside a frame")
-        return self._space[: out.at]
+        return ctypes.string_at(self._space, out.at)
 
 
 @cache
