@@ -14,6 +14,7 @@ from typing import NamedTuple
 MAX_CONTROL = 125
 _MAX_REASON = MAX_CONTROL - 2
 _WIDTHS = {126: 2, 127: 8}
+_XOR = [bytes(byte ^ other for other in range(256)) for byte in range(256)]
 _CODES = frozenset({*range(1000, 1004), *range(1007, 1014), *range(3000, 5000)})
 """Codes that a close frame may carry. The others below 5000 are reserved."""
 
@@ -145,8 +146,10 @@ def _broken(reason: str) -> Violation:
 
 def mask(data: bytes, key: bytes) -> bytes:
     """Return the bytes exclusive-or the key, over and over. The same again undoes it."""
-    keys = (key * (len(data) // 4 + 1))[: len(data)]
-    return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(len(data), "little")
+    out = bytearray(data)
+    for at, byte in enumerate(key):
+        out[at::4] = out[at::4].translate(_XOR[byte])
+    return bytes(out)
 
 
 def write_frame(opcode: Opcode, payload: bytes, *, masked: bool, last: bool = True) -> bytes:
