@@ -23,7 +23,8 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.frame_protocol import FrameProtocol
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages, Violation
+from paddock.gateway.protocols.websocket import Violation
+from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages
 from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.gateway.rules.substitution import Substitution
 from paddock.model import Binding, SecretValue, Target

@@ -6,18 +6,11 @@ Addresses stand for names: the resolver returns them, and connections to them co
 from __future__ import annotations
 
 import ipaddress
+import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any
-
-import dns.exception
-import dns.message
-import dns.opcode
-import dns.rcode
-import dns.rdataclass
-import dns.rdatatype
-import dns.rrset
+from typing import NamedTuple
 
 NETWORK = ipaddress.IPv4Network("198.18.0.0/15")
 GATEWAY = "198.18.0.1"
@@ -88,58 +81,76 @@ def is_synthetic(address: str) -> bool:
 
 TTL_SECONDS = 60
 MAX_QUERY_BYTES = 4096
-_UDP_BYTES, _MOST_UDP_BYTES = 512, 1232
+_PAYLOAD_BYTES = 1232
+_FORMERR, _SERVFAIL, _NXDOMAIN, _NOTIMP, _REFUSED, _BADVERS = 1, 2, 3, 4, 5, 16
+_IN, _A, _OPT, _IXFR, _AXFR = 1, 1, 41, 251, 252
 
 
 class Denied(Enum):
     """Instead of an address: no such name for this sandbox; or not now."""
 
-    NAME = dns.rcode.NXDOMAIN
-    NOW = dns.rcode.SERVFAIL
+    NAME = _NXDOMAIN
+    NOW = _SERVFAIL
 
 
 Lookup = Callable[[str], str | Denied]
 """An address (IPv4) for a name in lower case without its final dot."""
 
 
-def answer(query: bytes, lookup: Lookup, *, udp: bool) -> bytes | None:
+class _Question(NamedTuple):
+    name: str
+    kind: int
+    rdclass: int
+    end: int
+    edns: int | None
+    """The version of EDNS that the query speaks, if any."""
+
+
+def answer(query: bytes, lookup: Lookup) -> bytes | None:
     """Answer a query, or return None if it deserves no answer. A has the address; other types of an allowed name have
-    no data."""
+    no data. An answer has 298 bytes at most, so that it fits into any datagram."""
     if len(query) < 12 or query[2] & 0x80:
         return None  # too short for a header, or an answer: two that answer each other would never end
-    if query[2] >> 3 & 15 != dns.opcode.QUERY:
-        return _bare(query, dns.rcode.NOTIMP)
-    try:
-        message: Any = dns.message.from_wire(query, one_rr_per_rrset=True)
-    except (dns.exception.DNSException, ValueError, IndexError):
-        return _bare(query, dns.rcode.FORMERR)
-    if len(message.question) != 1 or message.answer or message.authority:
-        return _bare(query, dns.rcode.FORMERR)
-    response: Any = dns.message.make_response(message, recursion_available=True, our_payload=_MOST_UDP_BYTES)
-    question = message.question[0]
-    if question.rdclass != dns.rdataclass.IN or question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
-        response.set_rcode(dns.rcode.REFUSED)
-    elif message.edns > 0:
-        response.set_rcode(dns.rcode.BADVERS)
+    if query[2] >> 3 & 15:
+        return _bare(query, _NOTIMP)
+    question = _read(query)
+    if question is None:
+        return _bare(query, _FORMERR)
+    code, record = 0, b""
+    if question.rdclass != _IN or question.kind in (_AXFR, _IXFR):
+        code = _REFUSED
+    elif question.edns:
+        code = _BADVERS
     else:
-        _fill(response, question, lookup)
-    room = min(max(message.payload, _UDP_BYTES), _MOST_UDP_BYTES) if message.edns >= 0 else _UDP_BYTES
-    try:
-        return response.to_wire(max_size=room if udp else 65535)
-    except (dns.exception.DNSException, ValueError):
-        return _bare(query, dns.rcode.SERVFAIL)
+        found = lookup(question.name.lower())
+        if isinstance(found, Denied):
+            code = found.value
+        elif question.kind == _A:  # 0xC00C: the name is at byte 12
+            address = ipaddress.IPv4Address(found).packed
+            record = struct.pack("!HHHIH4s", 0xC00C, _A, _IN, TTL_SECONDS, len(address), address)
+    extended = b"" if question.edns is None else struct.pack("!xHHBxxxxx", _OPT, _PAYLOAD_BYTES, code >> 4)
+    counts = struct.pack("!4H", 1, bool(record), 0, bool(extended))
+    return _bare(query, code & 15)[:4] + counts + query[12 : question.end] + record + extended
 
 
-def _fill(response: Any, question: Any, lookup: Lookup) -> None:
-    try:
-        name = question.name.to_text(omit_final_dot=True)
-    except (dns.exception.DNSException, ValueError):
-        name = ""
-    found = lookup(name.lower())
-    if isinstance(found, Denied):
-        response.set_rcode(found.value)
-    elif question.rdtype == dns.rdatatype.A:
-        response.answer.append(dns.rrset.from_text(question.name, TTL_SECONDS, "IN", "A", found))
+def _read(query: bytes) -> _Question | None:
+    """Read the one question of a query, and at most EDNS after it. None: there is anything else."""
+    *counts, additional = struct.unpack_from("!4H", query, 4)
+    labels, at = list[bytes](), 12
+    while at < len(query) and 0 < query[at] < 64:
+        labels.append(query[at + 1 : at + 1 + query[at]])
+        at += 1 + query[at]
+    end = at + 5
+    if counts != [1, 0, 0] or len(query) < end or query[at] or at - 12 > 254:
+        return None
+    edns, rest = None, query[end:]
+    if additional == 1 and rest[:3] == bytes((0, 0, _OPT)) and len(rest) == 11 + int.from_bytes(rest[9:11], "big"):
+        edns = rest[6]
+    elif additional or rest:
+        return None
+    # A dot or a strange byte in a label stays visible: no name of a host has a backslash.
+    name = ".".join(label.decode("ascii", "backslashreplace").replace(".", "\\.") for label in labels)
+    return _Question(name, *struct.unpack_from("!HH", query, at + 1), end, edns)
 
 
 def _bare(query: bytes, code: int) -> bytes:

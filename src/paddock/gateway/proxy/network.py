@@ -340,7 +340,7 @@ class SandboxNetwork:
         for _ in range(_ACCEPT_AT_ONCE):
             try:
                 query, client = self.dns_udp.recvfrom(MAX_QUERY_BYTES)
-                reply = answer(query, self.lookup, udp=True)
+                reply = answer(query, self.lookup)
                 if reply is not None:
                     self.dns_udp.sendto(reply, client)
             except BlockingIOError:
@@ -355,7 +355,7 @@ class SandboxNetwork:
             await client.attach(sock)
             while await client.more():
                 for query in take_queries(client.buffer):
-                    reply = answer(query, self.lookup, udp=False)
+                    reply = answer(query, self.lookup)
                     if reply is None:
                         return
                     client.write(frame(reply))

@@ -8,11 +8,19 @@ import codecs
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, ParseFailed
-
 from paddock.gateway.protocols.http1 import Request, Response, write_response
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Filter
+from paddock.gateway.protocols.websocket import (
+    MAX_CONTROL,
+    CloseCode,
+    Frame,
+    FrameReader,
+    Opcode,
+    Violation,
+    write_close,
+    write_frame,
+)
 from paddock.gateway.rules.substitution import Substitution
 
 from .stream import Lost, ProxyStream
@@ -21,15 +29,6 @@ if TYPE_CHECKING:
     from .network import SandboxNetwork
 
 PIECE_BYTES = 64 << 10
-_MOST_REASON = 120
-
-
-class Violation(Exception):
-    """Why it can't go on; `code` is said to the client."""
-
-    def __init__(self, code: CloseReason, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 class MisplacedSecret(Lost):
@@ -41,50 +40,46 @@ class Messages:
     what pings, pongs and closes carry."""
 
     def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
-        self._read, self._write = FrameProtocol(not outwards, []), FrameProtocol(outwards, [])
+        self._reader, self._masked = FrameReader(masked=outwards), outwards
         self._filter, self._control = filter, control
         self._message: _Message | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Return what goes on. Violation, after which nothing does."""
-        out = bytearray()
-        self._read.receive_bytes(data)
         try:
-            for frame in self._read.received_frames():
-                out += self._pass(frame)
-        except ParseFailed as error:
-            raise Violation(error.code, str(error)) from None
+            return b"".join([self._pass(frame) for frame in self._reader.feed(data)])
         except Refused as error:
-            raise Violation(CloseReason.POLICY_VIOLATION, str(error)) from None
-        return bytes(out)
+            raise Violation(CloseCode.POLICY_VIOLATION, str(error)) from None
 
-    def _pass(self, frame: Frame) -> bytes | bytearray:
-        payload = frame.payload
-        if frame.opcode is Opcode.CLOSE:
-            assert isinstance(payload, tuple)
-            code, reason = payload
-            return self._write.close(code, _shown(self._control(reason.encode())) or None)
-        if frame.opcode in (Opcode.PING, Opcode.PONG):
-            carried = self._control(bytes(payload))  # pyright: ignore[reportArgumentType] - bytes, of these two
-            return self._write.ping(carried) if frame.opcode is Opcode.PING else self._write.pong(carried)
-        text = isinstance(payload, str)
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)  # pyright: ignore[reportArgumentType]
+    def _pass(self, frame: Frame) -> bytes:
+        if frame.opcode is Opcode.CLOSE and frame.payload:
+            code, reason = int.from_bytes(frame.payload[:2], "big"), self._control(frame.payload[2:])
+            return write_close(code, reason, masked=self._masked)
+        if frame.opcode >= Opcode.CLOSE:
+            carried = self._control(frame.payload)
+            if len(carried) > MAX_CONTROL:
+                raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is too long once its secret is hidden")
+            return write_frame(frame.opcode, carried, masked=self._masked)
         if self._message is None:
-            self._message = _Message(self._filter(data), text=text)
+            self._message = _Message(self._filter(frame.payload), frame.opcode)
         message = self._message
-        message.feed(data)
-        if frame.message_finished:
+        message.feed(frame.payload)
+        if not (frame.last or message.large):
+            return b""
+        opcode = message.opcode
+        data = message.take(final=frame.last)
+        if frame.last:
             self._message = None
-            return self._write.send_data(message.end(), fin=True)
-        return self._write.send_data(message.take(), fin=False) if message.large else b""
+        return write_frame(opcode, data, masked=self._masked, last=frame.last)
 
 
 class _Message:
-    """One on its way. What is cut of a text is cut between letters."""
+    """A message on its way. A text is cut between letters. `opcode` is that of its next frame."""
 
-    def __init__(self, filter: Filter, *, text: bool) -> None:
+    def __init__(self, filter: Filter, opcode: Opcode) -> None:
+        self.opcode = opcode
         self._filter = filter
-        self._decoder = codecs.getincrementaldecoder("utf-8")() if text else None
+        self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode is Opcode.TEXT else None
         self._ready = bytearray()
 
     @property
@@ -94,28 +89,18 @@ class _Message:
     def feed(self, data: bytes) -> None:
         self._ready += self._filter.feed(data)
 
-    def take(self) -> bytes | str:
-        return self._given(final=False)
-
-    def end(self) -> bytes | str:
-        self._ready += self._filter.end()
-        return self._given(final=True)
-
-    def _given(self, *, final: bool) -> bytes | str:
+    def take(self, *, final: bool) -> bytes:
+        if final:
+            self._ready += self._filter.end()
         data = bytes(self._ready)
         self._ready.clear()
+        self.opcode = Opcode.CONTINUATION
         if self._decoder is None:
             return data
         try:
-            return self._decoder.decode(data, final)
+            return self._decoder.decode(data, final).encode()
         except UnicodeDecodeError:
-            raise Violation(
-                CloseReason.INVALID_FRAME_PAYLOAD_DATA, "a text that is none after a value was put in"
-            ) from None
-
-
-def _shown(reason: bytes) -> str:
-    return reason.decode(errors="replace")
+            raise Violation(CloseCode.NOT_UTF8, "a text that is none after a value was put in") from None
 
 
 async def converse(
@@ -131,10 +116,9 @@ async def converse(
         results = await asyncio.gather(*ways, return_exceptions=True)
     for result in results:
         if isinstance(result, Violation):
-            reason = str(result)[:_MOST_REASON]
-            client.write(FrameProtocol(False, []).close(result.code, f"paddock: {reason}"))
-            server.write(FrameProtocol(True, []).close(CloseReason.GOING_AWAY))
-            raise (MisplacedSecret if result.code is CloseReason.POLICY_VIOLATION else Lost)(str(result))
+            client.write(write_close(result.code, f"paddock: {result}".encode(), masked=False))
+            server.write(write_close(CloseCode.GOING_AWAY, b"", masked=True))
+            raise (MisplacedSecret if result.code is CloseCode.POLICY_VIOLATION else Lost)(str(result))
     for result in results:
         if isinstance(result, Exception):
             raise result

@@ -10,11 +10,16 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
-from packaging.version import Version
 
 Key: TypeAlias = tuple[Any, ...]
 
 _SEMVER = re.compile(r"v?([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,16})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
+_PEP440 = re.compile(
+    r"v?(?:([0-9]{1,16})!)?([0-9]{1,16}(?:\.[0-9]{1,16}){0,31})"
+    r"(?:[-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?([0-9]{0,16}))?"
+    r"(?:-([0-9]{1,16})|[-_.]?(post|rev|r)[-_.]?([0-9]{0,16}))?"
+    r"(?:[-_.]?(dev)[-_.]?([0-9]{0,16}))?(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?"
+)
 
 
 def semver(version: str) -> Key | None:
@@ -28,11 +33,18 @@ def semver(version: str) -> Key | None:
 
 def pep440(version: str) -> Key | None:
     """Return a version's key, without its local part."""
-    try:
-        found = Version(version)
-        return (Version(found.public) if found.local else found,)
-    except ValueError:
+    match = _PEP440.fullmatch(version.lower())
+    if match is None:
         return None
+    epoch, release, phase, before, dash, post, after, dev, dev_number = match.groups()
+    parts = tuple(int(part) for part in re.sub(r"(\.0+)+$", "", release).split("."))
+    posted = post is not None or dash is not None
+    if phase is not None:
+        stage = ("ab".find(phase[0]) % 3, int(before or 0))  # alpha, beta, and what is short of a release
+    else:
+        stage = (3, 0) if posted or dev is None else (-1, 0)
+    last = int(dash or after or 0) if posted else -1
+    return int(epoch or 0), parts, stage, last, dev is None, int(dev_number or 0)
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

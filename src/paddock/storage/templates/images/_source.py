@@ -32,12 +32,12 @@ from ._documents import (
     decode_manifest,
     platforms,
 )
+from ._zstd import ZstdError, ZstdReader
 from .limits import INDEX_DEPTH, MANIFEST_BYTES, Budget
 
 _CHUNK = 1 << 18
 _GZIP = b"\x1f\x8b"
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # RFC 8878: a frame, or one to be skipped
-_ZSTD_WINDOW = 128 << 20  # what `zstd -d` takes at most if nobody tells it otherwise
 
 
 class Stream(Protocol):
@@ -117,10 +117,7 @@ def _decompressed(stored: Stored) -> tuple[Stream, tuple[type[Exception], ...]]:
     if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error, EOFError)
     if _ZSTD.match(head):
-        import zstandard  # only where an image is compressed so
-
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-        return decompressor.stream_reader(file, read_across_frames=True), (zstandard.ZstdError,)
+        return ZstdReader(file), (ZstdError,)
     return file, ()
 
 
