@@ -40,7 +40,7 @@ bool process_stat(struct process *process, int thread)
     size = process_word(line, (size_t)got, &at);
     if (parse_decimal(line + at, size, &parent))
         return false;
-    for (int word = 5; word < 20; word++) { /* num_threads is the 20th (proc(5)) */
+    for (int word = 5; word <= 20; word++) { /* num_threads is the 20th (proc(5)) */
         at += size;
         size = process_word(line, (size_t)got, &at);
     }

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 SandboxFactory = Callable[..., "Sandbox"]
 
+# A test that has a home of its own finds the guest all the same, and doesn't compile it again.
+os.environ.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+
 # Neither deadline nor `too_slow`: how long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile(
     "search",  # new examples each time, and many: `make test-all`

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.driver import build_module
+
 ROOT = Path(__file__).parents[2]
 RUNC = shutil.which("runc")
 CAPABILITIES = (  # Docker's default (moby/oci/caps/defaults.go): no CAP_SYS_ADMIN
@@ -55,7 +57,10 @@ def in_container(bundle: Path, script: str, *, uid: int, covered: bool) -> str:
         "terminal": False,
         "user": {"uid": uid, "gid": uid},
         "args": ["sh", "-c", script],
-        "env": ["PATH=/usr/bin:/bin", f"HOME={'/home/u' if uid else '/root'}", "PYTHONPATH=/w/src:/site-packages"],
+        "env": [
+            *("PATH=/usr/bin:/bin", "XDG_CACHE_HOME=/cache", "PYTHONPATH=/w/src:/site-packages"),
+            f"HOME={'/home/u' if uid else '/root'}",
+        ],
         "rlimits": [],
         "noNewPrivileges": False,
         "capabilities": {
@@ -65,7 +70,8 @@ def in_container(bundle: Path, script: str, *, uid: int, covered: bool) -> str:
     config["root"]["readonly"] = False
     if not covered:
         config["linux"] |= {"maskedPaths": [], "readonlyPaths": []}
-    seen = {"/usr": "/usr", "/etc": "/etc", "/w": str(ROOT)}
+    guests = str(build_module().build().parent.parent)
+    seen = {"/usr": "/usr", "/etc": "/etc", "/w": str(ROOT), "/cache/paddock/guest": guests}
     seen["/site-packages"] = next(path for path in sys.path if path.endswith("site-packages"))
     config["mounts"] += [
         {"destination": place, "type": "bind", "source": source, "options": ["rbind", "ro"]}

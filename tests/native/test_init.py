@@ -179,7 +179,7 @@ def test_what_root_left_behind_goes_and_what_another_started_stays(whole: Contai
     control, user, root = whole.connect("init"), whole.connect("user"), whole.connect("root")
     kept = user.exec("sh", "-c", "setsid sleep 601 & wait")
     pid = agent_of(control, b"root")
-    root.exec("sh", "-c", f"setsid sleep 602 & until [ -e /tmp/go ]; do sleep 0.01; done; kill -9 {pid}")
+    root.exec("sh", "-c", f"nice -n -5 setsid sleep 602 & until [ -e /tmp/go ]; do sleep 0.01; done; kill -9 {pid}")
     user.sh("touch /tmp/go")
     assert root.ended()
     assert left_of(control, b"root", pid).signal == signal.SIGKILL

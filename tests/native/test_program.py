@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import paddock
+from tests.native.driver import ROOT, build_module
 
 PACKAGE = Path(paddock.__file__).parent
 ASK = "from paddock.backends.guest import program; print(program())"
@@ -48,8 +49,12 @@ def test_a_checkout_without_a_compiler_says_which(tmp_path: Path) -> None:
     assert "the native guest is not built: paddock-guest needs gcc or clang" in words
 
 
-def test_a_checkout_builds_it_once(tmp_path: Path) -> None:
-    first, second = (ask(PACKAGE, tmp_path, os.environ["PATH"]).stdout.strip() for _ in range(2))
+def test_a_checkout_builds_it_once_and_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
+    package, cache = tmp_path / "checkout/src/paddock", tmp_path / "cache"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "native", tmp_path / "checkout/native")
+    first, second = (ask(package, cache, os.environ["PATH"]).stdout.strip() for _ in range(2))
     assert first == second
-    assert [str(path) for path in tmp_path.rglob("paddock-guest")] == [first]
+    assert [str(path) for path in cache.rglob("paddock-guest")] == [first]
+    assert Path(first).read_bytes() == build_module().build().read_bytes(), "made elsewhere of the same sources"
     assert subprocess.run([first], check=False).returncode == 125, "it is started by nobody but the supervisor"

@@ -24,6 +24,7 @@ class CommandLine:
         self.home, self.printed = home, b""
         home.mkdir()
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "SSH_", "XDG_"))}
+        kept["XDG_CACHE_HOME"] = os.environ["XDG_CACHE_HOME"]
         self.environment = kept | {"HOME": str(home), "GIT_SSL_CAINFO": str(trusted)}
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
