@@ -220,7 +220,7 @@ def provide_runsc(place: Path = RUNSC_PLACE) -> None:
 
 
 def provide_other_architecture(place: Path = OTHER_PLACE) -> None:
-    """Provide what `tests/vmm/test_aarch64.py` and `tests/tools/test_wheel_aarch64.py` boot, whole or not at all."""
+    """Provide what `tests/vmm/test_aarch64.py` and `tests/tools/aarch64.py` boot, whole or not at all."""
     if (place / "usr/bin/python3").is_symlink() or os.uname().machine != "x86_64":
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):

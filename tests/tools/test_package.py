@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools import aarch64
+
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys._base_executable  # type: ignore[attr-defined]
 _NOT_CLONED = shutil.ignore_patterns(".venv", ".tools", ".git", "out", "dist", "__pycache__", ".*_cache", ".hypothesis")
@@ -27,6 +29,11 @@ with Sandbox.create("code-interpreter", ttl_seconds=120, limits=Limits(memory_mi
     result = sbx.exec("python3 cell.py", timeout_seconds=30)
     print(result.exit_code, result.stdout.strip())
     print(sbx.exec("python3 -m pytest --version").ok)
+"""
+_MACHINE_AND_TAGS = """
+import os
+from packaging.tags import sys_tags
+print(os.uname().machine, "py3-none-manylinux_2_17_aarch64" in map(str, sys_tags()))
 """
 TEN_LINES_SAY = "0 45\nTrue\n"
 
@@ -123,6 +130,25 @@ def test_a_wheel_has_the_same_bytes_when_it_is_built_again(sdist: Path, tmp_path
         )
         digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.timeout(900)
+def test_the_wheel_for_aarch64_runs_on_aarch64(sources: Path, tmp_path: Path) -> None:
+    """At level `jail`, on a kernel of Debian's, in an emulated machine."""
+    if platform.machine() != "x86_64" or aarch64.missing():
+        pytest.skip("needs qemu-system-aarch64 and what it boots: make levels, as root, fetches both")
+    wheel = build(sources, "wheel", tmp_path, PADDOCK_WHEEL_ARCH="aarch64")
+    assert run(PYTHON, "-m", "venv", tmp_path / "installer").returncode == 0
+    oldest_first = (f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 36))
+    where = ("--target", tmp_path / "site", "--only-binary", ":all:", "--python-version", aarch64.python())
+    index(run(tmp_path / "installer" / "bin" / "pip", "install", "-q", *where, *oldest_first, wheel))
+    # Everything takes twenty times as long there.
+    program = _MACHINE_AND_TAGS + TEN_LINES.replace("=120", "=1200").replace("=30", "=300")
+    (tmp_path / "machine").mkdir()
+    done = aarch64.run(tmp_path / "machine", tmp_path / "site", program)
+    assert done == (0, "aarch64 True\n" + TEN_LINES_SAY)
 
 
 def holds_the_guest(wheel: Path, arch: str) -> None:
