@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest prose fix lines bench bench-peers docs site doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check check-types check-rest prose fix lines bench bench-peers docs site wheels doctor clean
 
 BIN := .venv/bin
 STYLE := src native tests tools demo bench examples
@@ -85,6 +85,13 @@ site: ## the documentation as a site in out/site; a broken link is an error
 	@tools/bootstrap site
 	@NO_MKDOCS_2_WARNING=1 .tools/site/bin/mkdocs build --quiet
 	@echo out/site/index.html
+
+wheels: ## the sdist, and wheels for x86_64 and aarch64, in out/dist
+	@tools/bootstrap wheels
+	@rm -rf out/dist
+	@$(BIN)/python -m hatchling build -t sdist -d out/dist
+	@PADDOCK_WHEEL_ARCH=x86_64 $(BIN)/python -m hatchling build -t wheel -d out/dist
+	@PADDOCK_WHEEL_ARCH=aarch64 $(BIN)/python -m hatchling build -t wheel -d out/dist
 
 doctor: setup ## what this machine can do, and what would fix the rest
 	@$(BIN)/paddock doctor

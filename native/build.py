@@ -94,7 +94,8 @@ def find_compiler(wanted: str | None = None, arch: str | None = None) -> list[st
     if wanted is None and importlib.util.find_spec("ziglang"):
         return [*ZIG, "-target", f"{arch or platform.machine()}-linux-musl"]
     if foreign:
-        raise NoCompiler(f"paddock-guest needs gcc for {arch}; on Debian: apt-get install gcc-{arch}-linux-gnu")
+        name = str(arch).replace("_", "-")
+        raise NoCompiler(f"paddock-guest needs gcc for {arch}; on Debian: apt-get install gcc-{name}-linux-gnu")
     raise NoCompiler("paddock-guest needs gcc or clang; on Debian: apt-get install gcc")
 
 

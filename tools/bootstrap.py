@@ -45,7 +45,7 @@ class SystemPackage:
 
 
 EVERY = frozenset({"setup", "check", "bench"})
-PURPOSES = EVERY | {"levels", "site"}
+PURPOSES = EVERY | {"levels", "site", "wheels"}
 SYSTEM_PACKAGES = (
     SystemPackage("git", "git", "agents in a sandbox use the machine's", EVERY),
     SystemPackage(
@@ -67,7 +67,7 @@ SYSTEM_PACKAGES = (
         frozenset({"setup"}),
         root_only=True,
     ),
-    SystemPackage("gcc", "gcc", "compiles the guest", EVERY),
+    SystemPackage("gcc", "gcc", "compiles the guest", EVERY | {"wheels"}),
     SystemPackage("libc6-dev", "gencat", "the sanitizers, which the guest is tested with, link it", EVERY),
     SystemPackage("clang", "clang", "the guest has no warnings from it either; its fuzzer", frozenset({"check"})),
     SystemPackage("libclang-rt-dev", "clang", "the runtime of that fuzzer", frozenset({"check"})),
@@ -93,7 +93,10 @@ SYSTEM_PACKAGES = (
         "qemu-user-static", "qemu-aarch64-static", "runs the guest's tests for aarch64", frozenset({"levels"})
     ),
     SystemPackage(
-        "gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", "compiles the guest for aarch64", frozenset({"levels"})
+        "gcc-aarch64-linux-gnu",
+        "aarch64-linux-gnu-gcc",
+        "compiles the guest for aarch64",
+        frozenset({"levels", "wheels"}),
     ),
     SystemPackage("busybox-static", "busybox", "tests make images without a libc of it", frozenset({"levels"})),
 )
@@ -104,8 +107,9 @@ RUNSC_PLACE = Path("/usr/local/lib/paddock/runsc")
 """A later runsc than the release's, unpacked: in that of Debian 12, of 2022, Debian 12's own `ls` and `stat` fail."""
 RUNSC_SINCE = 2023
 OTHER_PLACE = Path("/usr/local/lib/paddock/aarch64")
-"""What a machine of the other architecture boots in a test: a kernel, and Busybox, unpacked."""
+"""What a machine of the other architecture boots in tests: a kernel and programs, unpacked."""
 OTHER_KERNEL = "linux-image-cloud-arm64"
+OTHER_PROGRAMS = ("busybox-static", "git", "python3")
 RUNSC_SUITE = "trixie"
 
 
@@ -115,7 +119,7 @@ def main(arguments: list[str]) -> int:
         return 0
     purpose = arguments[0] if arguments else "setup"
     if purpose not in PURPOSES or len(arguments) > 1:
-        return fail("usage: tools/bootstrap [setup|check|bench|levels|site]")
+        return fail("usage: tools/bootstrap [setup|check|bench|levels|site|wheels]")
     os.chdir(ROOT)
     lock = os.open(ROOT, os.O_RDONLY)  # two commands at once: the second waits and finds all done
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -216,12 +220,12 @@ def provide_runsc(place: Path = RUNSC_PLACE) -> None:
 
 
 def provide_other_architecture(place: Path = OTHER_PLACE) -> None:
-    """Provide what `tests/vmm/test_aarch64.py` boots, whole or not at all."""
-    if any(place.glob("boot/vmlinuz-*")) or os.uname().machine != "x86_64":
+    """Provide what `tests/vmm/test_aarch64.py` and `tests/tools/aarch64.py` boot, whole or not at all."""
+    if (place / "usr/bin/python3").is_symlink() or os.uname().machine != "x86_64":
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return say(f"no kernel for aarch64 in {place}: as root, on Debian: tools/bootstrap levels")
-    say(f"fetching a kernel and Busybox for aarch64 into {place}")
+    say(f"fetching a kernel, Busybox, git and Python for aarch64 into {place}")
     unpack_whole(place, fetch_other_architecture)
 
 
@@ -274,7 +278,7 @@ def fetch_other_architecture(scratch: Path) -> bool:
     if options is None:
         return False
     newest = newest_kernel(OTHER_KERNEL, options)
-    return newest is not None and all(unpack(scratch, name, options) for name in (newest, "busybox-static"))
+    return newest is not None and unpack(scratch, newest, options) and unpack_programs(scratch, OTHER_PROGRAMS, options)
 
 
 def options_for(scratch: Path, suite: str, architecture: str | None = None) -> list[str] | None:
@@ -333,6 +337,23 @@ def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
     done = succeeds(["dpkg-deb", "-x", str(file), str(scratch / "tree")])
     file.unlink()
     return done
+
+
+def unpack_programs(scratch: Path, packages: Sequence[str], options: Sequence[str]) -> bool:
+    """Download packages with all that they depend on, as for a machine that has nothing, and unpack them in `tree`."""
+    files = scratch / "files"
+    (files / "partial").mkdir(parents=True)
+    names = {"Dir::State::status": "/dev/null", "Dir::Cache::archives": files, "APT::Sandbox::User": "root"}
+    apt = [
+        "apt-get",
+        "-qq",
+        "-y",
+        *options,
+        *(word for name, value in names.items() for word in ("-o", f"{name}={value}")),
+    ]
+    if not succeeds([*apt, "--no-install-recommends", "--download-only", "install", *packages]):
+        return False
+    return all(succeeds(["dpkg-deb", "-x", str(file), str(scratch / "tree")]) for file in files.glob("*.deb"))
 
 
 def succeeds(argv: list[str], environment: dict[str, str] | None = None) -> bool:

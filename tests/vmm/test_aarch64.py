@@ -24,12 +24,11 @@ from paddock.model import PtySize
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import PingReply, Renew, RenewReply
 from tests.native.driver import build_module
+from tests.tools.aarch64 import KIT, PROGRAM
 from tests.vmm.controllers import ControllerProcess, collect, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 
-KIT = Path("/usr/local/lib/paddock/aarch64")
-PROGRAM = Path("/usr/bin/qemu-system-aarch64")
 MACHINE = Machine(memory_mib=512, processors=2, accelerator="tcg")
 COMMANDS = ("cat", "grep", "hostname", "id", "kill", "ls", "pidof", "setsid", "sh", "sleep", "stty", "uname")
 BOARD = {
