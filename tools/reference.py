@@ -135,8 +135,11 @@ def classes_of(file: str) -> dict[str, ast.ClassDef]:
 
 def definitions_of(file: str) -> dict[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     tree = ast.parse((SOURCE / file).read_text())
-    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return {node.name: node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")}
+    return {
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+    }
 
 
 def entries(page: Page) -> Iterator[Entry]:

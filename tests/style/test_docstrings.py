@@ -163,6 +163,24 @@ def test_every_public_name_says_what_it_takes_returns_and_raises_and_has_an_exam
     assert {name: missing for name, missing in found.items() if missing} == {}
 
 
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [
+        ("def f(): ...", ["no docstring"]),
+        ("@property\ndef f(self) -> int:\n    'Count.'", []),
+        ("def f(self, a: int):\n    'Do.'", ["no Example", "Args: ['a']"]),
+        ("def f(self) -> int:\n    'Do.'", ["no Example", "Returns"]),
+        ("def f(self):\n    'Do.'\n    raise NotFoundError('a')", ["no Example", "Raises: ['NotFoundError']"]),
+        ("def f(self):\n    'Do.'\n    t.perform(a)", ["no Example", "Raises: nothing, but it asks the daemon"]),
+    ],
+)
+def test_a_missing_section_is_found(source: str, missing: list[str]) -> None:
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef)
+    assert faults(Name("f", "client/f.py", node, asynchronous=False)) == missing
+
+
 class Forge:
     """A transport that opens pull requests without a forge."""
 
@@ -196,18 +214,20 @@ class Scene:
         self._names |= self._runner.run(self._asynchronous()) if asynchronous else self._synchronous()
 
     def _synchronous(self) -> dict[str, Any]:
+        forge: Any = Forge(paddock.local(), asynchronous=False)
         return {
             "sandbox": self._kept[0],
-            "workspace": paddock.Workspace(self._workspace.info, Forge(paddock.local(), False)),
+            "workspace": paddock.Workspace(self._workspace.info, forge),
             "checkout": paddock.agents.Checkout.of(self._kept[1]),
             "model": paddock.agents.ScriptModel(_replies()),
         }
 
     async def _asynchronous(self) -> dict[str, Any]:
         sandbox, base = [await paddock.AsyncSandbox.connect(one.id) for one in self._kept]
+        forge: Any = Forge(paddock.local_async(), asynchronous=True)
         return {
             "sandbox": sandbox,
-            "workspace": paddock.AsyncWorkspace(self._workspace.info, Forge(paddock.local_async(), True)),
+            "workspace": paddock.AsyncWorkspace(self._workspace.info, forge),
             "checkout": await paddock.agents.AsyncCheckout.of(base),
             "model": paddock.agents.AsyncScriptModel(_replies()),
         }
@@ -286,4 +306,4 @@ def test_an_example_runs_and_prints_what_it_shows(
     try:
         scenes[one.asynchronous].run(one)
     finally:
-        tidy(set().union(*(scene.ids for scene in scenes.values())))
+        tidy({id for scene in scenes.values() for id in scene.ids})

@@ -30,6 +30,7 @@ class AsyncModel(Protocol):
     @property
     def name(self) -> str:
         """The name in traces and errors."""
+        ...
 
     @property
     def price(self) -> Price | None:

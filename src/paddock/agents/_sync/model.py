@@ -31,6 +31,7 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """The name in traces and errors."""
+        ...
 
     @property
     def price(self) -> Price | None:
