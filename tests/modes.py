@@ -68,7 +68,7 @@ ONCE = {
     "results": "*",
     "service": "disobedient egress_doors fork_workspaces over_guest",
     "storage": "kit memories templates",
-    "style": "docs examples",
+    "style": "docs docstrings examples",
     "tools": "package",
     "workspaces": "kept",
 }

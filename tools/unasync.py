@@ -64,6 +64,9 @@ NAMES = {
     "achunks": "chunks",
     "acompare": "compare",
     "aforked": "forked",
+    "anext": "next",
+    "async_approvals": "approvals",
+    "async_secrets": "secrets",
     "agather": "gather",
     "arun_blocking": "run_blocking",
     "arun_whole": "run_blocking",
@@ -72,6 +75,7 @@ NAMES = {
     "atree_search": "tree_search",
     "awithin": "within",
     "default_async_transport": "default_transport",
+    "local_async": "local",
     "paddock.client._async_lines": "paddock.client._lines",
     "paddock.model.streams": "paddock.client._sync.streams",
 }

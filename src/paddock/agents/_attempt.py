@@ -1,4 +1,4 @@
-"""What was tried, how it went by the tests, which is best, and what a tree search may use.
+"""Attempts, their verdicts, the best of them, and the nodes of a tree search.
 
 Tests tell by exit code, and by their own counts where they tell them. All of it is a sandbox's word.
 """
@@ -25,7 +25,15 @@ _SUMMARY = re.compile(r"^=* ?(?:no tests ran|(?:\d{1,9} [a-z]+(?:, )?)+) in [\d.
 
 
 class Test(msgspec.Struct, frozen=True):
-    """A command that passes with exit code 0. `junit` is a report that it writes, in the directory that is judged."""
+    """A command that passes with exit code 0.
+
+    `junit` is the path of a JUnit report that it writes, relative to the directory of the checkout.
+
+    Example:
+        ```python
+        test = Test("pytest -q --junit-xml=report.xml", timeout_seconds=300, junit="report.xml")
+        ```
+    """
 
     __test__ = False  # for pytest, which collects what is named like this
 
@@ -41,19 +49,34 @@ class Test(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tests passed, failed and didn't run, as their own report says.
+
+    Example:
+        ```python
+        print(Counts(passed=3, failed=1).share)  # 0.75
+        ```
+    """
+
     passed: int = 0
     failed: int = 0
     skipped: int = 0
 
     @property
     def share(self) -> float:
-        """Of those that ran, how many passed."""
+        """The share of those that ran and passed, from 0 to 1."""
         ran = self.passed + self.failed
         return self.passed / ran if ran else 0.0
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`counts` is None where the tests did not tell. `said` is the output, cut."""
+    """The result of a test. `counts` is None if it reports none. `said` is the output, cut.
+
+    Example:
+        ```python
+        verdict = checkout.test(checkout.sandbox, Test("false"))
+        print(verdict.passed, verdict.exit_code, verdict.score)  # False 1 0.0
+        ```
+    """
 
     passed: bool
     exit_code: int
@@ -126,7 +149,13 @@ NOT_NEEDED = "not needed: another had passed"
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """What it took to come to a change. `usd=None`: nobody knows."""
+    """The cost of an attempt. `usd=None`: unknown.
+
+    Example:
+        ```python
+        effort = Effort(steps=4, tokens=Tokens(input=9000, output=800), note="by hand")
+        ```
+    """
 
     steps: int = 0
     tokens: Tokens = Tokens()
@@ -136,13 +165,33 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a diff: files, added lines and removed lines.
+
+    Example:
+        ```python
+        print(DiffSize(files=1, added=3, removed=2).lines)  # 5
+        ```
+    """
+
     files: int = 0
     added: int = 0
     removed: int = 0
 
     @classmethod
     def of(cls, diff: bytes) -> DiffSize:
-        """Count in the text: a hunk's header says how many of its lines are content."""
+        """Count the lines of a diff.
+
+        Args:
+            diff: A patch, as git writes it.
+
+        Returns:
+            Its size.
+
+        Example:
+            ```python
+            print(DiffSize.of(b"").files)  # 0
+            ```
+        """
         files = added = removed = left_old = left_new = 0
         for line in diff.split(b"\n"):
             if left_old > 0 or left_new > 0:
@@ -159,6 +208,7 @@ class DiffSize(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lines(self) -> int:
+        """Added and removed lines together."""
         return self.added + self.removed
 
 
@@ -173,7 +223,16 @@ def _lengths(header: bytes) -> tuple[int, int]:
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """`failure` says why there is no verdict. `applied` is what put the patch in place."""
+    """One attempt: its diff and the verdict.
+
+    Without a verdict, `failure` says why. `applied` names the program that applied the patch.
+
+    Example:
+        ```python
+        found = compare(checkout, {"nothing": b""}, Test("true"))
+        print(found.attempts[0].name, found.attempts[0].outcome)  # nothing passed
+        ```
+    """
 
     name: str
     verdict: Verdict | None = None
@@ -187,32 +246,43 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
+        """Tell whether its test passed."""
         return self.verdict is not None and self.verdict.passed
 
     @property
     def outcome(self) -> str:
+        """The verdict in words, or the failure."""
         return (self.failure or "") if self.verdict is None else str(self.verdict)
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts, as they were given. `best` is None where none passes; `nearest` is what came nearest."""
+    """All attempts, in their order. `best` is None where none passes.
+
+    Example:
+        ```python
+        found = compare(checkout, {"nothing": b""}, Test("false"))
+        print(found.best, found.why)  # None none of 1 passes; nothing came nearest: exit 1
+        ```
+    """
 
     attempts: tuple[Attempt, ...]
     seconds: float = 0.0
 
     @property
     def best(self) -> Attempt | None:
+        """The best attempt that passed, or None."""
         nearest = self.nearest
         return nearest if nearest is not None and nearest.passed else None
 
     @property
     def nearest(self) -> Attempt | None:
-        """By tests passed, then the smaller change, then the order in which they were given."""
+        """The first by tests passed, then by the smaller change, then by order."""
         judged = [attempt for attempt in self.attempts if attempt.verdict is not None]
         return min(judged, key=_rank) if judged else None
 
     @property
     def why(self) -> str:
+        """The reason for `best`, in words."""
         passed = [attempt for attempt in self.attempts if attempt.passed]
         best = self.best
         if best is None:
@@ -240,6 +310,14 @@ def _advantage(best: Attempt, passed: Sequence[Attempt]) -> str:
 
 
 class SearchBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a tree search.
+
+    Example:
+        ```python
+        budget = SearchBudget(max_depth=3, max_nodes=20, max_seconds=600)
+        ```
+    """
+
     max_depth: int = 5
     max_nodes: int = 50
     max_seconds: float = 1800.0
@@ -250,7 +328,16 @@ class SearchBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was tried: a step (`label`) from its parent's. Without a score it failed, and `failure` says why."""
+    """A state that a search tried: a step (`label`) from its parent's.
+
+    Without a score it failed, and `failure` says why.
+
+    Example:
+        ```python
+        found = tree_search(checkout, lambda sandbox, node, branch: "wait", lambda sandbox: 1.0, branches=1)
+        print(found.nodes[1].label, found.nodes[1].score)  # wait 1.0
+        ```
+    """
 
     id: int
     parent: int | None = None
@@ -263,7 +350,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes[0]` is the warm state. `stop`: goal, nodes, depth (nothing is left to go on from) or time."""
+    """The nodes of a search. `nodes[0]` is the warm state.
+
+    `stop` is `goal`, `nodes`, `depth` (every state is at its greatest depth or failed) or `time`.
+
+    Example:
+        ```python
+        found = tree_search(checkout, lambda sandbox, node, branch: "wait", lambda sandbox: 1.0, branches=1)
+        print(found.stop, found.best.depth)  # goal 1
+        ```
+    """
 
     nodes: tuple[Node, ...]
     stop: str
@@ -271,11 +367,25 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Node | None:
+        """The node with the highest score, or None."""
         scored = [node for node in self.nodes if node.score is not None]
         return max(scored, key=lambda node: (node.score or 0.0, -node.depth, -node.id)) if scored else None
 
     def path(self, node: Node) -> tuple[Node, ...]:
-        """From the warm state to a node."""
+        """List the nodes from the warm state to one.
+
+        Args:
+            node: A node of this search.
+
+        Returns:
+            A tuple of nodes, the root first.
+
+        Example:
+            ```python
+            found = tree_search(checkout, lambda sandbox, node, branch: "wait", lambda sandbox: 1.0, branches=1)
+            print([node.label for node in found.path(found.best)])  # [None, 'wait']
+            ```
+        """
         steps = [node]
         while steps[-1].parent is not None:
             steps.append(self.nodes[steps[-1].parent])

@@ -1,4 +1,4 @@
-"""What a run may spend, what it has spent, and why it ended."""
+"""The limits of a run, what it has spent, and why it ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ class Stop(StrEnum):
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """As the endpoint counts them. `cached` are part of `input`."""
+    """Tokens as the endpoint counts them. `cached` are part of `input`.
+
+    Example:
+        ```python
+        print((Tokens(input=10, output=5) + Tokens(input=1)).total)  # 16
+        ```
+    """
 
     input: int = 0
     output: int = 0
@@ -35,6 +41,7 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
+        """Input and output together."""
         return self.input + self.output
 
     def __add__(self, other: Tokens) -> Tokens:
@@ -44,7 +51,13 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars for a million tokens. paddock knows no prices: they are the caller's."""
+    """US dollars for a million tokens. paddock knows no prices: you give them.
+
+    Example:
+        ```python
+        price = Price(input_usd=3, output_usd=15, cached_usd=0.3)
+        ```
+    """
 
     input_usd: float
     output_usd: float
@@ -52,13 +65,37 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """None: cached input costs what other input costs."""
 
     def of(self, tokens: Tokens) -> float:
+        """Compute the price of tokens.
+
+        Args:
+            tokens: How many.
+
+        Returns:
+            US dollars.
+
+        Example:
+            ```python
+            print(Price(input_usd=3, output_usd=15).of(Tokens(input=1000, output=100)))  # 0.0045
+            ```
+        """
         cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
         fresh = max(0, tokens.input - tokens.cached)
         return (fresh * self.input_usd + tokens.cached * cached_usd + tokens.output * self.output_usd) / 1e6
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """None is no limit. Steps (calls of the model) count for each run; the rest for all that share a Meter."""
+    """The limits of a run. None means no limit.
+
+    Steps (calls of the model) count for each run, the rest for all that share a Meter.
+
+    Raises:
+        InvalidArgumentError: A limit is 0 or less.
+
+    Example:
+        ```python
+        budget = Budget(max_steps=20, max_tokens=200_000, max_seconds=600, max_usd=2)
+        ```
+    """
 
     max_steps: int | None = 30
     max_tokens: int | None = None
@@ -72,7 +109,20 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidArgumentError(f"{name} is {value}: it must be more than 0, or None")
 
     def require_price(self, price: Price | None, model: str) -> None:
-        """InvalidArgumentError if money is limited and nobody knows what it costs."""
+        """Raise if the budget limits money and the price is unknown.
+
+        Args:
+            price: The price of the model's tokens.
+            model: The model's name, for the message.
+
+        Raises:
+            InvalidArgumentError: The budget limits money, and the price is None.
+
+        Example:
+            ```python
+            Budget(max_usd=2).require_price(Price(input_usd=3, output_usd=15), "my-model")
+            ```
+        """
         if self.max_usd is not None and price is None:
             raise InvalidArgumentError(
                 f"max_usd is {self.max_usd:g}, and nobody said what {model} costs",
@@ -81,7 +131,18 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Counts against a budget, from its making on. Runs at once may share one."""
+    """Counts against a budget, from its creation on. Runs at once may share one.
+
+    Args:
+        budget: The limits.
+
+    Example:
+        ```python
+        meter = Meter(Budget(max_tokens=1000))
+        meter.spend(Tokens(input=900, output=50), usd=0.01)
+        print(meter.tokens_left())  # 50
+        ```
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -92,29 +153,77 @@ class Meter:
 
     @property
     def tokens(self) -> Tokens:
+        """Tokens spent until now."""
         return self._tokens
 
     @property
     def usd(self) -> float:
+        """US dollars spent until now."""
         return self._usd
 
     @property
     def seconds(self) -> float:
+        """Seconds since its creation."""
         return time.monotonic() - self._began
 
     def spend(self, tokens: Tokens, usd: float) -> None:
+        """Count the cost of one call.
+
+        Args:
+            tokens: Its tokens.
+            usd: Its price in US dollars.
+
+        Example:
+            ```python
+            meter = Meter(Budget())
+            meter.spend(Tokens(input=900, output=50), usd=0.01)
+            print(meter.usd, meter.tokens.total)  # 0.01 950
+            ```
+        """
         with self._lock:
             self._tokens += tokens
             self._usd += usd
 
     def seconds_left(self) -> float | None:
+        """Compute the rest of the time.
+
+        Returns:
+            Seconds, at least 0. None: the budget doesn't limit them.
+
+        Example:
+            ```python
+            print(Meter(Budget(max_seconds=None)).seconds_left())  # None
+            ```
+        """
         return None if self.budget.max_seconds is None else max(0.0, self.budget.max_seconds - self.seconds)
 
     def tokens_left(self) -> int | None:
+        """Compute the rest of the tokens.
+
+        Returns:
+            Tokens, at least 0. None: the budget doesn't limit them.
+
+        Example:
+            ```python
+            print(Meter(Budget(max_tokens=1000)).tokens_left())  # 1000
+            ```
+        """
         return None if self.budget.max_tokens is None else max(0, self.budget.max_tokens - self._tokens.total)
 
     def exceeded(self, steps: int) -> Stop | None:
-        """Return what is used up, after so many steps of this run."""
+        """Check the budget.
+
+        Args:
+            steps: The steps of this run until now.
+
+        Returns:
+            The reason to stop, or None.
+
+        Example:
+            ```python
+            print(Meter(Budget(max_steps=3)).exceeded(3))  # steps
+            ```
+        """
         budget = self.budget
         if self.seconds_left() == 0.0:
             return Stop.TIME

@@ -1,9 +1,4 @@
-"""What goes to a model, what comes back, and what a run of an agent came to.
-
-`script:FILE` on the command line reads replies from a file. JSON: a list of replies, or a list of such lists, one for
-each attempt (the last ones start again from the first). A reply is `{"text": "...", "calls": [{"name": "bash",
-"arguments": {"command": "ls"}}], "tokens": [input, output]}`; all of it may be left out.
-"""
+"""Messages to and from a model, the result of a run, and scripts that stand in for a model."""
 
 from __future__ import annotations
 
@@ -28,7 +23,13 @@ class Role(StrEnum):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`arguments` is what the model wrote: JSON, if it is lucky."""
+    """A tool that the model wants to call. `arguments` is its text, which should be JSON.
+
+    Example:
+        ```python
+        call = ToolCall(id="1", name="bash", arguments='{"command": "ls"}')
+        ```
+    """
 
     id: str
     name: str
@@ -36,13 +37,28 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a ToolCall. `call` is its id.
+
+    Example:
+        ```python
+        result = ToolResult(call="1", text="README.md")
+        ```
+    """
+
     call: str
     text: str
     failed: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """`calls` are the assistant's; a tool's message holds one `results` entry for each call before it."""
+    """One message. Only the assistant's have `calls`. A tool's message holds one result for each call before it.
+
+    Example:
+        ```python
+        question = Message(role=Role.USER, text="Are you done?")
+        answer = Message(role=Role.TOOL, results=(ToolResult(call="1", text="README.md"),))
+        ```
+    """
 
     role: Role
     text: str = ""
@@ -51,7 +67,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """`cut`: it reached its greatest length. `tokens=None`: the endpoint does not say."""
+    """The answer of a model. `cut`: it reached its greatest length. `tokens=None`: the endpoint doesn't say.
+
+    Example:
+        ```python
+        reply = Reply(message=Message(role=Role.ASSISTANT, text="done"), tokens=Tokens(input=10, output=1))
+        ```
+    """
 
     message: Message
     tokens: Tokens | None = None
@@ -59,7 +81,14 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """As a model is told of a tool: `parameters` is a JSON schema."""
+    """A tool as a model reads it. `parameters` is a JSON schema.
+
+    Example:
+        ```python
+        (bash,) = [spec for spec in Toolbox(sandbox).specs if spec.name == "bash"]
+        print(bash.parameters["required"])  # ['command']
+        ```
+    """
 
     name: str
     description: str
@@ -76,20 +105,28 @@ CUT = "Your answer reached its greatest length and was cut off. Go on in smaller
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Why it ended, what the model said last, and what it took. `error` says more where `stop` is a failure."""
+    """The end of a run: why it ended, the last answer, and the cost. `error` says more where `stop` is a failure.
+
+    Example:
+        ```python
+        run = Agent(model).run("Make the tests pass", sandbox)
+        print(run.ok, run.stop, run.tokens.total)  # True done 15
+        ```
+    """
 
     stop: Stop
     text: str = ""
     steps: int = 0
     tokens: Tokens = Tokens()
     usd: float | None = None
-    """None: nobody said what the model costs."""
+    """None: the price of the model is unknown."""
     seconds: float = 0.0
     error: str | None = None
     messages: tuple[Message, ...] = ()
 
     @property
     def ok(self) -> bool:
+        """Tell whether the model finished, and `verify` agreed."""
         return self.stop is Stop.DONE
 
 
@@ -106,7 +143,26 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_script(path: str) -> list[list[Reply]]:
-    """Return the replies of each attempt. InvalidArgument."""
+    """Read the replies of a ScriptModel from a file.
+
+    The file is JSON: a list of replies, or a list of such lists, one for each attempt. A reply is `{"text": "...",
+    "calls": [{"name": "bash", "arguments": {"command": "ls"}}], "tokens": [input, output]}`. Each key is optional.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A list of replies for each attempt.
+
+    Raises:
+        InvalidArgumentError: This program can't read the file, or it holds something else.
+
+    Example:
+        ```python
+        (replies,) = read_script("script.json")
+        model = ScriptModel(replies)
+        ```
+    """
     try:
         lines = msgspec.json.decode(Path(path).read_bytes(), type=list[_Line | list[_Line]])
     except OSError as error:

@@ -17,7 +17,16 @@ from ._messages import ToolCall, ToolSpec
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """`failed`: it was the model's mistake, or did not work. `exec`: the command, if one ran."""
+    """The result of a tool, as a model sees it.
+
+    `failed`: the model made a mistake, or the tool didn't work. `exec` is the id of the command, if one ran.
+
+    Example:
+        ```python
+        observation = Toolbox(sandbox).call("bash", '{"command": "exit 3"}')
+        print(observation.failed)  # True
+        ```
+    """
 
     text: str
     failed: bool = False
@@ -25,6 +34,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
+        """The SHA-256 of the text, as `sha256:…`."""
         return digest(self.text)
 
 

@@ -26,10 +26,20 @@ _EXCERPT_CHARS = 2000
 
 
 class Trace:
-    """`Trace("run.jsonl", redact=[api_key])`. Made anew, readable by its owner only. Several runs may write at once.
+    """A file of events, one JSON line each, which only its owner can read. Several runs may write at once.
 
-    In what is written each of `redact` is replaced before anything is cut, so that no half of it is left.
-    InvalidArgumentError for one of fewer than four characters: it would be found everywhere.
+    Args:
+        path: The file, which it replaces.
+        redact: Secrets of at least four characters. It replaces them in all that it writes.
+
+    Raises:
+        InvalidArgumentError: A secret is shorter: it would match everywhere.
+
+    Example:
+        ```python
+        with Trace("run.jsonl", redact=["my-secret-key"]) as trace:
+            run = Agent(model, trace=trace).run("Make the tests pass", sandbox)
+        ```
     """
 
     def __init__(self, path: str | os.PathLike[str], *, redact: Iterable[str] = ()) -> None:
@@ -42,7 +52,19 @@ class Trace:
         self._began = time.monotonic()
 
     def event(self, kind: str, run: str, **fields: Any) -> None:
-        """`run` says whose. Values are texts, numbers, and lists and dicts of them."""
+        """Write an event.
+
+        Args:
+            kind: Its kind, such as `note`.
+            run: The name of its run.
+            fields: Texts, numbers, and lists and dicts of them.
+
+        Example:
+            ```python
+            with Trace("run.jsonl") as trace:
+                trace.event("note", "run 1", text="half done")
+            ```
+        """
         line = {"at": round(time.monotonic() - self._began, 3), "run": run, "event": kind} | fields
         data = msgspec.json.encode(self._clean(line)) + b"\n"
         with self._lock:
@@ -50,11 +72,32 @@ class Trace:
                 data = data[os.write(self._file, data) :]
 
     def text(self, kind: str, run: str, text: str, **fields: Any) -> None:
-        """Note a long text: its digest, its length, its head and tail."""
+        """Write an event with a long text: its digest, its length, its head and its tail.
+
+        Args:
+            kind: Its kind, such as `note`.
+            run: The name of its run.
+            text: The text.
+            fields: Texts, numbers, and lists and dicts of them.
+
+        Example:
+            ```python
+            with Trace("run.jsonl") as trace:
+                trace.text("note", "run 1", "a long text " * 1000)
+            ```
+        """
         clean = self._redacted(text)
         self.event(kind, run, text=cut(clean, _EXCERPT_CHARS), chars=len(clean), digest=digest(clean), **fields)
 
     def close(self) -> None:
+        """Close the file.
+
+        Example:
+            ```python
+            trace = Trace("run.jsonl")
+            trace.close()
+            ```
+        """
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
@@ -87,7 +130,24 @@ _ARGUMENT_CHARS = 4000
 
 
 def report(path: str | os.PathLike[str]) -> str:
-    """Markdown, run by run, of what `Trace` has written. InvalidArgumentError if that is none."""
+    """Write a trace as Markdown, run by run.
+
+    Args:
+        path: A file that `Trace` has written.
+
+    Returns:
+        The page. It quotes all that came from a model or a sandbox.
+
+    Raises:
+        InvalidArgumentError: The file isn't a trace.
+
+    Example:
+        ```python
+        with Trace("run.jsonl") as trace:
+            trace.event("note", "run 1", text="half done")
+        print(report("run.jsonl").splitlines()[0])  # # Trace
+        ```
+    """
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:

@@ -22,7 +22,16 @@ _BACKLOG = 64
 
 
 class Forward(str):
-    """The URL of a port of this machine, `http://127.0.0.1:41234`, that leads inside until `close`."""
+    """The URL of a port of this machine, `http://127.0.0.1:41234`, that leads inside until `close`.
+
+    It is a text with `host` and `port`. `sandbox.forward` opens it, and a `with` block closes it.
+
+    Example:
+        ```python
+        with sandbox.forward(8000) as url:
+            print(url.host, url)  # 127.0.0.1 http://127.0.0.1:…
+        ```
+    """
 
     host: str
     port: int
@@ -30,7 +39,27 @@ class Forward(str):
 
     @classmethod
     def listen(cls, transport: Transport, sandbox: str, port: int, host: str, local_port: int) -> Forward:
-        """Listen here, and dial the port inside for each connection. OSError where the port here is taken."""
+        """Listen here, and connect to the port inside for each connection. `sandbox.forward` calls it.
+
+        Args:
+            transport: The sandbox's, for threads.
+            sandbox: The sandbox's id.
+            port: The port inside.
+            host: The address here.
+            local_port: The port here. 0 is any free one.
+
+        Returns:
+            The URL.
+
+        Raises:
+            OSError: Another program has the port here.
+
+        Example:
+            ```python
+            url = Forward.listen(local(), sandbox.id, 8000, "127.0.0.1", 0)
+            url.close()
+            ```
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, local_port), family=family, backlog=_BACKLOG)
         local_port = listener.getsockname()[1]
@@ -40,7 +69,14 @@ class Forward(str):
         return self
 
     def close(self) -> None:
-        """Stop listening. Connections that are open go on until they end."""
+        """Stop listening. Open connections go on until they end.
+
+        Example:
+            ```python
+            url = sandbox.forward(8000)
+            url.close()
+            ```
+        """
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
 
 class TransferReport(Value):
-    """`entries` counts files, directories and links; `skipped` names what was passed over, as untrusted text."""
+    """What `upload` or `download` has copied.
+
+    `entries` counts files, directories and links. `skipped` names what it left out: untrusted text.
+
+    Example:
+        ```python
+        report = sandbox.files.upload("project", "copy")
+        print(report.entries, report.skipped)  # 1 ()
+        ```
+    """
 
     entries: int
     total_bytes: int

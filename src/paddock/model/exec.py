@@ -11,6 +11,15 @@ if TYPE_CHECKING:
 
 
 class PtySize(Value):
+    """The size of a terminal, in characters.
+
+    Example:
+        ```python
+        with sandbox.start("stty size", pty=PtySize(rows=40, columns=120)) as process:
+            print(process.stdout.read_all().decode())  # 40 120
+        ```
+    """
+
     rows: int = 24
     columns: int = 80
 
@@ -35,7 +44,15 @@ class ExecSpec(Value, forbid_unknown_fields=True):
 
 
 class ExitStatus(Value):
-    """How it ended. Exactly one of `code` and `signal` is set, as the kernel reported it."""
+    """The end of a command. Exactly one of `code` and `signal` is set, as the kernel reported it.
+
+    Example:
+        ```python
+        with sandbox.start("kill -9 $$") as process:
+            status = process.wait()
+        print(status.code, status.signal, status.exit_code)  # None 9 137
+        ```
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -49,15 +66,21 @@ class ExitStatus(Value):
 
     @property
     def exit_code(self) -> int:
-        """The shell's convention: the code, or 128 + signal."""
+        """The code, or 128 + signal, as in a shell."""
         return self.code if self.code is not None else 128 + (self.signal or 0)
 
 
 class Output(Value):
     """One stream of a finished command: the first and the last bytes, and how many lay between them.
 
-    `total_bytes` counts everything that was printed. `file` is a path on the host that holds
-    all of it when something was left out of here; it lives as long as the sandbox.
+    `total_bytes` counts everything that the command printed. If bytes are missing here, `file` is a path on the host
+    with all of them. It exists as long as the sandbox lives.
+
+    Example:
+        ```python
+        out = sandbox.exec("seq 1000", capture_bytes=10).out
+        print(out.total_bytes, out.omitted_bytes)  # 3893 3883
+        ```
     """
 
     head: bytes = b""
@@ -67,10 +90,20 @@ class Output(Value):
 
     @property
     def omitted_bytes(self) -> int:
+        """The number of bytes between `head` and `tail`."""
         return self.total_bytes - len(self.head) - len(self.tail)
 
     def text(self) -> str:
-        """UTF-8, what is invalid replaced; a marker stands for what was left out."""
+        """Decode it from UTF-8. Invalid bytes become `�`.
+
+        Returns:
+            The text, with a marker where bytes are missing.
+
+        Example:
+            ```python
+            print(sandbox.exec("echo hello").out.text())  # hello
+            ```
+        """
         if not self.omitted_bytes:
             return (self.head + self.tail).decode("utf-8", "replace")
         marker = f"\n[… {self.omitted_bytes} bytes left out …]\n"
@@ -78,7 +111,14 @@ class Output(Value):
 
 
 class ExecResult(Value):
-    """A finished command. A non-zero exit is a result, not an exception."""
+    """A finished command. A non-zero exit is a result, not an exception.
+
+    Example:
+        ```python
+        result = sandbox.exec("echo hello; exit 3")
+        print(result.exit_code, result.ok, result.stdout)  # 3 False hello
+        ```
+    """
 
     id: ExecId
     status: ExitStatus
@@ -87,30 +127,37 @@ class ExecResult(Value):
 
     @property
     def exit_code(self) -> int:
+        """The code, or 128 + signal, as in a shell."""
         return self.status.exit_code
 
     @property
     def signal(self) -> int | None:
+        """The signal that ended it, or None."""
         return self.status.signal
 
     @property
     def limit(self) -> Limit | None:
+        """The limit that it exceeded, such as `time`, or None."""
         return self.status.limit
 
     @property
     def duration_seconds(self) -> float:
+        """How long it ran, in seconds."""
         return self.status.duration_seconds
 
     @property
     def stdout(self) -> str:
+        """The text that it printed on stdout, with a marker where bytes are missing."""
         return self.out.text()
 
     @property
     def stderr(self) -> str:
+        """The text that it printed on stderr, with a marker where bytes are missing."""
         return self.err.text()
 
     @property
     def ok(self) -> bool:
+        """Tell whether it exited with 0."""
         return self.status.code == 0
 
     @property
@@ -124,9 +171,20 @@ class ExecResult(Value):
         return f"<ExecResult exit_code={self.exit_code}{limit}, {streams}, {self.duration_seconds:.3f} s>"
 
     def observation(self, max_chars: int = 4000) -> str:
-        """For a prompt: how it ended, then both streams, cut in their middle to about `max_chars` together.
+        """Format it for a prompt: how it ended, then both streams.
 
-        A stream that needs less than its half leaves the rest to the other.
+        It cuts each stream in its middle. A stream that needs less than its half leaves the rest to the other.
+
+        Args:
+            max_chars: About how many characters of both streams together.
+
+        Returns:
+            The text.
+
+        Example:
+            ```python
+            print(sandbox.exec("echo hello").observation())  # [exit code 0, … s] [stdout] hello
+            ```
         """
         ending = f"exit code {self.exit_code}" if self.signal is None else f"killed by signal {self.signal}"
         limit = f", limit reached: {self.limit}" if self.limit is not None else ""
@@ -164,7 +222,16 @@ def _excerpt(stream: Output, max_chars: int) -> str:
 
 
 class ExecInfo(Value):
-    """A command that runs, or ran in the background. `status` is None while it runs."""
+    """A command that runs, or ran in the background. `status` is None while it runs.
+
+    `started_at` is in seconds since the epoch, and `pid` is the process id inside.
+
+    Example:
+        ```python
+        running = [info for info in sandbox.processes() if info.status is None]
+        print([info.argv for info in running if info.background])
+        ```
+    """
 
     id: ExecId
     argv: tuple[str, ...]

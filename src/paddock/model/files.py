@@ -11,6 +11,8 @@ _PATH_MAX = 4096
 
 
 class FileKind(StrEnum):
+    """The kind of a file. `other` is a socket, a pipe or a device."""
+
     FILE = "file"
     DIRECTORY = "directory"
     SYMLINK = "symlink"
@@ -27,8 +29,16 @@ class _Named(Value):
 
 
 class FileInfo(_Named):
-    """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
-    `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
+    """A file inside. `path` is absolute. Bytes of it that aren't UTF-8 appear as surrogate escapes.
+
+    `mode` holds the permission bits only. `modified_at` is in seconds since the epoch.
+
+    Example:
+        ```python
+        info = sandbox.files.stat("/etc/passwd")
+        print(info.name, info.kind, info.uid)  # passwd file 0
+        ```
+    """
 
     path: str
     kind: FileKind
@@ -47,17 +57,37 @@ class FileInfo(_Named):
 
     @property
     def name(self) -> str:
+        """The last part of `path`."""
         return self.path.rstrip("/").rpartition("/")[2] or "/"
 
 
 class GrepMatch(_Named):
+    """A line that matches. `line_number` counts from 1.
+
+    Example:
+        ```python
+        (match,) = sandbox.files.grep("^root:", "/etc/passwd")
+        print(match.line_number, match.line)  # 1 root:…
+        ```
+    """
+
     path: str
     line_number: int
     line: str
 
 
 class FileChange(_Named):
-    """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
+    """A change of a file.
+
+    `kind` is created, modified, removed, moved_from, moved_to, or overflow (events are missing: list the files again).
+
+    Example:
+        ```python
+        with sandbox.files.watch(".") as changes:
+            sandbox.exec("touch made")
+            print(next(changes).kind)
+        ```
+    """
 
     path: str
     kind: str

@@ -43,6 +43,13 @@ class Allow(_Part, frozen=True, kw_only=True):
 
     `git`: one repository by its URL (`*` in its path is any one part). `push` are the full names of refs that may be
     pushed (`refs/heads/agent/*`); without them none.
+
+    Example:
+        ```python
+        web = Allow(host="api.github.com", methods=("GET",), paths=("/repos/**",))
+        packages = Allow(registry="pypi", cooldown_days=7)
+        policy = PolicyDocument(egress=EgressRules(allow=(web, packages)))
+        ```
     """
 
     host: str | None = None
@@ -65,7 +72,13 @@ class Allow(_Part, frozen=True, kw_only=True):
 
 
 class Deny(_Part, frozen=True, kw_only=True):
-    """What may not be reached, whatever allows it. Exactly one of `host` and `cidr`; all ports if none are given."""
+    """What may not be reached, whatever allows it. Exactly one of `host` and `cidr`; all ports if none are given.
+
+    Example:
+        ```python
+        rules = EgressRules(allow=(Allow(host="*.example.com"),), deny=(Deny(host="admin.example.com"),))
+        ```
+    """
 
     host: str | None = None
     cidr: str | None = None
@@ -104,6 +117,12 @@ class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
 
     `secret` names secrets that are bound to the host: a placeholder that the real host would get the value for reaches
     the mock as `paddock-secret-NAME`, and one in any other place is refused. The value goes nowhere.
+
+    Example:
+        ```python
+        mock = Mock(host="api.example.com", paths=("/health",), status=200, body="ok")
+        policy = PolicyDocument(egress=EgressRules(mock=(mock,)))
+        ```
     """
 
     host: str
@@ -118,7 +137,13 @@ class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
 
 
 class EgressRules(_Part, frozen=True, kw_only=True):
-    """A `deny` wins over every `allow` and `mock`, whatever their order. What nothing allows is denied."""
+    """A `deny` wins over every `allow` and `mock`, whatever their order. What nothing allows is denied.
+
+    Example:
+        ```python
+        rules = EgressRules(allow=(Allow(registry="pypi"), Allow(host="api.github.com")))
+        ```
+    """
 
     default: Literal["deny"] = "deny"
     allow: tuple[Allow, ...] = ()
@@ -127,7 +152,15 @@ class EgressRules(_Part, frozen=True, kw_only=True):
 
 
 class Approve(_Part, frozen=True, kw_only=True):
-    """Requests that are allowed, and that a person has to say yes to all the same."""
+    """Requests that are allowed, and that a person has to say yes to all the same.
+
+    Example:
+        ```python
+        publish = Approve(host="api.example.com", methods=("POST",))
+        allow = Allow(host="api.example.com")
+        policy = PolicyDocument(egress=EgressRules(allow=(allow,)), approve=(publish, "git.push"))
+        ```
+    """
 
     host: str
     ports: tuple[Port, ...] | None = None
@@ -141,6 +174,11 @@ class SecretSource(_Part, frozen=True, kw_only=True):
     `env` is a variable of the program that sets the policy, `file` an absolute path, `command` what prints it, `stored`
     a name in paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that
     VAULT_ADDR and VAULT_TOKEN of that program lead to, `github_app` a token that is made for this sandbox.
+
+    Example:
+        ```python
+        source = SecretSource(file="/run/secrets/api-token")
+        ```
     """
 
     env: str | None = None
@@ -168,6 +206,11 @@ class Binding(_Part, frozen=True, kw_only=True):
 
     `header` is the name of one, `basic` the password of Basic authorization, `query` the name of a parameter,
     `body` a form or JSON.
+
+    Example:
+        ```python
+        binding = Binding(host="api.example.com", header="Authorization")
+        ```
     """
 
     host: str
@@ -186,6 +229,14 @@ class SecretRule(_Part, frozen=True, kw_only=True, rename={"source": "from"}):
     It is given out where both agree: a binding here, and an `allow` rule that names it as its `secret`. Inside, the
     variable of its name holds a placeholder: of this `shape`, where each `*` is a random letter or digit, if programs
     look at how it is written (`ghp_` and 36 stars).
+
+    Example:
+        ```python
+        binding = Binding(host="api.example.com", header="X-Key")
+        token = SecretRule(source=SecretSource(stored="API_TOKEN"), bind=binding)
+        allow = Allow(host="api.example.com", secret="API_TOKEN")
+        policy = PolicyDocument(egress=EgressRules(allow=(allow,)), secrets={"API_TOKEN": token})
+        ```
     """
 
     source: SecretSource
@@ -236,6 +287,12 @@ class AuditRules(_Part, frozen=True, kw_only=True):
     `processes`: each program that is started inside, and how it ended. `files`: what the sandbox has changed, when it
     is snapshotted and when it has ended: how many files, the first of them with their digests, and the digest of the
     whole list.
+
+    Example:
+        ```python
+        with Sandbox.create(policy={"audit": {"files": True}}) as other:
+            other.exec("touch made")
+        ```
     """
 
     processes: bool = False
@@ -243,7 +300,15 @@ class AuditRules(_Part, frozen=True, kw_only=True):
 
 
 class PolicyDocument(_Part, frozen=True, kw_only=True):
-    """All of `paddock.yaml`."""
+    """All of `paddock.yaml`.
+
+    Example:
+        ```python
+        policy = PolicyDocument(approve=("git.push",))
+        with Sandbox.create(policy=policy) as other:
+            print(other.policy)
+        ```
+    """
 
     version: Literal[1] = 1
     egress: EgressRules = EgressRules()

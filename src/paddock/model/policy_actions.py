@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 class PolicyRevision(Value):
-    """What a sandbox is held to. `revision` is the digest of the canonical `document`; both None: no network."""
+    """The policy of a sandbox. `revision` is the digest of the canonical `document`. Both are None without a policy.
+
+    Example:
+        ```python
+        current = local().perform(GetPolicy(sandbox=sandbox.id))
+        print(current.revision == sandbox.policy)  # True
+        ```
+    """
 
     revision: str | None = None
     document: PolicyDocument | None = None

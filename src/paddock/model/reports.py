@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 class Check(Value):
     """One line of `doctor`.
 
-    `status` is ok, weak (works, with less than the full guarantee) or missing; `fix` is one command."""
+    `status` is ok, weak (works, with less than the full guarantee) or missing; `fix` is one command.
+
+    Example:
+        ```python
+        for check in local().perform(Diagnose()).checks:
+            print(check.area, check.name, check.status, check.fix)
+        ```
+    """
 
     area: str
     name: str
@@ -38,6 +45,15 @@ class LevelReport(Value):
 
 
 class Diagnosis(Value):
+    """The report of `paddock doctor`: this machine, its levels, and its configuration.
+
+    Example:
+        ```python
+        diagnosis = local().perform(Diagnose())
+        print([level.level for level in diagnosis.levels if level.status != "missing"])
+        ```
+    """
+
     checks: tuple[Check, ...]
     default_level: str
     """The level of a sandbox for which none is named, whether or not this machine has it."""
@@ -105,14 +121,28 @@ class AuditRecord(Value):
 
 
 class AuditKey(Value):
-    """The public key of the audit log; `id` is the SHA-256 of its 32 bytes."""
+    """The public key of the audit log; `id` is the SHA-256 of its 32 bytes.
+
+    Example:
+        ```python
+        key = local().perform(GetAuditKey())
+        print(key.pem.splitlines()[0])  # -----BEGIN PUBLIC KEY-----
+        ```
+    """
 
     id: str
     pem: str
 
 
 class AuditStatement(Value):
-    """What a sandbox's session was: an in-toto Statement in a DSSE envelope, whose fields these are."""
+    """The signed summary of a sandbox's session: the fields of a DSSE envelope around an in-toto Statement.
+
+    Example:
+        ```python
+        statement = local().perform(GetAuditStatement(sandbox=sandbox.id))
+        print(statement.payloadType)  # application/vnd.in-toto+json
+        ```
+    """
 
     payload: str
     payloadType: str
@@ -120,8 +150,16 @@ class AuditStatement(Value):
 
 
 class AuditFault(Value):
-    """The first thing that is wrong: in which segment (or in `heads`), at which line, and which record stands there or
-    should. `cause` is in words."""
+    """The first fault of an audit log.
+
+    `segment` (or `heads`) and `line` say where, `seq` which record stands there or should. `cause` is in words.
+
+    Example:
+        ```python
+        report = local().perform(VerifyAudit())
+        print(report.fault)  # None
+        ```
+    """
 
     segment: str
     line: int
@@ -136,6 +174,12 @@ class AuditReport(Value):
     public keys); behind those, records that were cut off at the end would not be missed. Of a `part` (of an export that
     leaves something out) what is there is checked, and `gaps` says in how many places something is not. `removed`:
     segments whose first records retention removed, and the number of the first that is there.
+
+    Example:
+        ```python
+        report = local().perform(VerifyAudit())
+        print(report.ok, report.problem)  # True None
+        ```
     """
 
     ok: bool

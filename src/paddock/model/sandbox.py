@@ -28,11 +28,16 @@ class Limit(StrEnum):
 
 
 class Limits(Value, forbid_unknown_fields=True):
-    """Limits of one sandbox. All are set before its first instruction.
+    """Limits of one sandbox, which hold from its first instruction on.
 
-    `cpus` is a share of processor time per wall time (1.5 = one and a half cores);
-    `swap_mib` is what it may use beside `memory_mib`; `tmp_mib` is the size of its /tmp and
-    counts as memory; `output_mib` is what one exec may print before it is ended.
+    `cpus` is a share of processor time (1.5 is one and a half cores). `swap_mib` comes on top of `memory_mib`.
+    `tmp_mib` is the size of its /tmp, which counts as memory. A command that prints more than `output_mib` ends.
+
+    Example:
+        ```python
+        with Sandbox.create(limits=Limits(memory_mib=512, processes=64)) as other:
+            print(other.info.spec.limits.memory_mib)  # 512
+        ```
     """
 
     cpus: float = 2.0
@@ -47,7 +52,16 @@ class Limits(Value, forbid_unknown_fields=True):
 
 
 class Usage(Value):
-    """What a sandbox uses now. None: this machine cannot tell."""
+    """The resources that a sandbox uses now. None: this machine can't tell.
+
+    `strikes` counts how often it exceeded each limit.
+
+    Example:
+        ```python
+        usage = sandbox.usage()
+        print(usage.memory_bytes, usage.cpu_seconds, usage.disk_bytes)
+        ```
+    """
 
     memory_bytes: int | None = None
     memory_peak_bytes: int | None = None
@@ -66,9 +80,15 @@ class MountMode(StrEnum):
 
 
 class Mount(Value, forbid_unknown_fields=True):
-    """The directory `source` of the host (absolute), seen at `target`.
+    """The directory `source` of the host, seen at `target`.
 
-    Inside, the files of the directory's owner belong to the template's default user; those of others to nobody.
+    Inside, files of the directory's owner belong to the template's default user. Files of others belong to user 65534.
+
+    Example:
+        ```python
+        with Sandbox.create(mounts=[Mount(source="./project", mode=MountMode.READ_ONLY)]) as other:
+            print(other.exec("ls").stdout)  # README.md
+        ```
     """
 
     source: str
@@ -92,6 +112,8 @@ RANK: tuple[Level, ...] = tuple(Level)
 
 
 class State(StrEnum):
+    """The state of a sandbox. `killed` and `failed` are final."""
+
     CREATING = "creating"
     RESTORING = "restoring"
     RUNNING = "running"
@@ -141,7 +163,14 @@ class SandboxSpec(Value, forbid_unknown_fields=True):
 
 
 class Sandbox(Value):
-    """A sandbox as the records know it. Times are seconds since the epoch."""
+    """The record of a sandbox. Times are seconds since the epoch.
+
+    Example:
+        ```python
+        info = sandbox.info
+        print(info.state, info.level, info.spec.template)  # running jail host
+        ```
+    """
 
     id: SandboxId
     spec: SandboxSpec

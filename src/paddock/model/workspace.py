@@ -27,6 +27,12 @@ class Workspace(Value):
     there. All are None where there is no repository. `sandbox` is the living one that may write, `epoch` how many had
     that right until now. `pinned_until`: not evicted before. `submodules`: they were asked for; if not, `unfetched` is
     how many of the repository's own were left empty.
+
+    Example:
+        ```python
+        info = workspace.refresh()
+        print(info.name, info.branch, info.state, info.disk_mib)  # … main ready 10240
+        ```
     """
 
     id: WorkspaceId
@@ -51,6 +57,12 @@ class WorkspaceStatus(Value):
     """What a workspace holds that is nowhere else, computed at this moment, never remembered.
 
     Paths and names come from inside: an attacker may have chosen them.
+
+    Example:
+        ```python
+        status = workspace.status()
+        print(status.on, status.modified, status.untracked, status.ahead)  # main 0 0 0
+        ```
     """
 
     workspace: Workspace
@@ -73,12 +85,12 @@ class WorkspaceStatus(Value):
 
     @property
     def clean(self) -> bool:
-        """Nothing would be lost with it."""
+        """Tell whether deleting it would lose nothing."""
         return not (self.modified or self.untracked or self.ahead or self.stashed or self.unreadable)
 
     @property
     def only_here(self) -> str:
-        """The same in words."""
+        """The files and commits that exist in no other place, in words."""
         counts = (
             (self.ahead, "commit that its repository has not", "commits that its repository has not"),
             (self.modified, "modified file", "modified files"),

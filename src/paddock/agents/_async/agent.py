@@ -1,4 +1,4 @@
-"""Plan, execute, observe, feed back, until it is done or the budget is."""
+"""The loop: plan, execute, observe and feed back, within a budget."""
 
 from __future__ import annotations
 
@@ -18,10 +18,26 @@ from .toolbox import AsyncToolbox
 
 
 class AsyncAgent:
-    """A model and how it is let work. Keeps nothing between runs: many may go on at once.
+    """A model and the limits of its work. It keeps nothing between runs: many may go on at once.
 
-    `step_timeout_seconds` bounds each command, `observation_chars` what the model sees of a file and of each stream of
-    a command. InvalidArgumentError if the budget limits money and the model has no price.
+    Args:
+        model: The model that it asks.
+        budget: What one run may spend. None: `Budget()`, which is 30 steps and 30 minutes.
+        system: The system prompt. None: a short one, which names `directory`.
+        directory: Where its commands run and relative paths start.
+        step_timeout_seconds: The longest that one command may take.
+        observation_chars: How much the model sees of a file, and of each stream of a command.
+        trace: Where each event goes.
+
+    Raises:
+        InvalidArgumentError: The budget limits money, and the model has no price.
+
+    Example:
+        ```python
+        agent = AsyncAgent(model, budget=Budget(max_steps=20, max_seconds=600))
+        run = await agent.run("Make the tests pass", sandbox)
+        print(run.stop, run.text)  # done It is done.
+        ```
     """
 
     def __init__(
@@ -53,10 +69,31 @@ class AsyncAgent:
         meter: Meter | None = None,
         name: str = "run",
     ) -> Run:
-        """Works on the task in a sandbox, which is the caller's, until it stops; `Run.stop` says why.
+        """Work on a task in a sandbox until the model says that it has finished, or the budget ends.
 
-        When the model says that it is done, `verify` looks: a text is what is still wrong, told to the model, which
-        goes on. Runs that share a `meter` share its budget. `name` says in the trace which run it was.
+        Args:
+            task: The task, in words.
+            sandbox: The caller's. It lives on afterwards.
+            verify: Called with the sandbox when the model says that it has finished. It returns None, or a text
+                with what is still wrong. The model reads the text and goes on.
+            meter: Runs that share one share its budget.
+            name: The name of the run in the trace.
+
+        Returns:
+            Why it ended (`stop`), the last answer, all messages, and the cost.
+
+        Raises:
+            InvalidArgumentError: The meter's budget limits money, and the model has no price.
+
+        Example:
+            ```python
+            async def verify(sandbox):
+                result = await sandbox.exec("test -e answer.txt || true")
+                return None if result.ok else "answer.txt is missing"
+
+            run = await AsyncAgent(model).run("Write answer.txt", sandbox, verify=verify)
+            print(run.ok, run.steps)  # True 1
+            ```
         """
         toolbox = AsyncToolbox(
             sandbox,
@@ -107,7 +144,7 @@ class AsyncAgent:
 
 
 class _Conversation:
-    """What was said, what it has cost, and the record of both."""
+    """The messages of a run, their cost, and the record of both."""
 
     def __init__(
         self, model: AsyncModel, tools: tuple[ToolSpec, ...], meter: Meter, trace: Trace | None, name: str

@@ -1,4 +1,4 @@
-"""A directory of a warm sandbox, and what is changed there afterwards."""
+"""A directory of a warm sandbox, and the changes to it afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ _SAID_CHARS = 1000
 
 
 class AsyncCheckout:
-    """Made by `of`. `notes` say what is no part of the state."""
+    """The state of a directory in a warm sandbox, and what forks change in it afterwards.
+
+    `of` records it. `notes` name files that aren't part of the state.
+
+    Example:
+        ```python
+        checkout = await AsyncCheckout.of(sandbox)
+        async with await sandbox.fork() as child:
+            await child.exec("echo new > notes.txt")
+            print((await checkout.diff(child)).decode())
+        ```
+    """
 
     def __init__(self, sandbox: AsyncSandbox, directory: str, tree: str, notes: tuple[str, ...]) -> None:
         self.sandbox = sandbox
@@ -28,8 +39,27 @@ class AsyncCheckout:
     async def of(
         cls, sandbox: AsyncSandbox, directory: str = "/workspace", *, timeout_seconds: float = 300.0
     ) -> AsyncCheckout:
-        """Record the state of the directory, uncommitted and untracked files included, ignored ones not. Call it when
-        everything is set up: forks are made from here. InvalidStateError if it can't be recorded."""
+        """Record the state of the directory, with uncommitted and untracked files, without ignored ones.
+
+        Call it after the setup: attempts start from forks of this sandbox.
+
+        Args:
+            sandbox: The warm sandbox.
+            directory: The directory, which need not be a repository.
+            timeout_seconds: How long git may take.
+
+        Returns:
+            The checkout.
+
+        Raises:
+            InvalidStateError: The template has no git, or the user can't read the directory.
+
+        Example:
+            ```python
+            checkout = await AsyncCheckout.of(sandbox, "/workspace")
+            print(checkout.directory, checkout.notes)  # /workspace ()
+            ```
+        """
         self = cls(sandbox, directory, "", ())
         result = await self._git(sandbox, _checkout.RECORD, timeout_seconds=timeout_seconds)
         tree = result.stdout.strip()
@@ -41,8 +71,24 @@ class AsyncCheckout:
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     async def diff(self, sandbox: AsyncSandbox) -> bytes:
-        """Return what a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot
-        be told."""
+        """Compare a fork with the recorded state.
+
+        Args:
+            sandbox: The fork.
+
+        Returns:
+            A patch, as `git apply` reads it.
+
+        Raises:
+            InvalidStateError: The patch is over 16 MiB, or git fails in the fork.
+
+        Example:
+            ```python
+            async with await checkout.sandbox.fork() as child:
+                await child.exec("sed -i 's/return x/return 2 * x/' task.py")
+                patch = await checkout.diff(child)
+            ```
+        """
         result = await self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
             raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
@@ -54,7 +100,24 @@ class AsyncCheckout:
         return result.out.head + result.out.tail
 
     async def apply(self, sandbox: AsyncSandbox, patch: bytes) -> str:
-        """Put a patch into a fork and say by what. InvalidStateError: it does not apply."""
+        """Apply a patch to a fork.
+
+        Args:
+            sandbox: The fork.
+            patch: A patch against the recorded state.
+
+        Returns:
+            The program that could apply it, such as `git apply`.
+
+        Raises:
+            InvalidStateError: The patch doesn't apply.
+
+        Example:
+            ```python
+            async with await checkout.sandbox.fork() as child:
+                print(await checkout.apply(child, b""))  # nothing
+            ```
+        """
         result = await self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
             said = result.stderr.strip() or result.observation()
@@ -62,7 +125,24 @@ class AsyncCheckout:
         return result.stdout.strip()
 
     async def test(self, sandbox: AsyncSandbox, test: Test) -> Verdict:
-        """Runs the tests in a fork."""
+        """Run the tests in a fork.
+
+        Args:
+            sandbox: The fork.
+            test: The command, and the report that it writes.
+
+        Returns:
+            Whether they passed, with counts and output.
+
+        Raises:
+            SandboxDiedError: The fork has ended.
+
+        Example:
+            ```python
+            async with await checkout.sandbox.fork() as child:
+                print((await checkout.test(child, Test("grep -q double task.py"))).passed)  # True
+            ```
+        """
         result = await sandbox.exec(test.command, cwd=self.directory, timeout_seconds=test.timeout_seconds)
         report: bytes | None = None
         if test.junit is not None:

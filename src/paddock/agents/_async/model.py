@@ -1,4 +1,4 @@
-"""What thinks: one verb. Models behind an API, through an SDK, and one that says what it was told to say."""
+"""Models: those behind an API, through an SDK, and one that reads from a script."""
 
 from __future__ import annotations
 
@@ -13,14 +13,28 @@ from paddock.errors import ModelFailedError
 
 
 class AsyncModel(Protocol):
-    """Keeps nothing between calls, so that many runs share one."""
+    """Anything that has a name, a price and `complete`. It keeps nothing between calls, so that many runs share one.
+
+    Example:
+        ```python
+        class Echo:
+            name, price = "echo", None
+
+            async def complete(self, messages, tools, **limits):
+                return Reply(message=Message(role=Role.ASSISTANT, text=messages[-1].text))
+
+        print((await AsyncAgent(Echo()).run("hello", sandbox)).text)  # hello
+        ```
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in traces and errors."""
+        ...
 
     @property
     def price(self) -> Price | None:
-        """None: nobody said. A budget of money refuses that."""
+        """The price of its tokens. None: unknown, and then a budget can't limit money."""
         ...
 
     async def complete(
@@ -31,12 +45,31 @@ class AsyncModel(Protocol):
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
-        """Return the next message. ModelFailedError when the endpoint does not give one."""
+        """Ask for the next message.
+
+        Args:
+            messages: The conversation so far.
+            tools: The tools that the model may call.
+            max_tokens: The longest answer, in tokens. None: the model's own limit.
+            timeout_seconds: How long the answer may take. None: the model's own limit.
+
+        Returns:
+            The message, and the tokens that it cost.
+
+        Raises:
+            ModelFailedError: The endpoint gives none.
+
+        Example:
+            ```python
+            reply = await model.complete([Message(role=Role.USER, text="Are you done?")], [])
+            print(reply.message.text)  # It is done.
+            ```
+        """
         ...
 
 
 class AsyncEndpoint:
-    """What the models below have in common: limits, and errors of the SDK that become ours."""
+    """The common part of the models below: limits, and errors of the SDK that become ours."""
 
     def __init__(
         self,
@@ -79,6 +112,7 @@ class AsyncEndpoint:
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
+        """Ask for the next message, within the shorter of both limits."""
         length = min(max_tokens or self._max_output_tokens, self._max_output_tokens)
         fields = self._request(messages, tools, length) | self._options
         seconds = min(timeout_seconds or self._timeout_seconds, self._timeout_seconds)
@@ -95,11 +129,29 @@ class AsyncEndpoint:
 
 
 class AsyncOpenAIModel(AsyncEndpoint):
-    """A model of OpenAI, or of what speaks its chat completions: vLLM, llama.cpp, Ollama, and most others.
+    """A model of OpenAI, or of a server with its chat completions, such as vLLM, llama.cpp or Ollama.
 
-    Needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
-    OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request:
-    `{"temperature": 0.7}`. NotConfiguredError: no SDK, or no key.
+    It needs the SDK: `pip install 'paddock-sandbox[openai]'`.
+
+    Args:
+        name: The model's name at the endpoint.
+        api_key: The key. None: the SDK takes OPENAI_API_KEY.
+        base_url: The endpoint. None: the SDK takes OPENAI_BASE_URL, or OpenAI's.
+        price: The price of its tokens, for a budget of money.
+        max_output_tokens: The longest answer, in tokens.
+        timeout_seconds: How long an answer may take.
+        max_retries: How often the SDK repeats a failed request.
+        options: Fields of each request, such as `{"temperature": 0.7}`.
+
+    Raises:
+        NotConfiguredError: The SDK or the key is missing.
+
+    Example:
+        ```python
+        model = AsyncOpenAIModel("gpt-5", api_key="sk-...", price=Price(input_usd=1.25, output_usd=10))
+        agent = AsyncAgent(model, budget=Budget(max_usd=0.5))
+        await model.aclose()
+        ```
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -126,9 +178,27 @@ class AsyncOpenAIModel(AsyncEndpoint):
 class AsyncAnthropicModel(AsyncEndpoint):
     """A model behind Anthropic's messages API.
 
-    Needs the SDK: `pip install 'paddock-sandbox[anthropic]'`. Without `api_key` and `base_url` the SDK takes
-    ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's. `options` are fields of each request.
-    NotConfiguredError: no SDK, or no key.
+    It needs the SDK: `pip install 'paddock-sandbox[anthropic]'`.
+
+    Args:
+        name: The model's name at the endpoint.
+        api_key: The key. None: the SDK takes ANTHROPIC_API_KEY.
+        base_url: The endpoint. None: the SDK takes ANTHROPIC_BASE_URL, or Anthropic's.
+        price: The price of its tokens, for a budget of money.
+        max_output_tokens: The longest answer, in tokens.
+        timeout_seconds: How long an answer may take.
+        max_retries: How often the SDK repeats a failed request.
+        options: Fields of each request, such as `{"temperature": 0.7}`.
+
+    Raises:
+        NotConfiguredError: The SDK or the key is missing.
+
+    Example:
+        ```python
+        model = AsyncAnthropicModel("claude-sonnet-4-5", api_key="sk-...", options={"temperature": 0})
+        agent = AsyncAgent(model)
+        await model.aclose()
+        ```
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -158,9 +228,20 @@ class AsyncAnthropicModel(AsyncEndpoint):
 class AsyncScriptModel:
     """A model for tests, demonstrations, and runs without a model.
 
-    `replies` in their order, in each run from the start: which comes next is counted in the messages.
+    It gives its replies in their order, in each run from the start. After the last one it fails.
 
-    After the last one it fails.
+    Args:
+        replies: The replies.
+        name: The name in traces and errors.
+        price: The price of its tokens, for a budget of money.
+
+    Example:
+        ```python
+        call = ToolCall(id="1", name="bash", arguments='{"command": "ls"}')
+        first = Reply(message=Message(role=Role.ASSISTANT, calls=(call,)))
+        model = AsyncScriptModel([first, Reply(message=Message(role=Role.ASSISTANT, text="done"))])
+        print((await AsyncAgent(model).run("List the files", sandbox)).steps)  # 2
+        ```
     """
 
     def __init__(self, replies: Sequence[Reply], *, name: str = "script", price: Price | None = None) -> None:
@@ -175,6 +256,26 @@ class AsyncScriptModel:
         max_tokens: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Reply:
+        """Return the next reply.
+
+        Args:
+            messages: The conversation so far, which says how many replies it has had.
+            tools: Not used.
+            max_tokens: Not used.
+            timeout_seconds: Not used.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ModelFailedError: It has given all its replies.
+
+        Example:
+            ```python
+            model = AsyncScriptModel([Reply(message=Message(role=Role.ASSISTANT, text="done"))])
+            print((await model.complete([], [])).message.text)  # done
+            ```
+        """
         said = sum(message.role is Role.ASSISTANT for message in messages)
         if said >= len(self._replies):
             raise ModelFailedError(f"{self.name} has no more than {len(self._replies)} replies")

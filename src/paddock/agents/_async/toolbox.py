@@ -1,4 +1,4 @@
-"""Does in a sandbox what a model asked for. Whatever goes wrong there is something that the model can see."""
+"""The tools of a model, in a sandbox. The model sees every failure there."""
 
 from __future__ import annotations
 
@@ -29,10 +29,24 @@ _READ_BYTES = 1 << 20
 
 
 class AsyncToolbox:
-    """The tools of a sandbox, for any framework: `specs` is what a model is told of them, `call` does what it asked.
+    """The tools of a sandbox, for any framework: `specs` describes them to a model, `call` runs one.
 
-    `directory` is where commands run and relative paths start; `step_timeout_seconds` and `observation_chars` are as
-    an agent's.
+    Args:
+        sandbox: Where they run.
+        directory: Where commands run and relative paths start.
+        step_timeout_seconds: The longest that one command may take.
+        observation_chars: How much of a file, and of each stream of a command, an observation shows. At least 100.
+
+    Raises:
+        InvalidArgumentError: A number isn't possible.
+
+    Example:
+        ```python
+        toolbox = AsyncToolbox(sandbox)
+        print([spec.name for spec in toolbox.specs][:2])  # ['run_code', 'bash']
+        observation = await toolbox.call("bash", '{"command": "echo hello"}')
+        print(observation.text)  # … hello
+        ```
     """
 
     def __init__(
@@ -52,15 +66,52 @@ class AsyncToolbox:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model reads them, with JSON schemas."""
         return tool_specs()
 
     async def call(self, name: str, arguments: str) -> Observation:
-        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what
-        else goes wrong is an observation that `failed`."""
+        """Run a tool. A mistake of the model is an observation that `failed`, not an exception.
+
+        Args:
+            name: The tool's name, such as `bash`.
+            arguments: JSON, as the model wrote it.
+
+        Returns:
+            The text for the model.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+            PlatformError: paddock or the machine failed.
+
+        Example:
+            ```python
+            observation = await AsyncToolbox(sandbox).call("run_code", '{"code": "print(6 * 7)"}')
+            print(observation.failed)  # False
+            ```
+        """
         return await self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     async def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:
-        """Return the same, within what is left of a budget."""
+        """Run a tool as `call` does, within the rest of a budget.
+
+        Args:
+            call: The call that the model asks for.
+            seconds_left: What is left of the budget. None: no limit but the step's.
+
+        Returns:
+            The text for the model.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+            PlatformError: paddock or the machine failed.
+
+        Example:
+            ```python
+            call = ToolCall(id="1", name="bash", arguments='{"command": "sleep 60"}')
+            observation = await AsyncToolbox(sandbox).observe(call, seconds_left=0.2)
+            print(observation.failed)  # True
+            ```
+        """
         seconds = self._seconds if seconds_left is None else max(0.1, min(self._seconds, seconds_left))
         try:
             tool = read_call(call)

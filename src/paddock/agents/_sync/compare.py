@@ -31,10 +31,33 @@ def compare(
     first_passing: bool = False,
     on_attempt: Callable[[Attempt], object] = lambda _: None,
 ) -> Comparison:
-    """Judges patches by name, each in a fork of its own, `parallel` at once (None: as many as processors).
+    """Judge patches, each in a fork, and rank them.
 
-    A patch that does not apply fails alone. With `first_passing` the first that passes ends the others. `on_attempt`
-    is told of each at its end. Errors of the platform end all of it and are raised.
+    The best passes its test. Of several it passes the most tests, then changes the least. A patch that doesn't apply
+    fails alone. An error of the platform ends all of it.
+
+    Args:
+        checkout: The warm state that the patches are against.
+        patches: The patches by name, as texts or bytes.
+        test: The command that judges.
+        parallel: How many at once. None: as many as there are processors.
+        first_passing: Stop the others when one passes.
+        on_attempt: Called with each Attempt at its end.
+
+    Returns:
+        All attempts, in the order of `patches`.
+
+    Raises:
+        PlatformError: paddock or the machine failed.
+
+    Example:
+        ```python
+        with checkout.sandbox.fork() as child:
+            child.exec("sed -i 's/return x/return 2 * x/' task.py")
+            patch = checkout.diff(child)
+        found = compare(checkout, {"doubles": patch, "nothing": b""}, Test("grep -q '2 . x' task.py"))
+        print(found.best.name)  # doubles
+        ```
     """
 
     def work(name: str, patch: bytes | str, scope: Scope) -> Attempt:
@@ -56,8 +79,34 @@ def best_of(
     first_passing: bool = False,
     on_attempt: Callable[[Attempt], object] = lambda _: None,
 ) -> Comparison:
-    """`count` attempts at the same thing. What each changes in its fork is judged as `compare` judges a patch:
-    as a diff, in another fork of the warm sandbox, where nothing else of it is left.
+    """Make several attempts at one thing, each in a fork, and rank them.
+
+    `compare` judges the change of each attempt, as a diff in a fresh fork.
+
+    Args:
+        count: How many attempts, at least 1.
+        checkout: The warm state that they start from.
+        attempt: Called with a fork and the attempt's number, from 0. It changes files there, and may return its Effort.
+        test: The command that judges.
+        parallel: How many at once. None: as many as there are processors.
+        first_passing: Stop the others when one passes.
+        on_attempt: Called with each Attempt at its end.
+
+    Returns:
+        All attempts, in order.
+
+    Raises:
+        InvalidArgumentError: `count` or `parallel` is below 1.
+        PlatformError: paddock or the machine failed.
+
+    Example:
+        ```python
+        def attempt(sandbox, number):
+            sandbox.exec(f"sed -i 's/return x/return {number} * x/' task.py")
+
+        found = best_of(3, checkout, attempt, Test("grep -q 'return 2' task.py"))
+        print(found.best.name)  # attempt 3
+        ```
     """
     if count < 1:
         raise InvalidArgumentError(f"best of {count}: there has to be at least one attempt")
@@ -78,10 +127,24 @@ def best_of(
 
 
 def agent_attempt(agents: Agent | Callable[[int], Agent], task: str, *, test: Test | None = None) -> Try:
-    """For `best_of`: each attempt is a run of an agent; all share one budget, that of the first.
+    """Return an attempt for `best_of` that lets an agent work.
 
-    A function gives each attempt an agent of its own: another model, another temperature. With `test` an agent that
-    says it is done is told when the tests do not pass, and goes on.
+    All attempts share one budget, the first agent's.
+
+    Args:
+        agents: One agent for all, or a function from the attempt's number to an agent.
+        task: The task, in words.
+        test: When the agent says that it has finished and these tests fail, it reads why and goes on.
+
+    Returns:
+        A function for the argument `attempt`.
+
+    Example:
+        ```python
+        attempt = agent_attempt(Agent(model), "Make the tests pass")
+        found = best_of(2, checkout, attempt, Test("grep -q double task.py"))
+        print(found.best.effort.steps)  # 1
+        ```
     """
     choose: Callable[[int], Agent] = agents if callable(agents) else lambda _: agents
     meter = Meter(choose(0).budget)

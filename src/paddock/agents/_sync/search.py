@@ -19,7 +19,7 @@ from .checkout import Checkout
 from .compare import forked
 
 Step = Callable[[Sandbox, Node, int], Now[str | None]]
-"""Changes a fork of a node's state; the number says which branch it is. What it returns describes the step."""
+"""Changes a fork of a node's state; the number says which branch it is. The text that it returns describes the step."""
 Score = Callable[[Sandbox], Now[float]]
 """How good a state is, in a fork of its own: what it leaves behind there is no part of the state."""
 
@@ -35,11 +35,40 @@ def tree_search(
     goal: float = 1.0,
     parallel: int | None = None,
 ) -> Found:
-    """From the warm state on, `branches` steps from each state that is looked at.
+    """Search a tree of forks: take steps from the best states, and drop the others.
 
-    With `beam` the best so many of each depth go on together; without, the best state of all goes on next. It ends
-    when a state scores `goal`, or with its budget. A step that fails is a node without a score, and not gone on from.
-    The diff of the best is kept, and every fork is killed whatever happens.
+    A step that fails becomes a node without a score, and ends there. Every fork is dead at the end.
+
+    Args:
+        checkout: The warm state, which is the root.
+        step: Called with a fork, its parent's node and the branch's number, from 0. It changes files there, and returns
+            a label.
+        score: Called with a fork of the state. It returns how good the state is: more is better.
+        branches: How many steps from each state.
+        beam: Go on from the best so many of each depth. None: from the best state of all.
+        budget: How deep, how many nodes, how many seconds. None: `SearchBudget()`.
+        goal: Stop at a state with this score.
+        parallel: How many forks at once. None: as many as there are processors.
+
+    Returns:
+        All nodes, and why it stopped. The best has its diff.
+
+    Raises:
+        InvalidArgumentError: `branches`, `beam` or `parallel` is below 1.
+        PlatformError: paddock or the machine failed.
+
+    Example:
+        ```python
+        def step(sandbox, node, branch):
+            sandbox.exec(f"printf {branch} >> word")
+            return str(branch)
+
+        def score(sandbox):
+            return 1.0 if sandbox.files.read_text("word") == "1" else 0.0
+
+        found = tree_search(checkout, step, score, branches=2)
+        print(found.stop, found.best.label)  # goal 1
+        ```
     """
     search = _Search(checkout, step, score, len(os.sched_getaffinity(0)) if parallel is None else parallel)
     budget = budget or SearchBudget()

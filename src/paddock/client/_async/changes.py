@@ -1,4 +1,4 @@
-"""What happens to files, as it happens."""
+"""Changes of files, as they happen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,33 @@ from paddock.model.streams import ChangeStream
 
 
 class AsyncChanges:
-    """Iterates over changes until the watch ends. A kind of `overflow` means: look again, some were lost."""
+    """An iterator over changes of files, as they happen. `files.watch` returns it.
+
+    A change of the kind `overflow` says that some are missing: list the files again.
+
+    Example:
+        ```python
+        async with await sandbox.files.watch(".") as changes:
+            await sandbox.files.write("new.txt", "hello")
+            async for change in changes:
+                print(change.kind, change.path)
+                break
+        ```
+    """
 
     def __init__(self, handle: ChangeStream) -> None:
         self._handle = handle
         self._ready: list[FileChange] = []
 
     async def aclose(self) -> None:
+        """End the watch.
+
+        Example:
+            ```python
+            changes = await sandbox.files.watch(".")
+            await changes.aclose()
+            ```
+        """
         await self._handle.aclose()
 
     def __aiter__(self) -> AsyncChanges:

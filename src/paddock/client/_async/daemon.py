@@ -74,7 +74,23 @@ class AsyncDaemonTransport:
 
 
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
-    """Return the transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
+    """Return the transport to the daemon of a state directory, by the name `paddock.local_async`.
+
+    The first call starts the daemon.
+
+    Args:
+        state_dir: The directory. None: the default one, or PADDOCK_STATE_DIR.
+
+    Returns:
+        A transport, for the argument of that name.
+
+    Example:
+        ```python
+        here = local_async()
+        async with await AsyncSandbox.create(transport=here) as other:
+            print(other.state)  # running
+        ```
+    """
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
 
 

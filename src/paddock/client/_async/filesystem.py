@@ -29,6 +29,13 @@ class AsyncFilesystem:
 
     A user of the sandbox does everything inside it, so that no name in there leads anywhere else.
     A refusal is a FileError. It is also Python's own: FileNotFoundError, PermissionError, IsADirectoryError.
+    Every method raises SandboxDiedError after the sandbox has ended.
+
+    Example:
+        ```python
+        await sandbox.files.write("notes/today.txt", "hello")
+        print(await sandbox.files.read_text("notes/today.txt"))  # hello
+        ```
     """
 
     def __init__(self, sandbox: str, transport: AsyncTransport, user: str | None = None) -> None:
@@ -37,11 +44,40 @@ class AsyncFilesystem:
         self._user = user
 
     def as_user(self, user: str) -> AsyncFilesystem:
-        """Return the same files, touched by another user."""
+        """Return the same files, touched by another user.
+
+        Args:
+            user: A name of a user inside, such as `root`.
+
+        Returns:
+            The files. A user that the sandbox lacks is a NotFoundError at the first use.
+
+        Example:
+            ```python
+            await sandbox.files.as_user("root").write("/etc/motd", "hello")
+            ```
+        """
         return AsyncFilesystem(self._sandbox, self._transport, user)
 
     async def read(self, path: Path, *, max_bytes: int = 256 << 20) -> bytes:
-        """Return the whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
+        """Read a whole file.
+
+        Args:
+            path: The file.
+            max_bytes: Raise if it holds more. The sandbox isn't trusted: a file may be of any size.
+
+        Returns:
+            Its bytes.
+
+        Raises:
+            FileError: The file doesn't exist, or it holds more than `max_bytes` (EFBIG).
+
+        Example:
+            ```python
+            data = await sandbox.files.read("/etc/passwd")
+            print(data[:5])  # b'root:'
+            ```
+        """
         parts: list[bytes] = []
         left = max_bytes
         async with await self.open(path, "rb", length=max_bytes + 1) as reader:
@@ -57,10 +93,47 @@ class AsyncFilesystem:
         return b"".join(parts)
 
     async def read_text(self, path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Read a whole file as a text, of at most 256 MiB.
+
+        Args:
+            path: The file.
+            encoding: The text's encoding.
+            errors: What becomes of bytes that aren't: `strict`, `replace` or `ignore`, as in `bytes.decode`.
+
+        Returns:
+            The text.
+
+        Raises:
+            FileError: The file doesn't exist.
+            UnicodeDecodeError: It isn't a text of this encoding, with `strict`.
+
+        Example:
+            ```python
+            print((await sandbox.files.read_text("/etc/passwd")).splitlines()[0])  # root:…
+            ```
+        """
         return (await self.read(path)).decode(encoding, errors)
 
     async def read_to(self, path: Path, target: Path | BinaryIO) -> int:
-        """Into a local file, in constant memory. The number of bytes."""
+        """Copy a file into a local one, in constant memory.
+
+        Args:
+            path: The file inside.
+            target: A local path, which it overwrites, or a file object that takes bytes.
+
+        Returns:
+            The number of bytes.
+
+        Raises:
+            FileError: The file inside doesn't exist.
+            OSError: This program can't write the local file.
+
+        Example:
+            ```python
+            await sandbox.exec("seq 1000 > numbers")
+            print(await sandbox.files.read_to("numbers", "numbers.txt"))  # 3893
+            ```
+        """
         if isinstance(target, str | os.PathLike):
             with await arun_blocking(open_local, target, "wb") as file:
                 return await self.read_to(path, file)
@@ -88,8 +161,29 @@ class AsyncFilesystem:
     ) -> AsyncReader | AsyncWriter:
         """Open a file to read (`rb`), write (`wb`) or append (`ab`) in constant memory.
 
-        Leave it open in a `with` block. A file that is written is put in place at the end of the block, unless that
-        raises. `offset` and `length` say which part is read, `permissions` is the mode of a new file.
+        Use a `with` block. At its end paddock puts a written file in place, unless the block raises.
+
+        Args:
+            path: The file.
+            mode: `rb`, `wb` or `ab`.
+            offset: Read from this byte on.
+            length: Read at most so many bytes.
+            permissions: The mode of a new file, such as 0o600.
+
+        Returns:
+            A reader for `rb`, a writer for the others.
+
+        Raises:
+            InvalidArgumentError: The mode doesn't exist.
+            FileError: The user can't open the file.
+
+        Example:
+            ```python
+            async with await sandbox.files.open("log.txt", "wb") as file:
+                await file.write("hello")
+            async with await sandbox.files.open("log.txt", offset=1, length=3) as file:
+                print(await file.read())  # b'ell'
+            ```
         """
         if mode in ("wb", "ab"):
             action = model.WriteFile(
@@ -107,9 +201,27 @@ class AsyncFilesystem:
         return AsyncReader(await self._transport.perform(source), whole=True)
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
-        """Text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.
+        """Write a file, in constant memory. It creates missing directories.
 
-        Nobody sees half a file: it is put in place at the end, or not at all. Missing directories are made.
+        A reader never sees half a file: paddock puts it in place at the end, or not at all.
+
+        Args:
+            path: The file.
+            data: A text (as UTF-8), bytes, a file object, or an iterable of bytes.
+            mode: The permissions, such as 0o755. None: those it has, or the usual ones.
+            append: Add to its end instead. Then a reader may see a part.
+
+        Returns:
+            Its size, permissions and owner.
+
+        Raises:
+            FileError: The user can't write the file.
+
+        Example:
+            ```python
+            info = await sandbox.files.write("run.sh", "echo hello", mode=0o755)
+            print(info.path, info.size_bytes)  # /workspace/run.sh 10
+            ```
         """
         action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         handle = await self._transport.perform(action)
@@ -125,24 +237,91 @@ class AsyncFilesystem:
         return info
 
     async def write_from(self, path: Path, source: Path, *, mode: int | None = None) -> FileInfo:
-        """From a local file, in constant memory."""
+        """Copy a local file into the sandbox, in constant memory.
+
+        Args:
+            path: The file inside.
+            source: The local file.
+            mode: The permissions, such as 0o755. None: those it has, or the usual ones.
+
+        Returns:
+            Its size, permissions and owner.
+
+        Raises:
+            FileError: The user can't write the file inside.
+            OSError: This program can't read the local file.
+
+        Example:
+            ```python
+            info = await sandbox.files.write_from("readme.md", "project/README.md")
+            ```
+        """
         with await arun_blocking(open_local, source, "rb") as file:
             return await self.write(path, file, mode=mode)
 
     async def list(self, path: Path = ".", *, depth: int = 1) -> tuple[FileInfo, ...]:
-        """Sorted by name. `depth=1` is the directory itself."""
+        """List a directory.
+
+        Args:
+            path: The directory.
+            depth: How deep: 1 is the directory itself, 2 its subdirectories too, up to 256.
+
+        Returns:
+            A tuple of FileInfo, sorted by name.
+
+        Raises:
+            FileError: The directory doesn't exist.
+
+        Example:
+            ```python
+            for info in await sandbox.files.list("/etc"):
+                print(info.name, info.kind, info.size_bytes)
+            ```
+        """
         return await self._transport.perform(
             model.ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
         )
 
     async def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
-        """Of a symbolic link itself, unless `follow`."""
+        """Describe a file.
+
+        Args:
+            path: The file, directory or link.
+            follow: Describe the target of a symbolic link, not the link itself.
+
+        Returns:
+            Its kind, size, permissions, owner and time.
+
+        Raises:
+            FileError: The file doesn't exist.
+
+        Example:
+            ```python
+            info = await sandbox.files.stat("/etc/passwd")
+            print(info.kind, oct(info.mode))  # file 0o644
+            ```
+        """
         return await self._transport.perform(
             model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
         )
 
     async def exists(self, path: Path) -> bool:
-        """Tell whether there is such a file. A symbolic link that points nowhere exists."""
+        """Tell whether there is such a file. A symbolic link that points nowhere exists.
+
+        Args:
+            path: The file, directory or link.
+
+        Returns:
+            True if there is one.
+
+        Raises:
+            FileError: The user can't search a directory above it.
+
+        Example:
+            ```python
+            print(await sandbox.files.exists("/etc/passwd"))  # True
+            ```
+        """
         try:
             await self.stat(path)
         except FileError as error:
@@ -152,6 +331,24 @@ class AsyncFilesystem:
         return True
 
     async def make_dir(self, path: Path, *, mode: int | None = None, parents: bool = True) -> FileInfo:
+        """Create a directory. One that is there stays as it is.
+
+        Args:
+            path: The directory.
+            mode: Its permissions, such as 0o700.
+            parents: Create missing directories above it, too. Without, one that is there is a FileExistsError.
+
+        Returns:
+            Its permissions and owner.
+
+        Raises:
+            FileError: The user can't create it.
+
+        Example:
+            ```python
+            await sandbox.files.make_dir("src/app")
+            ```
+        """
         return await self._transport.perform(
             model.MakeDirectory(
                 sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user
@@ -159,6 +356,24 @@ class AsyncFilesystem:
         )
 
     async def move(self, source: Path, destination: Path) -> FileInfo:
+        """Rename a file or directory, or move it elsewhere.
+
+        Args:
+            source: What to move.
+            destination: Its new path. It replaces a file there.
+
+        Returns:
+            The moved file.
+
+        Raises:
+            FileError: The file doesn't exist, or the user can't write there.
+
+        Example:
+            ```python
+            await sandbox.files.write("draft.txt", "hello")
+            await sandbox.files.move("draft.txt", "final.txt")
+            ```
+        """
         return await self._transport.perform(
             model.MoveFile(
                 sandbox=self._sandbox,
@@ -169,7 +384,23 @@ class AsyncFilesystem:
         )
 
     async def copy(self, source: Path, destination: Path) -> FileInfo:
-        """Directories with everything in them."""
+        """Copy a file, or a directory with everything in it.
+
+        Args:
+            source: What to copy.
+            destination: The path of the copy. It replaces a file there.
+
+        Returns:
+            The copy.
+
+        Raises:
+            FileError: The file doesn't exist, or the user can't write there.
+
+        Example:
+            ```python
+            await sandbox.files.copy("/etc/passwd", "passwd.bak")
+            ```
+        """
         return await self._transport.perform(
             model.CopyFile(
                 sandbox=self._sandbox,
@@ -180,7 +411,23 @@ class AsyncFilesystem:
         )
 
     async def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        """Remove a file or directory. One that isn't empty needs `recursive`."""
+        """Remove a file or a directory.
+
+        Args:
+            path: What to remove.
+            recursive: Remove everything in a directory, too. Without, it has to be empty.
+            missing_ok: A file that isn't there isn't an error.
+
+        Raises:
+            FileError: The file doesn't exist, or the directory isn't empty.
+            ApprovalNeededError: The policy asks a person first.
+
+        Example:
+            ```python
+            await sandbox.files.write("build/a.o", b"")
+            await sandbox.files.remove("build", recursive=True)
+            ```
+        """
         await self._transport.perform(
             model.RemoveFile(
                 sandbox=self._sandbox,
@@ -192,18 +439,72 @@ class AsyncFilesystem:
         )
 
     async def chmod(self, path: Path, mode: int) -> FileInfo:
+        """Change the permissions of a file.
+
+        Args:
+            path: The file.
+            mode: Its permissions, such as 0o755.
+
+        Returns:
+            The changed file.
+
+        Raises:
+            FileError: The file doesn't exist, or it belongs to another user.
+
+        Example:
+            ```python
+            await sandbox.files.write("run.sh", "echo hello")
+            await sandbox.files.chmod("run.sh", 0o755)
+            ```
+        """
         return await self._transport.perform(
             model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
         )
 
     async def chown(self, path: Path, uid: int | None = None, gid: int | None = None) -> FileInfo:
-        """Ids as they are inside. Needs `as_user("root")`."""
+        """Change the owner of a file. It needs `as_user("root")`.
+
+        Args:
+            path: The file.
+            uid: The number of a user inside. None leaves it.
+            gid: The number of a group inside. None leaves it.
+
+        Returns:
+            The changed file.
+
+        Raises:
+            FileError: The file doesn't exist, or the user may not do that.
+
+        Example:
+            ```python
+            await sandbox.files.write("run.sh", "echo hello")
+            await sandbox.files.as_user("root").chown("run.sh", uid=0, gid=0)
+            ```
+        """
         return await self._transport.perform(
             model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
         )
 
     async def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
-        """Below `path`, what is named like the shell pattern `name`."""
+        """Find files by their name.
+
+        Args:
+            path: The directory to search, with all below it.
+            name: A shell pattern, such as `*.py`.
+            limit: At most so many.
+
+        Returns:
+            A tuple of FileInfo.
+
+        Raises:
+            FileError: The directory doesn't exist.
+
+        Example:
+            ```python
+            await sandbox.files.write("src/app.py", "print()")
+            print([info.name for info in await sandbox.files.find("src", "*.py")])  # ['app.py']
+            ```
+        """
         return await self._transport.perform(
             model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
         )
@@ -211,14 +512,52 @@ class AsyncFilesystem:
     async def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
     ) -> tuple[GrepMatch, ...]:
-        """Lines that match the regular expression, in files named like `name`. Binary files are passed over."""
+        """Find lines that match a regular expression. It skips binary files.
+
+        Args:
+            pattern: A regular expression.
+            path: The directory to search, with all below it, or one file.
+            name: Only files with a name like this shell pattern.
+            limit: At most so many lines.
+
+        Returns:
+            A tuple of matches, each with path, line number and line.
+
+        Raises:
+            InvalidArgumentError: `pattern` isn't a regular expression.
+            FileError: The directory doesn't exist.
+
+        Example:
+            ```python
+            for match in await sandbox.files.grep("^root:", "/etc", name="passwd"):
+                print(match.path, match.line_number)  # /etc/passwd 1
+            ```
+        """
         action = model.GrepFiles(
             sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
         )
         return await self._transport.perform(action)
 
     async def watch(self, path: Path, *, recursive: bool = False) -> AsyncChanges:
-        """Return what happens there from now on; iterate over it."""
+        """Watch a file or directory from now on.
+
+        Args:
+            path: The file or directory.
+            recursive: Watch everything below it, too.
+
+        Returns:
+            An iterator over the changes.
+
+        Raises:
+            FileError: The file doesn't exist.
+
+        Example:
+            ```python
+            async with await sandbox.files.watch(".") as changes:
+                await sandbox.files.write("new.txt", "hello")
+                print((await anext(changes)).kind)
+            ```
+        """
         action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return AsyncChanges(await self._transport.perform(action))
 
@@ -231,9 +570,29 @@ class AsyncFilesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """Copy a local directory's content to below `path`, in constant memory. Symbolic links go as links; sockets,
-        pipes and devices are left out and reported. `exclude` are shell patterns of names that are passed over, with
-        what is below them. `on_progress` is called with the bytes of each step."""
+        """Copy the content of a local directory to below `path`, in constant memory.
+
+        Symbolic links stay links. It leaves out sockets, pipes and devices, and reports them.
+
+        Args:
+            local_dir: The local directory.
+            path: The directory inside.
+            exclude: Shell patterns of names to skip, with all below them.
+            on_progress: Called with the number of bytes of each step.
+
+        Returns:
+            How many files and bytes, and the names that it left out.
+
+        Raises:
+            InvalidArgumentError: `local_dir` isn't a directory.
+            FileError: The user can't write a file inside.
+
+        Example:
+            ```python
+            report = await sandbox.files.upload("project", "/workspace/project", exclude=(".git",))
+            print(report.entries, report.total_bytes)
+            ```
+        """
         if old:
             from paddock import _renamed
 
@@ -266,11 +625,34 @@ class AsyncFilesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """Copy what is below `path` into a new local directory, in constant memory. The sandbox is not trusted: names
-        and links that lead out, devices, and more than `max_bytes` or `max_files` raise GuestProtocolError, and nothing
-        is left; with `skip_unsafe` such entries (but not the bounds) are passed over and reported. Owners and setuid
-        bits are dropped. AlreadyExistsError if `local_dir` holds anything. `on_progress` is called with the bytes of
-        each step."""
+        """Copy all below `path` into a new local directory, in constant memory.
+
+        The sandbox isn't trusted: an entry that leads out of `local_dir`, or a device, raises GuestProtocolError. Then
+        it leaves no file. The copies have no owners and no setuid bits of the sandbox.
+
+        Args:
+            path: The directory inside.
+            local_dir: The local directory. It must be empty or missing.
+            max_bytes: Raise GuestProtocolError if there are more.
+            max_files: Raise GuestProtocolError if there are more.
+            skip_unsafe: Leave such entries out and report them, instead of raising.
+            on_progress: Called with the number of bytes of each step.
+
+        Returns:
+            How many files and bytes, and the names that it left out.
+
+        Raises:
+            FileError: The directory inside doesn't exist.
+            AlreadyExistsError: `local_dir` holds a file.
+            GuestProtocolError: There is an unsafe entry, or too much.
+
+        Example:
+            ```python
+            await sandbox.files.write("out/report.txt", "hello")
+            report = await sandbox.files.download("out", "report")
+            print(report.total_bytes)  # 5
+            ```
+        """
         if old:
             from paddock import _renamed
 

@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
-"""What is read of one stream at once, unless the caller says how much."""
+"""How much `read_all` takes, unless the caller says it."""
 
 
 class AsyncReader:
-    """Bytes as they come. What is not read blocks the writer, so nothing is lost and nothing piles up.
+    """Bytes as they come. Bytes that you don't read block the writer: it loses none.
 
-    ```python
-    async for chunk in process.stdout:
-        ...
-    ```
+    Iterate over it, or call its methods. It is `process.stdout`, or an open file.
+
+    Example:
+        ```python
+        async with await sandbox.start("seq 1000") as process:
+            async for chunk in process.stdout:
+                print(len(chunk))
+        ```
     """
 
     def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
@@ -35,22 +39,46 @@ class AsyncReader:
         self._whole = whole
 
     async def read(self, size: int | None = None) -> bytes:
-        """Return at most `size` bytes as soon as any are there; b"" at the end.
+        """Return some bytes as soon as there are any; b"" at the end.
 
-        Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+        Args:
+            size: At most so many bytes. None: at most 1 MiB of a stream, and the rest of a file.
+
+        Returns:
+            The bytes.
 
         Raises:
-            ResourceExhaustedError: More than 256 MiB are left of a file, and no `size` was given.
+            ResourceExhaustedError: The rest of a file is over 256 MiB, and you gave no `size`.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.files.open("/etc/passwd") as file:
+                print((await file.read(5)).decode())  # root:
+            ```
         """
         if size is not None or not self._whole:
             return await self._handle.read(CHUNK_BYTES if size is None else size)
         return await self.read_all()
 
     async def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
-        """Return all bytes to the end.
+        """Read to the end.
+
+        Args:
+            max_bytes: Raise if there are more.
+
+        Returns:
+            All bytes.
 
         Raises:
-            ResourceExhaustedError: There are more than `max_bytes`. What was read is lost.
+            ResourceExhaustedError: There are more than `max_bytes`. It drops the bytes until then.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("seq 3") as process:
+                print((await process.stdout.read_all()).decode())  # 1 2 3
+            ```
         """
         whole = bytearray()
         while data := await self._handle.read(CHUNK_BYTES):
@@ -62,7 +90,25 @@ class AsyncReader:
         return bytes(whole)
 
     async def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> AsyncIterator[str]:
-        """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
+        """Read to the end, line by line.
+
+        Args:
+            encoding: The text's encoding. Bytes that it can't decode become `�`.
+            max_line_bytes: A longer line comes in pieces of this size.
+
+        Returns:
+            An iterator over the lines, without their ends.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("make test; echo done") as process:
+                async for line in process.stdout.lines():
+                    print(line)
+            ```
+        """
         rest = b""
         while data := await self.read(CHUNK_BYTES):
             *whole, rest = (rest + data).split(b"\n")
@@ -76,6 +122,14 @@ class AsyncReader:
             yield rest.decode(encoding, "replace")
 
     async def aclose(self) -> None:
+        """Stop reading.
+
+        Example:
+            ```python
+            file = await sandbox.files.open("/etc/passwd")
+            await file.aclose()
+            ```
+        """
         await self._handle.aclose()
 
     def __aiter__(self) -> AsyncReader:
@@ -97,13 +151,39 @@ class AsyncReader:
 
 
 class AsyncWriter:
-    """Bytes going in. As a context manager: an exception gives the stream up instead of ending it well."""
+    """Bytes that go in: `process.stdin`, or an open file.
+
+    A `with` block closes it at its end. If the block raises, a file stays as it was.
+
+    Example:
+        ```python
+        async with await sandbox.files.open("notes.txt", "wb") as file:
+            await file.write("first line")
+        ```
+    """
 
     def __init__(self, handle: ByteWriter) -> None:
         self._handle = handle
 
     async def write(self, data: str | bytes) -> None:
-        """Wait until all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Write all of it, and wait until the other side has taken it.
+
+        Args:
+            data: Bytes, or a text, which goes as UTF-8.
+
+        Raises:
+            BrokenPipeError: The other side reads no more.
+            FileError: The file can't hold it, such as on a full disk.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("sort", stdin=True) as process:
+                await process.stdin.write("b")
+                await process.stdin.aclose()
+                print(await process.stdout.read())
+            ```
+        """
         view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         if len(view) <= CHUNK_BYTES:
             await self._handle.write(bytes(view))
@@ -112,7 +192,18 @@ class AsyncWriter:
             await self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
 
     async def aclose(self) -> None:
-        """End the stream. A file is in place when this returns."""
+        """End the stream. A file is in place when this returns.
+
+        Raises:
+            FileError: The user can't write the file.
+
+        Example:
+            ```python
+            file = await sandbox.files.open("notes.txt", "ab")
+            await file.write("last line")
+            await file.aclose()
+            ```
+        """
         await self._handle.aclose()
 
     async def __aenter__(self) -> AsyncWriter:
@@ -130,9 +221,17 @@ class AsyncWriter:
 class AsyncProcess:
     """A started command.
 
-    As a context manager it is let go at the end: a foreground command is killed with everything that it
-    started, a background one lives on. Whoever waits for a foreground one without reading its output waits
-    forever once the pipes are full: read first, or use `exec`. A background one prints to files, and waits for nobody.
+    Its `with` block ends a foreground command, with everything that it started. A background command lives on.
+
+    Before you wait for a foreground command, read its output, or use `exec`: a full pipe stops it for ever. A
+    background command prints to files instead.
+
+    Example:
+        ```python
+        async with await sandbox.start("cat", stdin=True) as process:
+            out, err = await process.communicate("hello")
+            print(process.exit_code, out)  # 0 b'hello'
+        ```
     """
 
     def __init__(self, handle: ExecHandle) -> None:
@@ -144,28 +243,32 @@ class AsyncProcess:
 
     @property
     def id(self) -> str:
-        """For `attach`, if it is a background command."""
+        """The id, for `attach`, if it is a background command."""
         return self._handle.id
 
     @property
     def pid(self) -> int:
-        """Inside the sandbox."""
+        """The process id inside the sandbox."""
         return self._handle.pid
 
     @property
     def stdin(self) -> AsyncWriter:
+        """Its stdin. InvalidStateError without `start(stdin=True)`."""
         return _present(self._stdin, "stdin", "start it with stdin=True")
 
     @property
     def stdout(self) -> AsyncReader:
+        """Its stdout."""
         return _present(self._stdout, "stdout", "attach to it by its id")
 
     @property
     def stderr(self) -> AsyncReader:
+        """Its stderr. InvalidStateError in a terminal, where it is part of stdout."""
         return _present(self._stderr, "stderr", "with a terminal it is part of stdout")
 
     @property
     def has_stderr(self) -> bool:
+        """Tell whether `stderr` is apart from `stdout`."""
         return self._stderr is not None
 
     @property
@@ -179,19 +282,43 @@ class AsyncProcess:
         return None if self._status is None else self._status.exit_code
 
     async def wait(self) -> ExitStatus:
-        """Wait until it has ended, and return how."""
+        """Wait until it has ended.
+
+        Returns:
+            The exit code or the signal, and the limit that it exceeded.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("exit 3") as process:
+                print((await process.wait()).exit_code)  # 3
+            ```
+        """
         self._status = await self._handle.wait()
         return self._status
 
     async def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:
         """Write `input`, close stdin, read both outputs to their end, and wait.
 
+        Args:
+            input: A text, which goes as UTF-8, or bytes. None: nothing.
+
         Returns:
-            What it printed on stdout and on stderr. `exit_code` is set afterwards.
+            Its stdout and its stderr. Afterwards it has an `exit_code`.
 
         Raises:
-            InvalidStateError: `input` is given, and the command was started without stdin=True.
-            ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
+            InvalidStateError: You gave `input`, but started the command without `stdin=True`.
+            ResourceExhaustedError: One output has more than 256 MiB. paddock kills the command.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("cat; echo oops >&2", stdin=True) as process:
+                out, err = await process.communicate("hello")
+                print(out, len(err))  # b'hello' 5
+            ```
         """
         from paddock.client._blocking import atogether  # only who waits for both outputs needs threads
 
@@ -217,18 +344,68 @@ class AsyncProcess:
         return printed[0], printed[1]
 
     async def signal(self, number: int) -> None:
-        """To the command and its process group."""
+        """Send a signal to the command and its process group.
+
+        Args:
+            number: 1 to 64, such as `signal.SIGINT`.
+
+        Raises:
+            InvalidArgumentError: The signal doesn't exist.
+            InvalidStateError: The command has ended.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("sleep 60") as process:
+                await process.signal(2)
+                print((await process.wait()).exit_code)  # 130
+            ```
+        """
         await self._handle.signal(number)
 
     async def kill(self) -> None:
-        """SIGKILL to everything that the command started, daemons included."""
+        """Kill everything that the command started, daemons included.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            server = await sandbox.start("sleep 60", background=True)
+            await server.kill()
+            print((await server.wait()).signal)  # 9
+            ```
+        """
         await self._handle.kill()
 
     async def resize(self, *, rows: int, columns: int) -> None:
+        """Change the size of its terminal.
+
+        Args:
+            rows: Lines of text.
+            columns: Characters in a line.
+
+        Raises:
+            InvalidArgumentError: The command has no terminal.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            async with await sandbox.start("cat", stdin=True, pty=PtySize()) as process:
+                await process.resize(rows=40, columns=120)
+            ```
+        """
         await self._handle.resize(PtySize(rows=rows, columns=columns))
 
     async def aclose(self) -> None:
-        """Lets go: a foreground command is killed, a background one lives on."""
+        """Drop the handle. paddock kills a foreground command, a background command lives on.
+
+        Example:
+            ```python
+            process = await sandbox.start("sleep 60")
+            await process.aclose()
+            ```
+        """
         await self._handle.aclose()
 
     async def __aenter__(self) -> AsyncProcess:

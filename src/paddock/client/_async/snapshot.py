@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSnapshot:
-    """A sandbox's files at one instant. They live until `delete`, whatever becomes of the sandbox.
+    """A sandbox's files at one instant. They live until `delete`, even after the sandbox has ended.
 
     Example:
         ```python
@@ -34,8 +34,21 @@ class AsyncSnapshot:
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSnapshot:
         """Return the snapshot of that id or name.
 
+        Args:
+            id_or_name: The whole id, or the name.
+            transport: `paddock.local_async(DIR)` is another state directory.
+
+        Returns:
+            The snapshot.
+
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It doesn't exist.
+
+        Example:
+            ```python
+            snapshot = await sandbox.snapshot("green")
+            print((await AsyncSnapshot.get("green")) == snapshot)  # True
+            ```
         """
         for snapshot in await cls.list(transport=transport):
             if id_or_name in (snapshot.id, snapshot.name):
@@ -44,26 +57,44 @@ class AsyncSnapshot:
 
     @classmethod
     async def list(cls, *, transport: AsyncTransport | None = None) -> tuple[AsyncSnapshot, ...]:
-        """Return all snapshots, oldest first."""
+        """List all your snapshots.
+
+        Args:
+            transport: `paddock.local_async(DIR)` is another state directory.
+
+        Returns:
+            A tuple of snapshots, oldest first.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            for snapshot in await AsyncSnapshot.list():
+                print(snapshot.id, snapshot.name, snapshot.source)
+            ```
+        """
         transport = transport or default_async_transport()
         return tuple(cls(info, transport) for info in await transport.perform(model.ListSnapshots()))
 
     @property
     def info(self) -> SnapshotInfo:
-        """What the records say of it. Nothing of that changes."""
+        """Its record, which never changes."""
         return self._info
 
     @property
     def id(self) -> str:
+        """The id, such as `sn_0vbrktv8zz3wggyw`."""
         return self._info.id
 
     @property
     def name(self) -> str | None:
+        """The name that `snapshot` gave it, or None."""
         return self._info.name
 
     @property
     def source(self) -> str:
-        """The id of the sandbox that it was made of."""
+        """The id of the sandbox that it is of."""
         return self._info.source
 
     @property
@@ -73,7 +104,7 @@ class AsyncSnapshot:
 
     @property
     def created_at(self) -> float:
-        """Seconds since the epoch."""
+        """Its time, in seconds since the epoch."""
         return self._info.created_at
 
     def __eq__(self, other: object) -> bool:
@@ -83,7 +114,18 @@ class AsyncSnapshot:
         return hash(self.id)
 
     async def delete(self) -> None:
-        """Delete it. What was made from it keeps its files."""
+        """Delete the snapshot. Sandboxes that started from it keep their files.
+
+        Raises:
+            NotFoundError: It doesn't exist any more.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+
+        Example:
+            ```python
+            snapshot = await sandbox.snapshot()
+            await snapshot.delete()
+            ```
+        """
         await self._transport.perform(model.DeleteSnapshot(snapshot=self.id))
 
     def __repr__(self) -> str:

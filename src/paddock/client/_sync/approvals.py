@@ -20,24 +20,100 @@ if TYPE_CHECKING:
 
 
 def list(*, all: bool = False, transport: Transport | None = None) -> tuple[Approval, ...]:
-    """Return what waits for an answer, oldest first; with `all`, what was answered, too."""
+    """List the requests that wait for your answer.
+
+    Args:
+        all: List those with an answer, too.
+        transport: `paddock.local(DIR)` is another state directory.
+
+    Returns:
+        A tuple of approvals, oldest first.
+
+    Raises:
+        DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+    Example:
+        ```python
+        for approval in approvals.list():
+            print(approval.id, approval.sandbox, approval.summary)
+        ```
+    """
     return (transport or default_transport()).perform(model.ListApprovals(all=all))
 
 
 def approve(approval: str, *, transport: Transport | None = None) -> Approval:
-    """Say yes, once, to exactly what was asked. `approval` is an id or a unique prefix."""
+    """Approve one request, once. Its caller then has to ask again.
+
+    Args:
+        approval: An id or a unique prefix of one.
+        transport: `paddock.local(DIR)` is another state directory.
+
+    Returns:
+        The approval, with the state `granted`.
+
+    Raises:
+        NotFoundError: It doesn't exist.
+        InvalidStateError: It has an answer already, or its time is over.
+
+    Example:
+        ```python
+        try:
+            sandbox.exec("git push")
+        except ApprovalNeededError as error:
+            approvals.approve(error.approval_id)
+            sandbox.exec("git push")
+        ```
+    """
     return (transport or default_transport()).perform(model.GrantApproval(approval=approval))
 
 
 def deny(approval: str, reason: str | None = None, *, transport: Transport | None = None) -> Approval:
-    """Say no, also to one that was approved and not used yet."""
+    """Deny it. After `approve` it works until the caller asks again.
+
+    Args:
+        approval: An id or a unique prefix of one.
+        reason: A text for the caller that asked.
+        transport: `paddock.local(DIR)` is another state directory.
+
+    Returns:
+        The approval, with the state `denied`.
+
+    Raises:
+        NotFoundError: It doesn't exist.
+        InvalidStateError: It has an answer already, or its time is over.
+
+    Example:
+        ```python
+        try:
+            sandbox.exec("git push --force")
+        except ApprovalNeededError as error:
+            approvals.deny(error.approval_id, "not on a Friday")
+        ```
+    """
     return (transport or default_transport()).perform(model.DenyApproval(approval=approval, reason=reason))
 
 
 def wait(approval: str, timeout: Duration = 900.0, *, transport: Transport | None = None) -> Approval:
-    """Return it when somebody has answered it or its time is over, after `timeout` as it is.
+    """Wait until a person has answered, or the time is over.
 
-    An approval waits at most 15 minutes for its answer. `approval` is an id or a unique prefix.
+    Args:
+        approval: An id or a unique prefix of one.
+        timeout: Wait so many seconds, or a timedelta, or a text such as `"5m"`. An approval expires after 15 minutes.
+        transport: `paddock.local(DIR)` is another state directory.
+
+    Returns:
+        The approval, whose `state` says what the answer is.
+
+    Raises:
+        NotFoundError: It doesn't exist.
+
+    Example:
+        ```python
+        try:
+            sandbox.exec("git push --tags")
+        except ApprovalNeededError as error:
+            print((approvals.wait(error.approval_id, timeout=0)).state)  # pending
+        ```
     """
     action = model.ListApprovals(approval=approval, wait_seconds=required_seconds(timeout, "timeout"))
     (one,) = (transport or default_transport()).perform(action)

@@ -13,25 +13,85 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Connection:
-    """Bytes both ways, to and from a program inside that listens on a port. `sandbox.dial` makes one."""
+    """Bytes both ways, to and from a program inside that listens on a port.
+
+    `sandbox.dial` opens it. A `with` block closes it.
+
+    Example:
+        ```python
+        with sandbox.dial(8000) as connection:
+            connection.write("ping")
+            print(connection.read())  # b'ping'
+        ```
+    """
 
     def __init__(self, handle: ByteStream) -> None:
         self._handle = handle
 
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
-        """Return at most `size` bytes as soon as any are there; b"" at the end."""
+        """Return some bytes as soon as there are any; b"" at the end.
+
+        Args:
+            size: At most so many bytes.
+
+        Returns:
+            The bytes.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with sandbox.dial(8000) as connection:
+                connection.write("ping")
+                print(connection.read(2))  # b'pi'
+            ```
+        """
         return self._handle.read(size)
 
     def write(self, data: str | bytes) -> None:
-        """Return when all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Write all of it, and wait until the other side has taken it.
+
+        Args:
+            data: Bytes, or a text, which goes as UTF-8.
+
+        Raises:
+            BrokenPipeError: The other side has closed the connection.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with sandbox.dial(8000) as connection:
+                connection.write(b"ping")
+            ```
+        """
         self._handle.write(data.encode() if isinstance(data, str) else data)
 
     def write_eof(self) -> None:
-        """Say that nothing more is written. The other direction stays open."""
+        """Tell the other side that no more follows. It can still answer.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with sandbox.dial(8000) as connection:
+                connection.write("ping")
+                connection.write_eof()
+                print(connection.read())  # b'ping'
+            ```
+        """
         self._handle.write_eof()
 
     def close(self) -> None:
-        """Close both directions."""
+        """Close both directions.
+
+        Example:
+            ```python
+            connection = sandbox.dial(8000)
+            connection.close()
+            ```
+        """
         self._handle.close()
 
     def __enter__(self) -> Connection:

@@ -75,7 +75,23 @@ class DaemonTransport:
 
 
 def default_transport(state_dir: str | os.PathLike[str] | None = None) -> DaemonTransport:
-    """Return the transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
+    """Return the transport to the daemon of a state directory, by the name `paddock.local`.
+
+    The first call starts the daemon.
+
+    Args:
+        state_dir: The directory. None: the default one, or PADDOCK_STATE_DIR.
+
+    Returns:
+        A transport, for the argument of that name.
+
+    Example:
+        ```python
+        here = local()
+        with Sandbox.create(transport=here) as other:
+            print(other.state)  # running
+        ```
+    """
     return DaemonTransport(Calls(session(state_dir)))
 
 

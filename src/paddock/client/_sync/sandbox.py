@@ -77,14 +77,15 @@ _INTERPRETERS = {
 class Sandbox:
     """A disposable computer. Its `with` block ends it, on success and on exception.
 
-    ```python
-    with Sandbox.create(ttl="2m") as sandbox:
-        sandbox.files.write("/workspace/cell.py", code)
-        result = sandbox.exec("python3 /workspace/cell.py", timeout=30)
-        print(result.exit_code, result.stdout)
-    ```
+    `create` makes a sandbox. `connect` and `list` find those that live.
 
-    `create` makes one; `connect` and `list` find those that live.
+    Example:
+        ```python
+        with Sandbox.create(ttl="2m") as sandbox:
+            sandbox.files.write("/workspace/cell.py", "print(6 * 7)")
+            result = sandbox.exec("python3 /workspace/cell.py", timeout=30)
+            print(result.exit_code, result.stdout)  # 0 42
+        ```
     """
 
     _warns = False
@@ -119,7 +120,7 @@ class Sandbox:
         transport: Transport | None = None,
         **old: Unpack[OldCreate],
     ) -> Sandbox:
-        """Create a sandbox and return when it can be used.
+        """Create a sandbox and return when you can use it.
 
         Args:
             template: `host` (the default), `code-interpreter`, `debian`, or an image by `oci:DIR[:TAG]`,
@@ -128,8 +129,9 @@ class Sandbox:
             level: `jail`, `gvisor`, `microvm` or `container`: that level or an error. None is the default level of
                 this machine.
             name: Another way to say which. It is unique among the sandboxes that live.
-            ttl: How long it lives, whatever happens to this program: seconds, a timedelta, or a text such as `"5m"`.
-            idle_timeout: paddock pauses it when it hasn't been used for so long. The next use wakes it: see `pause`.
+            ttl: How long it lives, even if this program ends earlier: seconds, a timedelta, or a text such as `"5m"`.
+            idle_timeout: paddock pauses it after so long without use: seconds, a timedelta or a text. The next use
+                wakes it: see `pause`.
             persistent: It outlives this program. Another one finds it by id or name.
             limits: `Limits(memory_mib=512)`, or a dict of some of its fields.
             env: Variables of its commands.
@@ -138,15 +140,34 @@ class Sandbox:
             snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
             workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
                 write it.
-            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
+            network: False means no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
                 index of your own: `["pypi=https://pypi.example.com/simple"]`. A policy says more, as `policy` does.
             policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
             max_children: How many sandboxes programs inside may have at a time.
             idempotency_key: The same key returns the sandbox of the first call.
             transport: `paddock.local(DIR)` is another state directory.
 
-        Raises LevelUnavailableError, NotFoundError (no such template), ImageInvalidError, AlreadyExistsError (the
-        name), PolicyDeniedError, PolicyInvalidError, ResourceExhaustedError, NotConfiguredError.
+        Returns:
+            The running sandbox.
+
+        Raises:
+            InvalidArgumentError: A value isn't possible, such as an unknown level.
+            LevelUnavailableError: This machine can't give the level.
+            NotFoundError: The template, snapshot or workspace doesn't exist.
+            ImageInvalidError: The image has a defect, or holds files that no sandbox may have.
+            AlreadyExistsError: A living sandbox has the name.
+            InvalidStateError: Another living sandbox has the workspace.
+            PolicyDeniedError: The owner of this machine doesn't allow that much.
+            PolicyInvalidError: The policy has a mistake. The message says where.
+            ResourceExhaustedError: The machine is out of memory, disk or processes.
+            NotConfiguredError: This machine lacks a program. The message has the command that installs it.
+
+        Example:
+            ```python
+            sandbox = Sandbox.create(ttl="5m", limits={"memory_mib": 512}, env={"MODE": "test"})
+            print((sandbox.exec("echo $MODE")).stdout)  # test
+            sandbox.kill()
+            ```
         """
         if old:
             from paddock import _renamed
@@ -178,7 +199,25 @@ class Sandbox:
 
     @classmethod
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
+        """Return a living sandbox. It keeps its TTL.
+
+        Args:
+            id_or_name: Its id, a unique prefix of the id, or its name.
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            A second object for the same sandbox. Dropping it ends nothing.
+
+        Raises:
+            NotFoundError: The sandbox doesn't exist.
+            SandboxDiedError: It has ended. The message says why.
+
+        Example:
+            ```python
+            again = Sandbox.connect(sandbox.id)
+            print(again.state)  # running
+            ```
+        """
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
@@ -191,35 +230,55 @@ class Sandbox:
 
     @classmethod
     def list(cls, *, ended: bool = False, transport: Transport | None = None) -> tuple[Sandbox, ...]:
-        """All that live; with `ended`, those too that the records still know."""
+        """List your sandboxes.
+
+        Args:
+            ended: List those as well that have ended and are still on record.
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            A tuple of sandboxes, oldest first.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            for one in Sandbox.list():
+                print(one.id, one.name, one.state)
+            ```
+        """
         transport = transport or default_transport()
         return tuple(cls(info, transport) for info in transport.perform(model.ListSandboxes(ended=ended)))
 
     @property
     def info(self) -> SandboxInfo:
-        """As the records knew it at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
+        """The record at the last `create`, `connect`, `refresh`, `extend`, `pause` or `kill`."""
         return self._info
 
     @property
     def id(self) -> str:
+        """The id, such as `sb_0vbrkvtb04eez01c`."""
         return self._info.id
 
     @property
     def name(self) -> str | None:
+        """The name that `create` gave it, or None."""
         return self._info.spec.name
 
     @property
     def state(self) -> State:
+        """The state in `info`. `refresh` asks again."""
         return self._info.state
 
     @property
     def level(self) -> Level:
-        """The strength of the isolation that it got."""
+        """The strength of its isolation."""
         return self._info.level
 
     @property
     def policy(self) -> str | None:
-        """The revision that it was held to when `info` was asked for; None: it had no network."""
+        """The revision of its policy in `info`. None: it has no network."""
         return self._info.policy
 
     @property
@@ -231,7 +290,7 @@ class Sandbox:
 
     @property
     def filesystem(self) -> Filesystem:
-        """The same as `files`, by the name of before 1.0."""
+        """The same as `files`, by its name from before 1.0."""
         return self.files
 
     def exec(
@@ -256,7 +315,7 @@ class Sandbox:
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
         Args:
-            command: A text is a line for bash, or for sh where there is no bash. A list is executed as it is.
+            command: A text is a line for bash, or for sh without bash. A list is a program and its arguments.
             cwd: The directory, in place of the template's.
             env: More variables.
             user: A user of the sandbox, such as `root`.
@@ -269,8 +328,26 @@ class Sandbox:
             capture_bytes: How much of each stream the result keeps: half from the start, half from the end. `output`
                 has the rest.
             expect_revision: Run it only under this policy, else raise InvalidStateError.
-            wait_for_approval: How long to wait for a person, where the policy asks one about this command. Without it,
-                and when the time is over, ApprovalNeededError has the `approval_id`.
+            wait_for_approval: Wait so many seconds (or a timedelta, or a text) for a person, where the policy asks one
+                about this command. Without it, and when the time is over, ApprovalNeededError has the `approval_id`.
+
+        Returns:
+            How it ended, with the output of both streams.
+
+        Raises:
+            CommandFailedError: With `check`, the exit code isn't 0. `result` is the whole result.
+            InvalidArgumentError: A value isn't possible, such as a timeout of 0.
+            NotFoundError: The sandbox has no such user or directory.
+            PolicyDeniedError: The policy denies the command.
+            ApprovalNeededError: A person has to approve the command first.
+            InvalidStateError: The policy isn't `expect_revision`.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            result = sandbox.exec("echo hello; exit 3", timeout=30)
+            print(result.exit_code, result.stdout)  # 3 hello
+            ```
         """
         if old:
             from paddock import _renamed
@@ -306,10 +383,33 @@ class Sandbox:
         on_stderr: Callable[[str], object] | None = None,
         wait_for_approval: Duration | None = None,
     ) -> ExecResult:
-        """Run a program from its text, and return how it ended: see `exec`.
+        """Run a program from its text, and return how it ended. Each call starts a new process.
 
-        `language` is python, bash, sh, javascript, ruby or perl. The template has to have its interpreter. Each call is
-        a process of its own.
+        Args:
+            code: The program.
+            language: `python`, `bash`, `sh`, `javascript`, `ruby` or `perl`. The template has to have its interpreter.
+            timeout: Seconds, a timedelta or a text such as `"5m"`. Then paddock kills everything that the program
+                started.
+            check: Raise CommandFailedError unless the exit code is 0.
+            on_stdout: Called with each line as the program prints it, without its end.
+            on_stderr: The same of the other stream. Callbacks may run on another thread.
+            wait_for_approval: Wait so many seconds (or a timedelta, or a text) for a person, where the policy asks one.
+
+        Returns:
+            How it ended, with the output of both streams.
+
+        Raises:
+            InvalidArgumentError: The language doesn't exist.
+            CommandFailedError: With `check`, the exit code isn't 0.
+            PolicyDeniedError: The policy denies the interpreter.
+            ApprovalNeededError: A person has to approve the interpreter first.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            result = sandbox.run_code("print(6 * 7)")
+            print(result.stdout)  # 42
+            ```
         """
         argv = _INTERPRETERS.get(language)
         if argv is None:
@@ -343,15 +443,38 @@ class Sandbox:
     ) -> Process:
         """Start a command and return while it runs.
 
-        ```python
-        with sandbox.start("make test") as process:
-            for line in process.stdout.lines():
-                print(line)
-            status = process.wait()
-        ```
+        Args:
+            command: A text is a line for bash, or for sh without bash. A list is a program and its arguments.
+            background: It outlives its handle: `processes` lists it and `attach` connects to it again.
+            stdin: Give it a pipe to read from, which is `stdin` of the result. Otherwise it reads `/dev/null`.
+            pty: Run it in a terminal of this size. Its stderr is then part of stdout.
+            cwd: The directory, in place of the template's.
+            env: More variables.
+            user: A user of the sandbox, such as `root`.
+            timeout: Seconds, a timedelta or a text such as `"5m"`. Then paddock kills everything that the command
+                started.
+            expect_revision: Start it only under this policy, else raise InvalidStateError.
+            wait_for_approval: Wait so many seconds (or a timedelta, or a text) for a person, where the policy asks one.
 
-        A `background` command outlives its handle: `processes` lists it and `attach` connects to it again.
-        The other arguments are those of `exec`.
+        Returns:
+            The running command.
+
+        Raises:
+            ProgramNotFoundError: The program doesn't exist.
+            ProgramNotExecutableError: The file isn't a program.
+            NotFoundError: The sandbox has no such user or directory.
+            PolicyDeniedError: The policy denies the command.
+            ApprovalNeededError: A person has to approve the command first.
+            InvalidStateError: The policy isn't `expect_revision`.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with sandbox.start("seq 3") as process:
+                for line in process.stdout.lines():
+                    print(line)
+                status = process.wait()
+            ```
         """
         if old:
             from paddock import _renamed
@@ -364,14 +487,53 @@ class Sandbox:
         return Process(waiting(self._transport, wait_for_approval).perform(action))
 
     def attach(self, exec_id: str) -> Process:
-        """To a background command: its output from the start, and what follows. NotFoundError."""
+        """Connect to a background command: its output from the start, and all that follows.
+
+        Args:
+            exec_id: The `id` of the process that `start` returned. `processes` lists them.
+
+        Returns:
+            A second handle of the same command.
+
+        Raises:
+            NotFoundError: The command doesn't exist.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            server = sandbox.start("echo ready; sleep 60", background=True)
+            with sandbox.attach(server.id) as again:
+                print((again.stdout.read()).decode())  # ready
+                again.kill()
+            ```
+        """
         from .process import Process
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
-        """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
-        its end what its result had no room for. NotFoundError."""
+        """Read the output of a command that the sandbox keeps.
+
+        Of a background command that is all of it. Of a command of `exec` it is all that the result had no room for.
+
+        Args:
+            exec_id: The `id` of a result or of a process.
+            stream: `"stdout"` or `"stderr"`.
+
+        Returns:
+            A reader of the bytes until now.
+
+        Raises:
+            NotFoundError: The command doesn't exist, or the sandbox keeps no output of it.
+            InvalidArgumentError: That isn't the id of a command.
+
+        Example:
+            ```python
+            result = sandbox.exec("seq 1000", capture_bytes=100)
+            with sandbox.output(result.id) as reader:
+                print(len(reader.read_all()))  # 3893
+            ```
+        """
         from .process import Reader
 
         return Reader(
@@ -379,49 +541,146 @@ class Sandbox:
         )
 
     def processes(self) -> tuple[ExecInfo, ...]:
-        """Return the commands that run, and the background ones that have ended."""
+        """List the commands that run, and the background commands that have ended.
+
+        Returns:
+            A tuple of ExecInfo. Its `status` is None while the command runs.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            for command in sandbox.processes():
+                print(command.id, command.argv, command.status)
+            ```
+        """
         return self._transport.perform(model.ListExecs(sandbox=self.id))
 
     def signal(self, exec_id: str, number: int) -> None:
-        """To a command by its id, and its process group."""
+        """Send a signal to a command and its process group.
+
+        Args:
+            exec_id: The `id` of the process that `start` returned.
+            number: 1 to 64, such as `signal.SIGTERM`.
+
+        Raises:
+            NotFoundError: The command doesn't exist.
+            InvalidArgumentError: The signal doesn't exist.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            server = sandbox.start("sleep 60", background=True)
+            sandbox.signal(server.id, 15)
+            print((server.wait()).signal)  # 15
+            ```
+        """
         self._transport.perform(model.SignalExec(sandbox=self.id, exec=exec_id, signal=number))
 
     def usage(self) -> Usage:
+        """Measure what the sandbox uses now.
+
+        Returns:
+            Memory and disk in bytes, processor time in seconds, and the number of processes.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            usage = sandbox.usage()
+            print(usage.processes, usage.memory_bytes)
+            ```
+        """
         return self._transport.perform(model.GetUsage(sandbox=self.id))
 
     def audit(self, action: str | None = None, *, limit: int = 1000) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what it did and what was done with it, oldest first.
+        """List the records of what the sandbox did, and of what others did with it.
 
-        `action` is a kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
+        Args:
+            action: A kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
+            limit: The last so many records, 1 to 100000.
+
+        Returns:
+            A tuple of records, oldest first. It also works after the sandbox has ended.
+
+        Raises:
+            InvalidArgumentError: `limit` isn't possible.
+
+        Example:
+            ```python
+            sandbox.exec("true")
+            (record,) = sandbox.audit("exec.run", limit=1)
+            print(record.action, record.allowed)  # exec.run True
+            ```
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, tag=action, limit=limit))
 
     def why(self, *, limit: int = 20) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what was refused, failed or exceeded a limit, oldest first.
+        """List what paddock refused, what failed, and what exceeded a limit.
 
-        Each has the `rule` and the `reason`. `paddock why ID` adds what to do.
+        Args:
+            limit: The last so many records, 1 to 100000.
+
+        Returns:
+            A tuple of records, oldest first, each with the `rule` and the `reason`. `paddock why ID` adds what to do.
+
+        Raises:
+            InvalidArgumentError: `limit` isn't possible.
+
+        Example:
+            ```python
+            for record in sandbox.why():
+                print(record.action, record.rule, record.reason)
+            ```
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
     def dial(self, port: int) -> Connection:
-        """Connect to a port that a program inside listens on, on its loopback. ConnectionRefusedError."""
+        """Connect to a port that a program inside listens on, on its loopback.
+
+        Args:
+            port: The TCP port inside, 1 to 65535.
+
+        Returns:
+            The open connection.
+
+        Raises:
+            FileError: No program listens there: `details["errno"]` is `"ECONNREFUSED"`.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with sandbox.dial(8000) as connection:
+                connection.write("ping")
+                print(connection.read())  # b'ping'
+            ```
+        """
         from .connection import Connection
 
         return Connection(self._transport.perform(model.ConnectPort(sandbox=self.id, port=port)))
 
     def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
-        """Have a port of this machine lead to one inside, and return its URL.
-
-        ```python
-        url = sandbox.forward(8000)  # http://127.0.0.1:41234
-        ```
-
-        The URL is a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
+        """Have a port of this machine lead to one inside.
 
         Args:
             port: The port inside.
             local_port: The port here. 0 is any free one.
             host: The address here. Programs of other machines reach any but a loopback one.
+
+        Returns:
+            The URL, a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
+
+        Raises:
+            OSError: Another program has the port here.
+
+        Example:
+            ```python
+            url = sandbox.forward(8000)
+            print(url)  # http://127.0.0.1:…
+            url.close()
+            ```
         """
         from paddock.client._forward import Forward, blocking
 
@@ -430,9 +689,26 @@ class Sandbox:
         return made
 
     def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
+        """Keep the files of this instant until you delete the snapshot. The sandbox goes on.
 
-        What is in memory is not kept: processes, /tmp.
+        The snapshot doesn't hold memory: processes and /tmp.
+
+        Args:
+            name: Another way to say which. It is unique among your snapshots.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            AlreadyExistsError: Another snapshot has the name.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            snapshot = sandbox.snapshot()
+            with Sandbox.create(snapshot=snapshot) as other:
+                other.exec("ls")
+            ```
         """
         from .snapshot import Snapshot as Made
 
@@ -440,19 +716,62 @@ class Sandbox:
         return Made(info, self._transport)
 
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """Return those made of this sandbox, oldest first."""
+        """List the snapshots of this sandbox. It also works after the sandbox has ended.
+
+        Returns:
+            A tuple of snapshots, oldest first.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            for snapshot in sandbox.snapshots():
+                print(snapshot.id, snapshot.name)
+            ```
+        """
         from .snapshot import Snapshot as Made
 
         infos = self._transport.perform(model.ListSnapshots(sandbox=self.id))
         return tuple(Made(info, self._transport) for info in infos)
 
     def delete_snapshot(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
-        """Delete a snapshot of any sandbox, by id, name or object."""
+        """Delete a snapshot of any sandbox. Sandboxes that started from it keep their files.
+
+        Args:
+            snapshot: An id, a name, or the object.
+
+        Raises:
+            NotFoundError: The snapshot doesn't exist.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+
+        Example:
+            ```python
+            snapshot = sandbox.snapshot("old")
+            sandbox.delete_snapshot("old")
+            ```
+        """
         id = reference(snapshot, "snapshot")
         self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     def rollback(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
-        """End all its processes; its files become those of the snapshot, and it runs on under its id."""
+        """End all processes and put the files of a snapshot in place of the sandbox's. It keeps its id and TTL.
+
+        Args:
+            snapshot: An id, a name, or the object.
+
+        Raises:
+            NotFoundError: The snapshot doesn't exist.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create() as other:
+                before = other.snapshot()
+                other.exec("rm -rf /workspace/*")
+                other.rollback(before)
+            ```
+        """
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = self._transport.perform(action)
 
@@ -463,10 +782,28 @@ class Sandbox:
     def fork(
         self, count: int | None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]
     ) -> Self | Sequence[Self]:
-        """Create a sandbox with the files of this one at this instant, or a list of `count`. This one goes on.
+        """Create sandboxes with the files of this one at this instant. This one goes on.
 
-        At level `microvm`, and at `gvisor` without a network, what runs in it goes on in them, too. Each has a TTL of
-        its own: `ttl`, or the parent's, counted from now.
+        At level `microvm`, and at `gvisor` without a network, its processes go on in the children, too.
+
+        Args:
+            count: How many, 1 to 1000. All of them start from one instant.
+            ttl: How long each lives from now: seconds, a timedelta or a text. None is the parent's TTL.
+
+        Returns:
+            The new sandbox, or with `count` a list of them.
+
+        Raises:
+            InvalidArgumentError: `count` or `ttl` isn't possible.
+            ResourceExhaustedError: The machine is out of memory, disk or processes. Then it creates no child.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            for number, child in enumerate(sandbox.fork(2)):
+                with child:
+                    child.exec(f"echo {number} > answer")
+            ```
         """
         if old:
             from paddock import _renamed
@@ -481,10 +818,27 @@ class Sandbox:
         return children[0] if count is None else children
 
     def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
-        """Return what it has changed in a directory of the host that it has copy-on-write, at this instant.
+        """Compare a copy-on-write directory of the sandbox with the host's, at this instant.
 
-        `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
-        result holds what `git apply` takes.
+        Args:
+            paths: Only these paths and those below them, relative to the directory. None given: all.
+            target: Where the directory is inside. Needed where the sandbox has several.
+            patch: Put a patch into the result, as `git apply` takes it.
+
+        Returns:
+            The changed paths, in `changes`.
+
+        Raises:
+            InvalidArgumentError: The sandbox has no such directory, or has several and `target` doesn't say which.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create(mounts=["./project"]) as other:
+                other.exec("echo new > notes.txt")
+                diff = other.diff_mount()
+                print([(str(change.kind), change.path) for change in diff.changes])  # [('added', 'notes.txt')]
+            ```
         """
         from paddock.model import DiffMount
 
@@ -493,10 +847,32 @@ class Sandbox:
     def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
     ) -> Promotion:
-        """Take those changes over into the host's directory; InvalidStateError lists what is in the way.
+        """Write the changes of a copy-on-write directory into the host's directory: all of them, or none.
 
-        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one unless
-        `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
+        It refuses device nodes, set-id bits and links that lead out, and files that the host has changed since.
+
+        Args:
+            paths: Only these paths and those below them, relative to the directory. None given: all.
+            target: Where the directory is inside. Needed where the sandbox has several.
+            git: Write changes in `.git` too, except its hooks and configuration.
+            force: Overwrite files that the host has changed since.
+            dry_run: Only say what it would write.
+
+        Returns:
+            What it wrote, in `applied`, and changes in `.git` that it left out.
+
+        Raises:
+            InvalidStateError: It refuses a change. The message lists all of these.
+            InvalidArgumentError: The sandbox has no such directory, or has several and `target` doesn't say which.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create(mounts=["./project"]) as other:
+                other.exec("echo new > notes.txt")
+                promotion = other.promote_mount(dry_run=True)
+                print([change.path for change in promotion.applied])  # ['notes.txt']
+            ```
         """
         from paddock.model import PromoteMount
 
@@ -504,9 +880,26 @@ class Sandbox:
         return self._transport.perform(action)
 
     def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
-        """Return the new revision when it holds, for connections that are open as well; None: no network from now on.
+        """Replace the policy, and return when it holds, for open connections as well.
 
-        With `expect_revision`, InvalidStateError if the policy is another one by now.
+        Args:
+            policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument. None: no network any more.
+            expect_revision: Replace only this revision.
+
+        Returns:
+            The new revision. None: no policy.
+
+        Raises:
+            PolicyInvalidError: The policy has a mistake. The message says where.
+            InvalidStateError: The policy isn't `expect_revision`.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create() as other:
+                revision = other.set_policy({"commands": {"deny": [{"prefix": ["rm"]}]}})
+                print(other.policy == revision)  # True
+            ```
         """
         from paddock.model import SetPolicy
 
@@ -515,27 +908,65 @@ class Sandbox:
         return self._info.policy
 
     def pause(self, *, to_disk: bool = False, force: bool = False) -> None:
-        """Stop all that runs in the sandbox until `resume`, or until it is used: by a command, a file, a port, or by
-        writing to a running command. Its TTL and the timeouts of its commands stand still meanwhile.
+        """Stop all that runs in the sandbox, until `resume` or its next use.
+
+        A command, a file, a port, or input for a running command is a use. Its TTL and the timeouts of its commands
+        stand still meanwhile. Pausing a paused sandbox does nothing.
 
         paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
         until when, `info.left_seconds` how much of the TTL is left.
 
-        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
-        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
-        UnsupportedError where the level can't.
+        Args:
+            to_disk: Write the memory of a microVM to disk, and give it back. The next use wakes it where it stood. Its
+                commands go on then, but a caller who waits for one, or has a stream open, gets SandboxDiedError.
+            force: Pause running commands as well. A caller who waits for one goes on waiting, and streams stay open.
 
-        With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
+        Raises:
+            InvalidStateError: Commands run in it, and `force` is False. The message names them.
+            UnsupportedError: The level can't pause, or not to disk.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create() as other:
+                other.pause()
+                print(other.state)  # paused
+            ```
         """
         self._info = self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
     def resume(self) -> None:
-        """Idempotent."""
+        """Continue a paused sandbox. Resuming a running one does nothing.
+
+        Raises:
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            with Sandbox.create() as other:
+                other.pause()
+                other.resume()
+                print(other.state)  # running
+            ```
+        """
         self._info = self._transport.perform(model.ResumeSandbox(sandbox=self.id))
 
     def extend(self, ttl: Duration | None = None, **old: Unpack[OldTtl]) -> None:
-        """Have it live for `ttl` from now."""
+        """Set a new TTL, which counts from now.
+
+        Args:
+            ttl: How long it lives from now: seconds, a timedelta, or a text such as `"5m"`.
+
+        Raises:
+            InvalidArgumentError: `ttl` isn't a duration of at least a second.
+            PolicyDeniedError: The owner of this machine doesn't allow that much.
+            SandboxDiedError: The sandbox has ended.
+
+        Example:
+            ```python
+            sandbox.extend("10m")
+            ```
+        """
         if old:
             from paddock import _renamed
 
@@ -544,12 +975,36 @@ class Sandbox:
         self._info = self._transport.perform(action)
 
     def refresh(self) -> SandboxInfo:
-        """Asks again what the records say; `info` and `state` follow."""
+        """Ask for the record again. `info` and `state` are then up to date.
+
+        Returns:
+            The record, also of a sandbox that has ended.
+
+        Raises:
+            NotFoundError: The sandbox ended so long ago that paddock dropped its record.
+
+        Example:
+            ```python
+            info = sandbox.refresh()
+            print(info.state, info.level)  # running jail
+            ```
+        """
         self._info = self._transport.perform(model.GetSandbox(sandbox=self.id))
         return self._info
 
     def kill(self) -> None:
-        """End it and everything in it, at once and for good. To kill a dead one isn't an error."""
+        """End the sandbox and everything in it, at once and for good. Killing a dead one does nothing.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            sandbox = Sandbox.create()
+            sandbox.kill()
+            print(sandbox.state)  # killed
+            ```
+        """
         self._warns = False
         while self._forwards:
             self._forwards.pop().close()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A sandbox's files at one instant. They live until `delete`, whatever becomes of the sandbox.
+    """A sandbox's files at one instant. They live until `delete`, even after the sandbox has ended.
 
     Example:
         ```python
@@ -35,8 +35,21 @@ class Snapshot:
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Snapshot:
         """Return the snapshot of that id or name.
 
+        Args:
+            id_or_name: The whole id, or the name.
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            The snapshot.
+
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: It doesn't exist.
+
+        Example:
+            ```python
+            snapshot = sandbox.snapshot("green")
+            print((Snapshot.get("green")) == snapshot)  # True
+            ```
         """
         for snapshot in cls.list(transport=transport):
             if id_or_name in (snapshot.id, snapshot.name):
@@ -45,26 +58,44 @@ class Snapshot:
 
     @classmethod
     def list(cls, *, transport: Transport | None = None) -> tuple[Snapshot, ...]:
-        """Return all snapshots, oldest first."""
+        """List all your snapshots.
+
+        Args:
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            A tuple of snapshots, oldest first.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            for snapshot in Snapshot.list():
+                print(snapshot.id, snapshot.name, snapshot.source)
+            ```
+        """
         transport = transport or default_transport()
         return tuple(cls(info, transport) for info in transport.perform(model.ListSnapshots()))
 
     @property
     def info(self) -> SnapshotInfo:
-        """What the records say of it. Nothing of that changes."""
+        """Its record, which never changes."""
         return self._info
 
     @property
     def id(self) -> str:
+        """The id, such as `sn_0vbrktv8zz3wggyw`."""
         return self._info.id
 
     @property
     def name(self) -> str | None:
+        """The name that `snapshot` gave it, or None."""
         return self._info.name
 
     @property
     def source(self) -> str:
-        """The id of the sandbox that it was made of."""
+        """The id of the sandbox that it is of."""
         return self._info.source
 
     @property
@@ -74,7 +105,7 @@ class Snapshot:
 
     @property
     def created_at(self) -> float:
-        """Seconds since the epoch."""
+        """Its time, in seconds since the epoch."""
         return self._info.created_at
 
     def __eq__(self, other: object) -> bool:
@@ -84,7 +115,18 @@ class Snapshot:
         return hash(self.id)
 
     def delete(self) -> None:
-        """Delete it. What was made from it keeps its files."""
+        """Delete the snapshot. Sandboxes that started from it keep their files.
+
+        Raises:
+            NotFoundError: It doesn't exist any more.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+
+        Example:
+            ```python
+            snapshot = sandbox.snapshot()
+            snapshot.delete()
+            ```
+        """
         self._transport.perform(model.DeleteSnapshot(snapshot=self.id))
 
     def __repr__(self) -> str:

@@ -18,13 +18,16 @@ _log = logging.getLogger("paddock")
 class Workspace:
     """The files of a task, which outlive every sandbox over them. They are at `/workspace`.
 
-    ```python
-    workspace = Workspace.open("T42", url="https://example.org/app.git", branch="fix")
-    with Sandbox.create(workspace=workspace.name) as sandbox:
-        sandbox.exec("git status")
-    ```
+    `open` creates one and finds it again. `get` and `list` find those that are there.
 
-    Made and found again by `open`, found by `get` and `list`.
+    Example:
+        ```python
+        workspace = Workspace.open("T42")
+        with Sandbox.create(workspace=workspace) as first:
+            first.exec("echo half done > notes")
+        with Sandbox.create(workspace=workspace) as second:
+            print((second.exec("cat notes")).stdout)  # half done
+        ```
     """
 
     def __init__(self, info: WorkspaceInfo, transport: Transport) -> None:
@@ -44,14 +47,34 @@ class Workspace:
         submodules: bool = False,
         transport: Transport | None = None,
     ) -> Workspace:
-        """Return the workspace of the task `name`: the one there is, or a new one.
+        """Return the workspace of the task `name`: the existing one with its files, or a new one.
 
-        With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
-        seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
-        seen. Without, it is empty. One that is there is as it was left, or InvalidStateError says what it has instead.
+        Args:
+            name: The task's name, unique among your workspaces.
+            url: A new one is a checkout of this repository. None: it is empty.
+            branch: The branch to check out. None: the repository's default.
+            ref: The commit, tag or branch to start at. None: the tip of `branch`.
+            max_age_seconds: Use what paddock fetched at most so many seconds ago. `info.observed_at` says when it did,
+                `info.commit` which commit it took.
+            disk_mib: How much it may hold, in MiB. None: the existing one's, or 10 GiB.
+            submodules: Fetch submodules too, from public addresses or the repository's own server. Without, they stay
+                empty, `info.unfetched` counts them, and a warning says so.
+            transport: `paddock.local(DIR)` is another state directory.
 
-        `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
-        they are left empty, `info.unfetched` counts them, and a warning says so.
+        Returns:
+            The workspace.
+
+        Raises:
+            InvalidStateError: The existing one has another repository or branch. The message says which.
+            NotFoundError: The repository, branch or commit doesn't exist.
+            InvalidArgumentError: `url` isn't the address of a repository.
+
+        Example:
+            ```python
+            workspace = Workspace.open("T43", url=url, branch="fix")
+            with Sandbox.create(workspace=workspace) as sandbox:
+                print((sandbox.exec("git branch --show-current")).stdout)  # fix
+            ```
         """
         action = model.OpenWorkspace(
             name=name,
@@ -75,42 +98,118 @@ class Workspace:
 
     @classmethod
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Workspace:
-        """By id, unique prefix of an id, or name. NotFoundError."""
+        """Return a workspace that is there.
+
+        Args:
+            id_or_name: Its id, a unique prefix of the id, or its name.
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            The workspace.
+
+        Raises:
+            NotFoundError: It doesn't exist.
+
+        Example:
+            ```python
+            again = Workspace.get(workspace.name)
+            print(again.id == workspace.id)  # True
+            ```
+        """
         transport = transport or default_transport()
         return cls(transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
     @classmethod
     def list(cls, *, transport: Transport | None = None) -> tuple[Workspace, ...]:
-        """All, those used least recently first."""
+        """List your workspaces.
+
+        Args:
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            A tuple of workspaces, those used least recently first.
+
+        Raises:
+            DaemonUnavailableError: The daemon doesn't start, or doesn't answer.
+
+        Example:
+            ```python
+            for one in Workspace.list():
+                print(one.name, one.info.state, one.info.repository)
+            ```
+        """
         transport = transport or default_transport()
         return tuple(cls(info, transport) for info in transport.perform(model.ListWorkspaces()))
 
     @property
     def info(self) -> WorkspaceInfo:
-        """As the records knew it when this object was made, or at the last `refresh` or `pin`."""
+        """The record of `open`, or of the last `refresh` or `pin`."""
         return self._info
 
     @property
     def id(self) -> str:
+        """The id, such as `ws_0vbrkt33nrkseq39`."""
         return self._info.id
 
     @property
     def name(self) -> str:
-        """The task's."""
+        """The task's name."""
         return self._info.name
 
     def refresh(self) -> WorkspaceInfo:
-        """Asks again what the records say; `info` follows."""
+        """Ask for the record again. `info` is then up to date.
+
+        Returns:
+            The record.
+
+        Raises:
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            info = workspace.refresh()
+            print(info.state, info.sandbox)  # ready None
+            ```
+        """
         self._info = self._transport.perform(model.GetWorkspace(workspace=self.id))
         return self._info
 
     def status(self) -> WorkspaceStatus:
-        """Return what it holds that is nowhere else, computed now."""
+        """Compute which of its files and commits exist in no other place.
+
+        Returns:
+            The counts, and the first names. `only_here` says the same in words.
+
+        Raises:
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            status = workspace.status()
+            print(status.clean, status.only_here)  # True nothing
+            ```
+        """
         return self._transport.perform(model.InspectWorkspace(workspace=self.id))
 
     def diff(self, *, patch: bool = False) -> WorkspaceDiff:
-        """Return what it holds that the commit it began with has not, untracked files too, at one instant. With `patch`
-        the result holds what `git apply` takes. InvalidStateError: it came from no repository."""
+        """Compare its files with the commit it began with, at one instant. Untracked files count.
+
+        Args:
+            patch: Put a patch into the result, as `git apply` takes it.
+
+        Returns:
+            The changed paths, in `changes`.
+
+        Raises:
+            InvalidStateError: It came from no repository.
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            diff = workspace.diff(patch=True)
+            print([change.path for change in diff.changes])  # []
+            ```
+        """
         return self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     def push(
@@ -122,11 +221,30 @@ class Workspace:
         force: bool = False,
         epoch: int | None = None,
     ) -> PushedBranch:
-        """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
-        `author` (`Name <mail>`); the workspace stays as it is.
+        """Push its commits to its repository, with a credential of this machine.
 
-        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no
-        `force`; or, with `epoch`, another sandbox has had it since.
+        Uncommitted changes become a commit first. The workspace itself stays as it is.
+
+        Args:
+            branch: The branch there. None: the one pushed last, or `paddock/NAME`.
+            message: The message of that commit.
+            author: Its author, as `Name <mail>`.
+            force: Replace commits that others have pushed to the branch.
+            epoch: Push only if no other sandbox has had the workspace since: `info.epoch` of then.
+
+        Returns:
+            The repository, the branch and the commit.
+
+        Raises:
+            InvalidStateError: Others have pushed to the branch, `epoch` has passed, or it came from no repository.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            pushed = workspace.push("fix", message="Fix the parser")
+            print(pushed.branch, pushed.commit)
+            ```
         """
         action = model.PushBranch(
             workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
@@ -136,18 +254,68 @@ class Workspace:
     def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
-        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was
-        pushed."""
+        """Open a pull request for a pushed branch, or return the one that is open.
+
+        Args:
+            title: Its title.
+            body: Its text, in Markdown.
+            branch: The branch to merge. None: the one pushed last.
+            base: The branch to merge into. None: the one that `open` checked out.
+            draft: Mark it as a draft.
+
+        Returns:
+            Its number and URL.
+
+        Raises:
+            InvalidStateError: You haven't pushed, or it came from no repository.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            workspace.push("fix", message="Fix the parser")
+            request = workspace.pull_request("Fix the parser", base="main")
+            print(request.number, request.url)
+            ```
+        """
         action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return self._transport.perform(action)
 
     def pin(self, seconds: float) -> None:
-        """Keep it from being evicted for that many seconds; 0 lets it be."""
+        """Keep its files in the pool: paddock doesn't move them to an archive.
+
+        Args:
+            seconds: For how long from now, at most a year. 0 ends it.
+
+        Raises:
+            InvalidArgumentError: `seconds` isn't possible.
+            NotFoundError: The workspace doesn't exist any more.
+
+        Example:
+            ```python
+            workspace.pin(3600)
+            ```
+        """
         self._info = self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
-        """With all its files. InvalidStateError while a sandbox has it, and, without `discard`, while it holds what is
-        nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
+        """Delete it with all its files.
+
+        Args:
+            discard: Delete it even if files or commits exist in no other place.
+            epoch: Delete it only if no other sandbox has had it since: `info.epoch` of then.
+
+        Raises:
+            InvalidStateError: A sandbox has it, `epoch` has passed, or something would vanish. The message says what.
+            ApprovalNeededError: The policy of its sandbox asks a person first.
+            NotFoundError: It doesn't exist any more.
+
+        Example:
+            ```python
+            scratch = Workspace.open("scratch")
+            scratch.delete(discard=True)
+            ```
+        """
         self._transport.perform(model.DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
 
     def __repr__(self) -> str:

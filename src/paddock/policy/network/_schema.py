@@ -27,9 +27,9 @@ def schema() -> dict[str, Any]:
 
 
 def _tidy(part: dict[str, Any]) -> None:
-    """Drop null where a key may be left out."""
+    """Drop null where a key may be left out, and the Python of examples."""
     if "description" in part:
-        part["description"] = cleandoc(part["description"])
+        part["description"] = cleandoc(part["description"]).partition("\n\nExample:")[0]
     for key, kind in part.get("properties", {}).items():
         choices = [one for one in kind.get("anyOf", []) if one != {"type": "null"}]
         if len(choices) < len(kind.get("anyOf", [])):
