@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddock.policy.network import NotAName, canonical_name, load, normal_path
 from paddock.policy.network._addresses import number, special, unwrapped
-from paddock.policy.network._globs import Glob, glob, overlap, tokens_of
+from paddock.policy.network._globs import Glob, glob, overlap, together, tokens_of
 from paddock.policy.network._paths import pattern
 
 
@@ -136,13 +137,21 @@ def slow_match(tokens: str, text: str) -> bool:
 
 
 def states_only(one: Glob) -> Glob:
-    return Glob(one.tokens, None, one._literals, one._stars)
+    return Glob(one.tokens, None, one.literals, one.stars, one.ends)
 
 
 @given(PATTERNS, TEXTS)
 def test_a_pattern_means_what_is_documented_in_both_ways_it_is_matched(text: str, path: str) -> None:
     one = glob(tokens_of(text))
     assert one.matches(path) == states_only(one).matches(path) == slow_match(text, path)
+
+
+@given(st.lists(PATTERNS, max_size=4), TEXTS)
+def test_patterns_that_step_together_match_what_each_of_them_matches(texts: list[str], path: str) -> None:
+    globs = [glob(tokens_of(text)) for text in texts]
+    all_of_them = together(globs)
+    found = all_of_them.matched(functools.reduce(all_of_them.step, path, all_of_them.start))
+    assert found.bit_count() == sum(one.matches(path) for one in globs)
 
 
 @given(PATTERNS, PATTERNS, TEXTS)

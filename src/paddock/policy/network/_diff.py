@@ -18,7 +18,7 @@ from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, Number, written
 from ._buckets import Bucket
-from ._globs import Glob
+from ._globs import Glob, together
 from ._paths import Pattern, is_overlong, normal_path
 from ._rules import Rule
 from ._snapshot import Snapshot
@@ -32,10 +32,11 @@ _Unit = tuple[str, str]
 
 
 class _State(NamedTuple):
-    """Where every glob stands. `part` and `slash` keep the walk to normal paths: `part` is what was begun of a part of
-    the path (nothing yet, `.`, `..`, or more), `slash` whether the last character is one."""
+    """Where the globs stand, in both readings. `part` and `slash` keep the walk to normal paths: `part` is what was
+    begun of a part of the path (nothing yet, `.`, `..`, or more), `slash` whether the last character is one."""
 
-    globs: tuple[int, ...]
+    written: int
+    decoded: int
     part: str = ""
     slash: bool = False
 
@@ -45,18 +46,17 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
 
     Raise InvalidArgumentError if the patterns are too many to compare.
     """
-    written, decoded = [one.written for one in patterns], [one.decoded for one in patterns]
-    units = tuple(_units([*written, *decoded]))
-    first = _step(_State(tuple(one.start for one in (*written, *decoded))), ("/", "/"), written, decoded)
+    written, decoded = together(one.written for one in patterns), together(one.decoded for one in patterns)
+    units = tuple(_units(patterns))
+    first = _step(_State(written.start, decoded.start), ("/", "/"), written, decoded)
     assert first is not None
-    found: dict[tuple[bool, ...], str] = {}
+    found: dict[tuple[int, int], str] = {}
     seen, row = {first}, [(first, "/")]
     while row:
         following: list[tuple[_State, str]] = []
         for state, text in row:
             if state.part not in (".", ".."):
-                accepted = (one.accepts(at) for one, at in zip((*written, *decoded), state.globs, strict=True))
-                found.setdefault(tuple(accepted), text)
+                found.setdefault((written.matched(state.written), decoded.matched(state.decoded)), text)
             for unit in units:
                 next = None if is_overlong(text[-3:] + unit[0]) else _step(state, unit, written, decoded)
                 if next is not None and next not in seen:
@@ -70,9 +70,10 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return tuple(text for text in found.values() if normal_path(text) == text)
 
 
-def _units(globs: Sequence[Glob]) -> Iterator[_Unit]:
+def _units(patterns: Sequence[Pattern]) -> Iterator[_Unit]:
     """Yield the characters that patterns name, escaped where they would not be plain, and two that none does."""
-    named = {token for one in globs for token in one.tokens if isinstance(token, str)}
+    tokens = (token for one in patterns for token in (*one.written.tokens, *one.decoded.tokens))
+    named = {token for token in tokens if isinstance(token, str)}
     for character in sorted(named | {"/"}):
         if character in _PLAIN:
             yield character, character
@@ -82,21 +83,20 @@ def _units(globs: Sequence[Glob]) -> Iterator[_Unit]:
     yield next((f"%{code:02X}", chr(code)) for code in range(0x80, 0x100) if chr(code) not in named)
 
 
-def _step(state: _State, unit: _Unit, written: Sequence[Glob], decoded: Sequence[Glob]) -> _State | None:
+def _step(state: _State, unit: _Unit, written: Glob, decoded: Glob) -> _State | None:
     """Take one step, or return None if such a path has no normal form."""
     text, meant = unit
     if meant == "/" and (state.part in (".", "..") or (text == "/" and state.slash)):
         return None
     if text in ("%25", "%5C"):  # of an escape, or a backslash
         return None
-    globs = [
-        reduce(one.step, characters, at)
-        for one, at, characters in zip(
-            (*written, *decoded), state.globs, (*[text] * len(written), *[meant] * len(decoded)), strict=True
-        )
-    ]
     part = "" if meant == "/" else state.part + meant
-    return _State(tuple(globs), part if part in ("", ".", "..") else "more", text == "/")
+    return _State(
+        reduce(written.step, text, state.written),
+        decoded.step(state.decoded, meant),
+        part if part in ("", ".", "..") else "more",
+        text == "/",
+    )
 
 
 _PORTS_END = 65_536

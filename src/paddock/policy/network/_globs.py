@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -22,8 +23,10 @@ _QUICK_CHARS = 512
 class Glob(msgspec.Struct, frozen=True):
     tokens: tuple[Token, ...]
     _quick: re.Pattern[str] | None
-    _literals: dict[str, int]
-    _stars: tuple[int, int]
+    literals: dict[str, int]
+    stars: tuple[int, int]
+    ends: tuple[int, int]
+    """The states before the first token, and behind the last."""
 
     def matches(self, text: str) -> bool:
         if self._quick is not None and len(text) <= _QUICK_CHARS:
@@ -38,18 +41,22 @@ class Glob(msgspec.Struct, frozen=True):
     @property
     def start(self) -> int:
         """Return a set of states: bit `n` says that what was read matches the first `n` tokens."""
-        return self._beyond_stars(1)
+        return self._beyond_stars(self.ends[0])
 
     def step(self, states: int, character: str) -> int:
-        any_bits, all_bits = self._stars
+        any_bits, all_bits = self.stars
         stay = states & (all_bits if character == "/" else any_bits | all_bits)
-        return self._beyond_stars(((states & self._literals.get(character, 0)) << 1) | stay)
+        return self._beyond_stars(((states & self.literals.get(character, 0)) << 1) | stay)
 
     def accepts(self, states: int) -> bool:
-        return bool(states >> len(self.tokens) & 1)
+        return self.matched(states) != 0
+
+    def matched(self, states: int) -> int:
+        """Return a bit for each glob that matches: `together` has several."""
+        return states & self.ends[1]
 
     def _beyond_stars(self, states: int) -> int:
-        any_bits, all_bits = self._stars
+        any_bits, all_bits = self.stars
         return states | (states & (any_bits | all_bits)) << 1
 
 
@@ -64,7 +71,20 @@ def glob(tokens: tuple[Token, ...]) -> Glob:
     quick = None
     if sum(isinstance(token, int) for token in tokens) <= _QUICK_STARS:
         quick = re.compile("".join(map(_piece, tokens)), re.DOTALL)
-    return Glob(tokens, quick, literals, (stars[0], stars[1]))
+    return Glob(tokens, quick, literals, (stars[0], stars[1]), (1, 1 << len(tokens)))
+
+
+def together(globs: Iterable[Glob]) -> Glob:
+    """Return one automaton that steps through all of them at once: each has bits of its own, one behind the other."""
+    literals: dict[str, int] = {}
+    masks = [0, 0, 0, 0]
+    at = 0
+    for one in globs:
+        for character, bits in one.literals.items():
+            literals[character] = literals.get(character, 0) | bits << at
+        masks = [mask | bits << at for mask, bits in zip(masks, (*one.stars, *one.ends), strict=True)]
+        at += len(one.tokens) + 1
+    return Glob((), None, literals, (masks[0], masks[1]), (masks[2], masks[3]))
 
 
 def _piece(token: Token) -> str:
