@@ -1,6 +1,6 @@
-"""What was tried, how it went by the tests, which is best, and what a tree search may use.
+"""Results of attempts: changes, tests, the choice of the best, and the budget of a tree search.
 
-Tests tell by exit code, and by their own counts where they tell them. All of it is a sandbox's word.
+Tests report by exit code, and by counts where they have them. The sandbox could forge both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUMMARY = re.compile(r"^=* ?(?:no tests ran|(?:\d{1,9} [a-z]+(?:, )?)+) in [\d.
 
 
 class Test(msgspec.Struct, frozen=True):
-    """A command that passes with exit code 0. `junit` is a report that it writes, in the directory that is judged."""
+    """A command that passes with exit code 0. `junit` is a report that it writes, in the attempt's directory."""
 
     __test__ = False  # for pytest, which collects what is named like this
 
@@ -101,7 +101,10 @@ def summary_counts(text: str) -> Counts | None:
 
 
 def junit_counts(report: bytes) -> Counts | None:
-    """Return the sums of its suites; None if it is no report. What defines entities is none: it could be a bomb."""
+    """Return the sums of a report's suites, or None if it isn't a report.
+
+    A report with entities could be a bomb, so it doesn't count.
+    """
     if b"<!DOCTYPE" in report or b"<!ENTITY" in report:
         return None
     total = failed = skipped = 0
@@ -126,7 +129,7 @@ NOT_NEEDED = "not needed: another had passed"
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """What it took to come to a change. `usd=None`: nobody knows."""
+    """The cost of a change. `usd=None`: the price isn't known."""
 
     steps: int = 0
     tokens: Tokens = Tokens()
@@ -173,7 +176,10 @@ def _lengths(header: bytes) -> tuple[int, int]:
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """`failure` says why there is no verdict. `applied` is what put the patch in place."""
+    """The result of one attempt.
+
+    `failure` says why there is no verdict. `applied` is the program that applied the patch.
+    """
 
     name: str
     verdict: Verdict | None = None
@@ -195,7 +201,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts, as they were given. `best` is None where none passes; `nearest` is what came nearest."""
+    """All attempts, in their original order. `best` is None if none passes. `nearest` is the one with the best rank."""
 
     attempts: tuple[Attempt, ...]
     seconds: float = 0.0
@@ -207,7 +213,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nearest(self) -> Attempt | None:
-        """By tests passed, then the smaller change, then the order in which they were given."""
+        """Return the attempt with the most passing tests, then the smaller change, then the earlier place."""
         judged = [attempt for attempt in self.attempts if attempt.verdict is not None]
         return min(judged, key=_rank) if judged else None
 
@@ -250,7 +256,10 @@ class SearchBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was tried: a step (`label`) from its parent's. Without a score it failed, and `failure` says why."""
+    """A state of the search: a step (`label`) from its parent's state.
+
+    Without a score it failed, and `failure` says why.
+    """
 
     id: int
     parent: int | None = None
@@ -263,7 +272,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes[0]` is the warm state. `stop`: goal, nodes, depth (nothing is left to go on from) or time."""
+    """The result of a search.
+
+    `nodes[0]` is the warm state. `stop`: goal, nodes, depth (no state to continue from) or time.
+    """
 
     nodes: tuple[Node, ...]
     stop: str

@@ -1,4 +1,4 @@
-"""What a run may spend, what it has spent, and why it ended."""
+"""The budget of a run, its consumption, and the reason of its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Stop(StrEnum):
     """Why a run ended."""
 
     DONE = "done"
-    """The model said so, and what verifies it agreed."""
+    """The model declared the task done, and the verification passed."""
     STEPS = "steps"
     TOKENS = "tokens"
     TIME = "time"
@@ -49,7 +49,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     input_usd: float
     output_usd: float
     cached_usd: float | None = None
-    """None: cached input costs what other input costs."""
+    """None: cached input has the same price as other input."""
 
     def of(self, tokens: Tokens) -> float:
         cached_usd = self.input_usd if self.cached_usd is None else self.cached_usd
@@ -58,7 +58,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """None is no limit. Steps (calls of the model) count for each run; the rest for all that share a Meter."""
+    """The limits of a run.
+
+    None means no limit. Steps (calls of the model) count for each run, the rest for all that share a Meter.
+    """
 
     max_steps: int | None = 30
     max_tokens: int | None = None
@@ -72,7 +75,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidArgumentError(f"{name} is {value}: it must be more than 0, or None")
 
     def require_price(self, price: Price | None, model: str) -> None:
-        """InvalidArgumentError if money is limited and nobody knows what it costs."""
+        """Raise InvalidArgumentError if the budget limits money and the price isn't known."""
         if self.max_usd is not None and price is None:
             raise InvalidArgumentError(
                 f"max_usd is {self.max_usd:g}, and nobody said what {model} costs",
@@ -114,7 +117,7 @@ class Meter:
         return None if self.budget.max_tokens is None else max(0, self.budget.max_tokens - self._tokens.total)
 
     def exceeded(self, steps: int) -> Stop | None:
-        """Return what is used up, after so many steps of this run."""
+        """Return the exhausted limit, after so many steps of this run, or None."""
         budget = self.budget
         if self.seconds_left() == 0.0:
             return Stop.TIME

@@ -1,8 +1,8 @@
-"""What goes to a model, what comes back, and what a run of an agent came to.
+"""Messages to a model, its replies, and the result of an agent's run.
 
-`script:FILE` on the command line reads replies from a file. JSON: a list of replies, or a list of such lists, one for
-each attempt (the last ones start again from the first). A reply is `{"text": "...", "calls": [{"name": "bash",
-"arguments": {"command": "ls"}}], "tokens": [input, output]}`; all of it may be left out.
+`script:FILE` on the command line reads replies from a file. The file is JSON: a list of replies, or a list of such
+lists. Then each attempt gets one of them, and further attempts start again from the first. A reply is `{"text": "...",
+"calls": [{"name": "bash", "arguments": {"command": "ls"}}], "tokens": [input, output]}`. All of its keys are optional.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`arguments` is what the model wrote: JSON, if it is lucky."""
+    """A tool call. `arguments` is the text of the model, which should be JSON."""
 
     id: str
     name: str
@@ -59,7 +59,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """As a model is told of a tool: `parameters` is a JSON schema."""
+    """The description of a tool for a model. `parameters` is a JSON schema."""
 
     name: str
     description: str
@@ -76,14 +76,17 @@ CUT = "Your answer reached its greatest length and was cut off. Go on in smaller
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Why it ended, what the model said last, and what it took. `error` says more where `stop` is a failure."""
+    """The result of a run: the reason of its end, the model's last text, and the cost.
+
+    `error` explains a `stop` that is a failure.
+    """
 
     stop: Stop
     text: str = ""
     steps: int = 0
     tokens: Tokens = Tokens()
     usd: float | None = None
-    """None: nobody said what the model costs."""
+    """None: the price of the model isn't known."""
     seconds: float = 0.0
     error: str | None = None
     messages: tuple[Message, ...] = ()

@@ -1,6 +1,7 @@
-"""What happened, one JSON line per event, written at once; and such a trace as a page to read.
+"""The trace of runs, one JSON line per event, written at once, and a report of it as a page.
 
-Configured secrets never get there. What came from a model or a sandbox is quoted: it cannot pass for the page's own.
+The trace never contains configured secrets. The page quotes texts from models and sandboxes, so they can't imitate its
+own text.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ _EXCERPT_CHARS = 2000
 
 
 class Trace:
-    """`Trace("run.jsonl", redact=[api_key])`. Made anew, readable by its owner only. Several runs may write at once.
+    """Writes events to a new file that only its owner can read: `Trace("run.jsonl", redact=[api_key])`.
 
-    In what is written each of `redact` is replaced before anything is cut, so that no half of it is left.
-    InvalidArgumentError for one of fewer than four characters: it would be found everywhere.
+    Several runs may share it.
+
+    It replaces each text of `redact` before it cuts anything, so that no half of one remains. Raises
+    InvalidArgumentError for one of fewer than four characters, because it would match everywhere.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, redact: Iterable[str] = ()) -> None:
@@ -42,7 +45,7 @@ class Trace:
         self._began = time.monotonic()
 
     def event(self, kind: str, run: str, **fields: Any) -> None:
-        """`run` says whose. Values are texts, numbers, and lists and dicts of them."""
+        """Write an event of a run. Values are texts, numbers, and lists and dicts of them."""
         line = {"at": round(time.monotonic() - self._began, 3), "run": run, "event": kind} | fields
         data = msgspec.json.encode(self._clean(line)) + b"\n"
         with self._lock:
@@ -87,7 +90,7 @@ _ARGUMENT_CHARS = 4000
 
 
 def report(path: str | os.PathLike[str]) -> str:
-    """Markdown, run by run, of what `Trace` has written. InvalidArgumentError if that is none."""
+    """Return the events of a trace as Markdown, run by run. Raises InvalidArgumentError if the file isn't a trace."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         try:

@@ -74,8 +74,10 @@ def _builtins(value: object) -> object:
 
 
 def link(line: bytes) -> tuple[int, str, str]:
-    """Return number, `prev` and digest of a line, newline included, by their places alone: a tenth of what `unseal`
-    costs."""
+    """Return number, `prev` and digest of a line, newline included, by their offsets.
+
+    That costs a tenth of `unseal`.
+    """
     body = line[:-_TAIL_LENGTH] + b"}"
     own = hashlib.sha256(body).hexdigest()
     if line[-_TAIL_LENGTH:] != _TAIL % own.encode():

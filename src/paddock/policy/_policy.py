@@ -1,7 +1,9 @@
-"""A policy is a sequence of rules, asked in order; the first answer stands. A rule that fails denies.
+"""A policy: a sequence of rules, of which the first answer decides.
 
-The daemon's: the state directory's own uid may do everything, below limits; a program inside a sandbox what children
-of that one need.
+A rule that raises an exception denies.
+
+With the daemon's rules, the state directory's own uid may do everything, below limits. A program inside a sandbox may
+do only the things that its child sandboxes need.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Policy(msgspec.Struct, frozen=True):
     rules: Mapping[str, Rule] = {}
 
     def decide(self, principal: Principal, action: Action[Any]) -> Decision:
-        """Never raises, but for what ends the program."""
+        """Decide on an action of a principal. It never raises, except for exceptions that end the program."""
         for name, rule in self.rules.items():
             try:
                 answer = rule(principal, action)

@@ -1,4 +1,4 @@
-"""Plan, execute, observe, feed back, until it is done or the budget is."""
+"""The agent loop: plan, execute, observe, repeat, until the task or the budget ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from .toolbox import AsyncToolbox
 
 
 class AsyncAgent:
-    """A model and how it is let work. Keeps nothing between runs: many may go on at once.
+    """A model and its limits.
 
-    `step_timeout_seconds` bounds each command, `observation_chars` what the model sees of a file and of each stream of
-    a command. InvalidArgumentError if the budget limits money and the model has no price.
+    An agent keeps no state between runs, so many runs can share it.
+
+    `step_timeout_seconds` bounds each command. `observation_chars` bounds how much of a file and of each output stream
+    the model sees. Raises InvalidArgumentError if the budget limits money and the model has no price.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class AsyncAgent:
         meter: Meter | None = None,
         name: str = "run",
     ) -> Run:
-        """Works on the task in a sandbox, which is the caller's, until it stops; `Run.stop` says why.
+        """Work on the task in the caller's sandbox until the run stops.
 
-        When the model says that it is done, `verify` looks: a text is what is still wrong, told to the model, which
-        goes on. Runs that share a `meter` share its budget. `name` says in the trace which run it was.
+        `Run.stop` says why.
+
+        When the model declares the task done, `verify` checks it. If it returns a text, the model sees that text and
+        continues. Runs that share a `meter` share its budget. `name` identifies the run in the trace.
         """
         toolbox = AsyncToolbox(
             sandbox,
@@ -107,7 +111,7 @@ class AsyncAgent:
 
 
 class _Conversation:
-    """What was said, what it has cost, and the record of both."""
+    """The messages of a run, their cost, and the record of both."""
 
     def __init__(
         self, model: AsyncModel, tools: tuple[ToolSpec, ...], meter: Meter, trace: Trace | None, name: str

@@ -1,4 +1,4 @@
-"""A directory of a warm sandbox, and what is changed there afterwards."""
+"""A directory of a warm sandbox, and the changes in its forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAID_CHARS = 1000
 
 
 class AsyncCheckout:
-    """Made by `of`. `notes` say what is no part of the state."""
+    """The recorded state of a directory. `of` makes it. `notes` name the parts that the state leaves out."""
 
     def __init__(self, sandbox: AsyncSandbox, directory: str, tree: str, notes: tuple[str, ...]) -> None:
         self.sandbox = sandbox
@@ -28,8 +28,11 @@ class AsyncCheckout:
     async def of(
         cls, sandbox: AsyncSandbox, directory: str = "/workspace", *, timeout_seconds: float = 300.0
     ) -> AsyncCheckout:
-        """Record the state of the directory, uncommitted and untracked files included, ignored ones not. Call it when
-        everything is set up: forks are made from here. InvalidStateError if it can't be recorded."""
+        """Record the state of the directory, with uncommitted and untracked files, without ignored ones.
+
+        Call it after all preparations: the forks start from this state. Raises InvalidStateError if it can't record the
+        state.
+        """
         self = cls(sandbox, directory, "", ())
         result = await self._git(sandbox, _checkout.RECORD, timeout_seconds=timeout_seconds)
         tree = result.stdout.strip()
@@ -41,8 +44,10 @@ class AsyncCheckout:
         return cls(sandbox, directory, tree, tuple(line for line in result.stderr.splitlines() if line.strip()))
 
     async def diff(self, sandbox: AsyncSandbox) -> bytes:
-        """Return what a fork has changed since, as `git apply` reads it. InvalidStateError: it is too large, or cannot
-        be told."""
+        """Return the changes of a fork, as `git apply` reads them.
+
+        Raises InvalidStateError if they are too large, or git fails.
+        """
         result = await self._git(sandbox, _checkout.DIFF, self._tree)
         if not result.ok:
             raise InvalidStateError(f"what was changed cannot be told: {cut(result.observation(), _SAID_CHARS)}")
@@ -54,7 +59,7 @@ class AsyncCheckout:
         return result.out.head + result.out.tail
 
     async def apply(self, sandbox: AsyncSandbox, patch: bytes) -> str:
-        """Put a patch into a fork and say by what. InvalidStateError: it does not apply."""
+        """Apply a patch to a fork, and return the program that did it. Raises InvalidStateError if it doesn't apply."""
         result = await self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
             said = result.stderr.strip() or result.observation()

@@ -1,4 +1,4 @@
-"""Warm once, fork per attempt, judge each by the tests, keep the best. Everything else is killed, whatever happens."""
+"""Prepare one sandbox, fork it for each attempt, test each, and keep the best. It always kills the others."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def acompare(
     first_passing: bool = False,
     on_attempt: Callable[[Attempt], object] = lambda _: None,
 ) -> Comparison:
-    """Judges patches by name, each in a fork of its own, `parallel` at once (None: as many as processors).
+    """Judge patches by name, each in its own fork, `parallel` at once (default: the number of processors).
 
-    A patch that does not apply fails alone. With `first_passing` the first that passes ends the others. `on_attempt`
-    is told of each at its end. Errors of the platform end all of it and are raised.
+    A patch that doesn't apply fails alone. With `first_passing`, the first that passes ends the others. `on_attempt`
+    gets each attempt at its end. An error of the platform ends all of them, and the function raises it.
     """
 
     async def work(name: str, patch: bytes | str, scope: AsyncScope) -> Attempt:
@@ -55,8 +55,10 @@ async def abest_of(
     first_passing: bool = False,
     on_attempt: Callable[[Attempt], object] = lambda _: None,
 ) -> Comparison:
-    """`count` attempts at the same thing. What each changes in its fork is judged as `acompare` judges a patch:
-    as a diff, in another fork of the warm sandbox, where nothing else of it is left.
+    """Make `count` attempts at the same task, and judge the change of each as `acompare` judges a patch.
+
+    The function applies the diff of an attempt in another fork of the warm sandbox. No other effect of the attempt is
+    there.
     """
     if count < 1:
         raise InvalidArgumentError(f"best of {count}: there has to be at least one attempt")
@@ -77,10 +79,10 @@ async def abest_of(
 
 
 def aagent_attempt(agents: AsyncAgent | Callable[[int], AsyncAgent], task: str, *, test: Test | None = None) -> Try:
-    """For `abest_of`: each attempt is a run of an agent; all share one budget, that of the first.
+    """Return attempts for `abest_of`: each is a run of an agent, and all share the budget of the first.
 
-    A function gives each attempt an agent of its own: another model, another temperature. With `test` an agent that
-    says it is done is told when the tests do not pass, and goes on.
+    A function can give each attempt a different agent: another model, another temperature. With `test`, an agent that
+    declares itself done learns of failing tests, and continues.
     """
     choose: Callable[[int], AsyncAgent] = agents if callable(agents) else lambda _: agents
     meter = Meter(choose(0).budget)

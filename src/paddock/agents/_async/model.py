@@ -1,4 +1,4 @@
-"""What thinks: one verb. Models behind an API, through an SDK, and one that says what it was told to say."""
+"""Models, behind one method: endpoints with an HTTP API, SDKs, and a scripted model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AsyncModel(Protocol):
 
     @property
     def price(self) -> Price | None:
-        """None: nobody said. A budget of money refuses that."""
+        """Return the price, or None if it isn't known. A budget of money then refuses the model."""
         ...
 
     async def complete(
@@ -36,7 +36,7 @@ class AsyncModel(Protocol):
 
 
 class AsyncEndpoint:
-    """What the models below have in common: limits, and errors of the SDK that become ours."""
+    """The common part of the models below: limits, and a translation of the SDK's errors."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class AsyncEndpoint:
 
 
 class AsyncOpenAIModel(AsyncEndpoint):
-    """A model of OpenAI, or of what speaks its chat completions: vLLM, llama.cpp, Ollama, and most others.
+    """A model of OpenAI, or of a server with its chat completions: vLLM, llama.cpp, Ollama, and most others.
 
-    Needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
-    OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options` are fields of each request:
-    `{"temperature": 0.7}`. NotConfiguredError: no SDK, or no key.
+    It needs the SDK: `pip install 'paddock-sandbox[openai]'`. Without `api_key` and `base_url` the SDK takes
+    OPENAI_API_KEY and OPENAI_BASE_URL. The SDK does the retries. `options` are fields of each request: `{"temperature":
+    0.7}`. Raises NotConfiguredError without the SDK or a key.
     """
 
     def _connect(self, **settings: Any) -> Any:
@@ -140,7 +140,7 @@ class AsyncAnthropicModel(AsyncEndpoint):
             client = AsyncAnthropic(**settings)
         except AnthropicError as error:
             raise unusable("anthropic", error, "ANTHROPIC_API_KEY") from None
-        # The SDK would say so at the first request, which is after everything was set up.
+        # The SDK would report this only at the first request, after the whole setup.
         if not any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials")):
             raise unusable("anthropic", "it has no key", "ANTHROPIC_API_KEY")
         return client
@@ -158,9 +158,8 @@ class AsyncAnthropicModel(AsyncEndpoint):
 class AsyncScriptModel:
     """A model for tests, demonstrations, and runs without a model.
 
-    `replies` in their order, in each run from the start: which comes next is counted in the messages.
-
-    After the last one it fails.
+    It gives `replies` in order, in each run from the start. It counts the messages to find the next one. After the last
+    one it fails.
     """
 
     def __init__(self, replies: Sequence[Reply], *, name: str = "script", price: Price | None = None) -> None:

@@ -18,9 +18,9 @@ from .checkout import AsyncCheckout
 from .compare import aforked
 
 Step = Callable[[AsyncSandbox, Node, int], Later[str | None]]
-"""Changes a fork of a node's state; the number says which branch it is. What it returns describes the step."""
+"""Changes a fork of a node's state. The number identifies the branch. The result describes the step."""
 Score = Callable[[AsyncSandbox], Later[float]]
-"""How good a state is, in a fork of its own: what it leaves behind there is no part of the state."""
+"""Scores a state in a separate fork. Its own changes there aren't part of the state."""
 
 
 async def atree_search(
@@ -34,11 +34,11 @@ async def atree_search(
     goal: float = 1.0,
     parallel: int | None = None,
 ) -> Found:
-    """From the warm state on, `branches` steps from each state that is looked at.
+    """Search from the warm state, with `branches` steps from each state.
 
-    With `beam` the best so many of each depth go on together; without, the best state of all goes on next. It ends
-    when a state scores `goal`, or with its budget. A step that fails is a node without a score, and not gone on from.
-    The diff of the best is kept, and every fork is killed whatever happens.
+    With `beam`, the best so many of each depth continue together. Without it, the best state of all continues next. The
+    search ends when a state scores `goal`, or with its budget. A step that fails is a node without a score, and the
+    search doesn't continue from it. It keeps the diff of the best, and always kills every fork.
     """
     search = _Search(checkout, step, score, len(os.sched_getaffinity(0)) if parallel is None else parallel)
     budget = budget or SearchBudget()
@@ -53,7 +53,7 @@ async def atree_search(
 
 
 class _Search:
-    """`states` are the forks of the nodes that may be gone on from."""
+    """A search. `states` are the forks of the nodes from which it may continue."""
 
     def __init__(self, checkout: AsyncCheckout, step: Step, score: Score, parallel: int) -> None:
         self._checkout = checkout

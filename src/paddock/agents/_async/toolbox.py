@@ -1,4 +1,4 @@
-"""Does in a sandbox what a model asked for. Whatever goes wrong there is something that the model can see."""
+"""Executes a model's tool calls in a sandbox. Each failure there is an observation for the model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _READ_BYTES = 1 << 20
 
 
 class AsyncToolbox:
-    """The tools of a sandbox, for any framework: `specs` is what a model is told of them, `call` does what it asked.
+    """The tools of a sandbox, for any framework: `specs` describes them to a model, `call` executes a call.
 
-    `directory` is where commands run and relative paths start; `step_timeout_seconds` and `observation_chars` are as
-    an agent's.
+    `directory` is where commands run and relative paths start. `step_timeout_seconds` and `observation_chars` are as an
+    agent's.
     """
 
     def __init__(
@@ -55,12 +55,16 @@ class AsyncToolbox:
         return tool_specs()
 
     async def call(self, name: str, arguments: str) -> Observation:
-        """`arguments` is JSON, as the model wrote it. SandboxDiedError, and errors of the platform, are raised; what
-        else goes wrong is an observation that `failed`."""
+        """Execute a tool call.
+
+        `arguments` is JSON, as the model wrote it.
+
+        Raises SandboxDiedError, and errors of the platform. Any other failure is an observation that `failed`.
+        """
         return await self.observe(ToolCall(id="", name=name, arguments=arguments))
 
     async def observe(self, call: ToolCall, *, seconds_left: float | None = None) -> Observation:
-        """Return the same, within what is left of a budget."""
+        """Execute a tool call within the rest of a budget."""
         seconds = self._seconds if seconds_left is None else max(0.1, min(self._seconds, seconds_left))
         try:
             tool = read_call(call)
@@ -70,7 +74,7 @@ class AsyncToolbox:
                 case Bash(command=command, timeout_seconds=wanted):
                     return await self._command(["/bin/bash", "-c", command], _bounded(wanted, seconds), None)
                 case _:
-                    # A command has its own deadline; a file may be a pipe that nobody writes to.
+                    # A command has its own deadline. A file may be a pipe without a writer.
                     return await awithin(seconds, self._file, tool)
         except BadCall as error:
             return Observation(text=str(error), failed=True)
@@ -115,7 +119,7 @@ class AsyncToolbox:
                 raise BadCall("that is no tool for files")
 
     async def _text(self, path: str) -> str:
-        """BadCall where it cannot be shown and written back unchanged."""
+        """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""
         data = await self._sandbox.filesystem.read(join(self._directory, path), max_bytes=_READ_BYTES)
         try:
             return data.decode()

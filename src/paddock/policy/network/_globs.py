@@ -1,4 +1,4 @@
-"""`*` and `**` over texts that an attacker chose: time is linear in the text, whatever the pattern."""
+"""Globs with `*` and `**` over untrusted texts. Time is linear in the text, for every pattern."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Glob(msgspec.Struct, frozen=True):
 
     @property
     def start(self) -> int:
-        """Return a set of states: bit `n` says that what was read matches the first `n` tokens."""
+        """Return a set of states: bit `n` means that the text read so far matches the first `n` tokens."""
         return self._beyond_stars(1)
 
     def step(self, states: int, character: str) -> int:

@@ -38,7 +38,10 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(source: Source) -> Loaded:
-    """PolicyInvalidError; NotFoundError and InvalidArgumentError for a file that can't be read."""
+    """Load a policy.
+
+    Raises PolicyInvalidError, and NotFoundError or InvalidArgumentError for a file that it can't read.
+    """
     if isinstance(source, PolicyDocument):
         return Loaded(source, compile(source))
     if isinstance(source, Mapping):
@@ -93,7 +96,7 @@ def _document(value: object) -> PolicyDocument:
 
 
 def _spelled_out(value: object) -> object:
-    """Expand `from: env` and `from: stored`, which mean what has the secret's own name there."""
+    """Expand `from: env` and `from: stored`: both use the secret's own name."""
     given = _mapping(value)
     secrets = _mapping(given.get("secrets"))
     if not secrets:
