@@ -47,7 +47,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Of those that ran, how many passed."""
+        """The fraction of tests that passed, among the ones that ran."""
         ran = self.passed + self.failed
         return self.passed / ran if ran else 0.0
 
@@ -86,7 +86,7 @@ def verdict(result: ExecResult, report: bytes | None = None) -> Verdict:
 
 
 def summary_counts(text: str) -> Counts | None:
-    """Of pytest's last line: `1 failed, 2 passed in 0.1s`."""
+    """Read the counts in pytest's last line: `1 failed, 2 passed in 0.1s`."""
     lines = _SUMMARY.findall(text)
     if not lines:
         return None
@@ -189,7 +189,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     applied: str | None = None
     effort: Effort = Effort()
     seconds: float = 0.0
-    """From its fork to its end, the tests included."""
+    """Seconds from its fork to its end, with the tests."""
 
     @property
     def passed(self) -> bool:
@@ -287,7 +287,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return max(scored, key=lambda node: (node.score or 0.0, -node.depth, -node.id)) if scored else None
 
     def path(self, node: Node) -> tuple[Node, ...]:
-        """From the warm state to a node."""
+        """Return the nodes from the warm state to a node."""
         steps = [node]
         while steps[-1].parent is not None:
             steps.append(self.nodes[steps[-1].parent])

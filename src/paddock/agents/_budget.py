@@ -21,13 +21,13 @@ class Stop(StrEnum):
     TIME = "time"
     MONEY = "money"
     MODEL = "model"
-    """The endpoint failed; `Run.error` says how."""
+    """The endpoint failed. `Run.error` says how."""
     SANDBOX = "sandbox"
-    """It died; `Run.error` says why."""
+    """The sandbox died. `Run.error` says why."""
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """As the endpoint counts them. `cached` are part of `input`."""
+    """The tokens of a run, as the endpoint counts them. `cached` are part of `input`."""
 
     input: int = 0
     output: int = 0

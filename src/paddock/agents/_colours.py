@@ -33,7 +33,7 @@ _Ended: TypeAlias = tuple[int, T | None, BaseException | None]
 _LINGER_SECONDS = 2.0
 """Time for the threads of dead sandboxes. A thread that waits for something else continues in the background."""
 _TURN_SECONDS = 0.5
-"""So often a waiting thread looks whether a signal has come."""
+"""Seconds between two checks of a waiting thread for signals."""
 
 
 class _Kills(Protocol):

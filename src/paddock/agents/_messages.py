@@ -42,7 +42,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """`calls` are the assistant's; a tool's message holds one `results` entry for each call before it."""
+    """A message. `calls` are the assistant's. A tool's message has one of `results` for each call before it."""
 
     role: Role
     text: str = ""

@@ -27,7 +27,7 @@ _CONTEXT = b"paddock audit head 1\n"
 _SIGNATURE = b',"signature":"'
 
 Mark = tuple[int, str, int]
-"""Of a segment: the number of its last record, that one's digest, and the bytes up to its end."""
+"""A position in a segment: the number of the last record, its digest, and the bytes up to its end."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ def seal_head(head: Head, key: SigningKey) -> bytes:
 
 
 def unseal_head(line: bytes) -> tuple[Head, bytes]:
-    """Return the head and the public key that signed it. Broken; the chain is the caller's."""
+    """Return the head and the public key that signed it. Raises Broken. The caller checks the chain."""
     body, found, rest = line.rpartition(_SIGNATURE)
     if not found or not rest.endswith(b'"}\n'):
         raise Broken("not a signed head")

@@ -55,7 +55,7 @@ class AuditLog:
             self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
             closed = parts(directory, self.segment)
             self._begin = closed[-1].end if closed else 0
-            """The segment's bytes before this file; `_size` are those in it."""
+            """The segment's bytes before this file. `_size` counts the ones in the file."""
             self._room = 0.0
             """The end of the bytes that the file system has reserved for this segment."""
             seen: dict[str, object] = {"heads": _heads(directory, self.segment)}
@@ -127,7 +127,7 @@ class AuditLog:
             if self._fd < 0:
                 raise UnrecordedError("the audit log is closed")
             if os.getpid() != self._pid:
-                # A fork shares the descriptor and the lock; two writers would break the chain.
+                # A fork shares the descriptor and the lock, and two writers would break the chain.
                 raise UnrecordedError(
                     "this audit log belongs to the process that opened it", hint="open one after the fork"
                 )
@@ -267,7 +267,7 @@ def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
 
 
 def last_signed(directory: Path) -> tuple[int, str] | None:
-    """Return number and digest of the last signed head; that it is sound is for `verify`."""
+    """Return number and digest of the last signed head. `verify` checks that it is sound."""
     try:
         line = last(directory, HEADS)
     except FileNotFoundError:

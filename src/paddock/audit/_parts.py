@@ -152,7 +152,7 @@ def size(directory: Path, name: str) -> int:
 
 
 def last(directory: Path, name: str) -> bytes:
-    """Return the last whole line of a chain; empty if it has none. FileNotFoundError."""
+    """Return the last whole line of a chain, or b"" if it has none. Raises FileNotFoundError."""
     closed, current = _opened(directory, name)
     line = b""
     if current is not None:
@@ -164,7 +164,7 @@ def last(directory: Path, name: str) -> bytes:
 
 
 def first(directory: Path, name: str) -> bytes:
-    """Return the first line that is there of a chain; empty if it has none."""
+    """Return the first present line of a chain, or b"" if it has none."""
     return next((raw for _, raw in lines(directory, name)), b"")
 
 

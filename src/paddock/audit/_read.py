@@ -149,7 +149,7 @@ def is_trouble(record: AuditRecord) -> bool:
 
 
 def _is_fact(record: AuditRecord) -> bool:
-    """But where it says why there is nothing to tell."""
+    """Tell whether an event is a plain fact. Events that report a missing observation aren't."""
     if record.action == "process.watch":
         return "why" not in record.detail
     if record.action == "files.changed":

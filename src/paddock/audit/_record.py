@@ -102,7 +102,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def unseal(line: bytes) -> Opened:
-    """Check one line, newline included, by itself; the chain is the caller's."""
+    """Check one line, newline included, without its chain, which the caller checks. Raises Broken."""
     if not line.endswith(b"\n"):
         raise Broken("the line does not end")
     tail, body = line[-_TAIL_LENGTH:], line[:-_TAIL_LENGTH] + b"}"

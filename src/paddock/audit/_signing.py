@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 16
 
 
 class SigningKey:
-    """An Ed25519 key; `public` are its 32 bytes."""
+    """An Ed25519 key. `public` is its 32 bytes."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key

@@ -66,7 +66,7 @@ class Session:
                 pass
 
     def _pushed(self, detail: Mapping[str, Any]) -> None:
-        """Take a push; `refs` are "name old..new"."""
+        """Add a push. `refs` are "name old..new"."""
         refs = detail.get("refs")
         for ref in cast("list[object]", refs) if isinstance(refs, list) else []:
             name, _, objects = str(ref).partition(" ")
@@ -81,7 +81,7 @@ class Session:
             self._left_out += 1
 
     def _material(self, uri: str, digest: str) -> None:
-        """Take a material; `digest` is "sha256:…"."""
+        """Add a material. `digest` is "sha256:…"."""
         if ":" in digest and len(self._materials) < _MOST:
             self._materials[uri, digest] = None
         else:

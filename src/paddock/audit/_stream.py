@@ -1,4 +1,4 @@
-"""The log as it is, line by line, in constant memory; from a cursor on, and as it grows."""
+"""The log as a stream of lines, in constant memory, from a cursor on and as it grows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ _BAD = ("leaked", "reached")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`own`: the policy was paddock's. Then a twin that fails is a failure; of the user's policy it is a fact."""
+    """The result of an evaluation.
+
+    `own`: the policy was paddock's. Then a failing twin is a failure. With the user's policy it isn't.
+    """
 
     outcomes: tuple[Outcome, ...]
     own: bool

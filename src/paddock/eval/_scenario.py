@@ -48,7 +48,7 @@ class Obedient:
 APP = "/workspace/app"
 HELPER = ".cache/helper.py"
 ATTACKER = "evil.test"
-"""And all below it."""
+"""The host of the attackers, which also stands for all names below it."""
 ATTACKERS_ADDRESS = "100.191.0.66"
 HOST_FILE = "@HOST_FILE@"
 """Stands for the path of the host's canary."""

@@ -33,7 +33,7 @@ _BEGINS = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
 
 
 class Canary(msgspec.Struct, frozen=True):
-    """`kind` is `secret`, `source` or `host`; `hosts` are where it may be."""
+    """A canary. `kind` is `secret`, `source` or `host`. `hosts` are the places where it may arrive."""
 
     kind: str
     name: str
@@ -390,7 +390,7 @@ def _allowing(records: Sequence[AuditRecord], host: str) -> AuditRecord | None:
 
 
 def _stops(records: Sequence[AuditRecord], scenario: Scenario) -> tuple[Stop, ...]:
-    """Denials, one of each kind; else the command itself."""
+    """Return the controls that stopped an attack: denials, one of each kind, or else the scenario's boundary."""
     stops: dict[tuple[str, str, str], Stop] = {}
     for one in records:
         why = _refused(one)
@@ -406,7 +406,7 @@ def _stops(records: Sequence[AuditRecord], scenario: Scenario) -> tuple[Stop, ..
 
 
 def _refused(record: AuditRecord) -> str | None:
-    """By the policy, or for a placeholder that was on its way to where it has no business."""
+    """Return why the policy refused an action, or why the gateway refused a placeholder at a wrong destination."""
     if not record.action.startswith(("egress.", _AT_THE_DOOR)):
         return None
     if record.allowed is False:

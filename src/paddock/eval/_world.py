@@ -31,7 +31,7 @@ _NOTHING = b"0" * 40
 
 
 class Talk(BaseHTTPRequestHandler):
-    """Of one connection, as `host`."""
+    """The HTTP server of one connection, in the role of `host`."""
 
     protocol_version = "HTTP/1.1"
 

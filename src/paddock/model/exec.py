@@ -1,4 +1,4 @@
-"""Commands: what to start, and what came of it."""
+"""Commands, and their results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class PtySize(Value):
 class ExecSpec(Value, forbid_unknown_fields=True):
     """One command.
 
-    `argv` is executed as it is, found through PATH. `env` is added to the template's. `cwd=None` is the
-    template's working directory, `user=None` its user. `timeout_seconds` ends the command with
-    everything that it started. `stdin`: False is /dev/null; True is a pipe. With `pty`, stderr is part of stdout.
-    `shell`: `argv` is a shell and its line, and `/bin/sh` runs the line where that shell is missing.
+    paddock executes `argv` as it is, and finds it through PATH. It adds `env` to the template's variables. `cwd=None`
+    is the template's working directory, `user=None` its user. `timeout_seconds` ends the command with all processes
+    that it started. `stdin`: False is /dev/null, True is a pipe. With `pty`, stderr is part of stdout. `shell`: `argv`
+    is a shell and its line. If that shell is missing, `/bin/sh` runs the line.
     """
 
     argv: tuple[str, ...]
@@ -35,15 +35,17 @@ class ExecSpec(Value, forbid_unknown_fields=True):
 
 
 class ExitStatus(Value):
-    """How it ended. Exactly one of `code` and `signal` is set, as the kernel reported it."""
+    """The end of a command. It has either a `code` or a `signal`, as the kernel reported."""
 
     code: int | None = None
     signal: int | None = None
     limit: Limit | None = None
-    """The limit that was exceeded while the command ran, if the command failed. None after exit 0: `usage` counts all.
+    """The limit that a failed command exceeded.
 
-    A fact that the kernel or paddock counted. Where nothing counts, what stderr says. Commands that run at the same
-    time share what is counted.
+    None after exit 0: `usage` counts all events.
+
+    The kernel or paddock counted the event. Without a counter, the text on stderr decides. Concurrent commands share a
+    counter.
     """
     duration_seconds: float = 0.0
 
@@ -54,10 +56,10 @@ class ExitStatus(Value):
 
 
 class Output(Value):
-    """One stream of a finished command: the first and the last bytes, and how many lay between them.
+    """One stream of a finished command: the first and the last bytes, and the number of bytes between them.
 
-    `total_bytes` counts everything that was printed. `file` is a path on the host that holds
-    all of it when something was left out of here; it lives as long as the sandbox.
+    `total_bytes` counts the whole output. If some is missing here, `file` is a path on the host with all of it. It
+    exists as long as the sandbox.
     """
 
     head: bytes = b""
@@ -70,7 +72,7 @@ class Output(Value):
         return self.total_bytes - len(self.head) - len(self.tail)
 
     def text(self) -> str:
-        """UTF-8, what is invalid replaced; a marker stands for what was left out."""
+        """Decode the output as UTF-8 with replacements for invalid bytes. A marker stands for the missing middle."""
         if not self.omitted_bytes:
             return (self.head + self.tail).decode("utf-8", "replace")
         marker = f"\n[… {self.omitted_bytes} bytes left out …]\n"
@@ -124,9 +126,9 @@ class ExecResult(Value):
         return f"<ExecResult exit_code={self.exit_code}{limit}, {streams}, {self.duration_seconds:.3f} s>"
 
     def observation(self, max_chars: int = 4000) -> str:
-        """For a prompt: how it ended, then both streams, cut in their middle to about `max_chars` together.
+        """Format the result for a prompt: the ending, then both streams, about `max_chars` together.
 
-        A stream that needs less than its half leaves the rest to the other.
+        It cuts a stream in its middle. A stream that needs less than its half leaves the rest to the other.
         """
         ending = f"exit code {self.exit_code}" if self.signal is None else f"killed by signal {self.signal}"
         limit = f", limit reached: {self.limit}" if self.limit is not None else ""
@@ -149,7 +151,7 @@ def _length(stream: Output) -> int:
 
 
 def _excerpt(stream: Output, max_chars: int) -> str:
-    """Head and tail of at most `max_chars`; what is left out is counted in bytes."""
+    """Return head and tail of at most `max_chars`, with the number of missing bytes between them."""
     if not stream.omitted_bytes:
         text = (stream.head + stream.tail).decode("utf-8", "replace")
         if len(text) <= max_chars:

@@ -1,4 +1,4 @@
-"""Files inside a sandbox, as the guest describes them. Names are untrusted text."""
+"""Files inside a sandbox, in the words of the guest agent. Don't trust their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from .value import Value
 
 _PATH_MAX = 4096
-"""Whoever sends a longer path does not know the kernel's limit, or lies."""
+"""The kernel's limit for a path. The guest agent can't have a longer one."""
 
 
 class FileKind(StrEnum):
@@ -27,8 +27,12 @@ class _Named(Value):
 
 
 class FileInfo(_Named):
-    """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
-    `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
+    """A file.
+
+    `path` is absolute inside the sandbox. Bytes that aren't UTF-8 appear as surrogate escapes.
+
+    `mode` is the permission bits. `modified_at` is in seconds since the epoch.
+    """
 
     path: str
     kind: FileKind
@@ -38,7 +42,7 @@ class FileInfo(_Named):
     gid: int = 0
     modified_at: float = 0.0
     target: str | None = None
-    """Where a symbolic link points, unresolved."""
+    """The target of a symbolic link, unresolved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +61,12 @@ class GrepMatch(_Named):
 
 
 class FileChange(_Named):
-    """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
+    """A change in a directory.
+
+    Kinds: created, modified, removed, moved_from, moved_to, or overflow.
+
+    Overflow means that events are missing, so list the directory again.
+    """
 
     path: str
     kind: str

@@ -19,7 +19,7 @@ from .agent import Agent
 from .checkout import Checkout
 
 Try = Callable[[Sandbox, int], Now[Effort | None]]
-"""Changes something in a fork, which is its own; the number says which attempt it is, from 0."""
+"""Makes an attempt in a fork. The number identifies the attempt, from 0."""
 
 
 def compare(

@@ -46,7 +46,7 @@ class Lure(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[str, ...]
     """Sockets that govern this machine or paddock."""
     kernel: tuple[str, str]
-    """Its boot id and version."""
+    """The boot id and version of the host's kernel."""
     calls: dict[str, int]
 
 
@@ -68,7 +68,7 @@ class Host:
 
 @contextmanager
 def lure(doors: Iterable[Path] = ()) -> Generator[Host]:
-    """While the block lasts. A new one for each level: an attack may have used it up."""
+    """Set up a new bait for the block. Each level needs a new one, because an attack may use it up."""
     value, marker = secrets.token_hex(16), f"paddock-bench-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddock-bench-", dir="/var/tmp")))

@@ -61,7 +61,7 @@ ORDER = (*LIFE, *WORK)
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """`values` in turns with those of other levels; without any, `why`."""
+    """A measured figure. `values` are in turns with the ones of other levels. Without any, `why` gives the reason."""
 
     name: str
     unit: str
@@ -118,7 +118,7 @@ class Taken:
         )
 
     def _fork(self, sandbox: Sandbox) -> None:
-        """Until the child has done something."""
+        """Fork, and run a command in the child."""
         with sandbox.fork() as child:
             _true(child)
 

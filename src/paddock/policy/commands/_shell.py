@@ -133,7 +133,7 @@ def _starts_others(command: Command) -> str | None:
 
 
 class _Unclear(Exception):
-    """Its words say why."""
+    """A part of a line whose meaning isn't certain. The message says why."""
 
 
 class _Reader:
@@ -259,7 +259,7 @@ class _Reader:
         return "" if character == "\n" else character
 
     def _expansion(self) -> None:
-        """After a `$`: only plain variables start nothing."""
+        """Read the text after a `$`. Plain variables start no command."""
         match = _VARIABLE.match(self._text, self._at)
         if match is None:
             following = self._text[self._at : self._at + 1]

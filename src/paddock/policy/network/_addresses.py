@@ -30,7 +30,7 @@ def _block(network: str, name: str) -> Block:
 
 
 SPECIAL = (
-    # The first that fits gives the name; metadata services are within wider blocks.
+    # The first match gives the name. The metadata services lie within wider blocks.
     _block("169.254.169.254/32", "a metadata service"),
     _block("169.254.170.2/32", "a metadata service"),
     _block("168.63.129.16/32", "a metadata service"),

@@ -21,7 +21,7 @@ class Bucket(Group, frozen=True, eq=False, kw_only=True):
 
     breaks: tuple[int, ...]
     verdicts: tuple[ConnectVerdict | None, ...]
-    """None: nothing allows it."""
+    """None: no rule allows the port."""
     named: ConnectVerdict | None
     """The best verdict of the rules. It decides whether a sandbox may resolve the name."""
 

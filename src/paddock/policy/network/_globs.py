@@ -12,7 +12,7 @@ ANY: int = 1
 ALL: int = 2
 """`**`: any run of characters."""
 Token: TypeAlias = str | int
-"""A literal character, ANY or ALL; never two stars beside each other."""
+"""A literal character, ANY or ALL. Two stars never follow each other."""
 
 _QUICK_STARS = 2
 _QUICK_CHARS = 512

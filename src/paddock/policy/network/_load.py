@@ -1,4 +1,4 @@
-"""From the text of `paddock.yaml` to a document and its snapshot, with every fault at its line and column."""
+"""Turns the text of `paddock.yaml` into a document and its snapshot. Each fault has its line and column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"(unknown|missing required) field `(?P<name>[^`]*)`")
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """`places` says where in the text a part of the document is; None: there was no text."""
+    """A policy as loaded. `places` has the positions of the document's parts in the text. It is None without a text."""
 
     document: PolicyDocument
     snapshot: Snapshot

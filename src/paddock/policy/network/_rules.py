@@ -30,7 +30,10 @@ _LFS, _LFS_BATCH = "/info/lfs/", "/info/lfs/objects/batch"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """`order` is its place in the document; `hosts` are names, and `*.suffix`es; `network` is in their place."""
+    """A compiled rule.
+
+    `order` is its index in the document. `hosts` are names and `*.suffix`es. A rule has either `hosts` or `network`.
+    """
 
     path: Path
     name: str
@@ -124,7 +127,7 @@ class Rules(Group, frozen=True, eq=False, kw_only=True):
     deeds: frozenset[str]
     """Actions that need an approval at every host."""
     bindings: tuple[tuple[str, Binding, Rule], ...]
-    """The secret, and where it may go; as a rule, for that."""
+    """Each secret with a binding of it, also compiled as a rule."""
 
 
 def rules_of(document: PolicyDocument) -> Rules:

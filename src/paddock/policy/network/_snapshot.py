@@ -125,8 +125,12 @@ class Snapshot:
         return self._judged(found, target.port, own, within=target.host in self._indexes) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
-        """Decide on a request. `path` is in its normal form, with its query. `push`: whether the body of a git LFS
-        batch asks for more than downloads; None: it isn't read yet."""
+        """Decide on a request.
+
+        `path` is in its normal form, with its query.
+
+        `push`: whether the body of a git LFS batch asks for more than downloads. None: the gateway hasn't read it yet.
+        """
         bucket = self.bucket(target.host)
         if bucket is None:
             said = self.connect(target)
@@ -169,7 +173,10 @@ class Snapshot:
     # --- how ---
 
     def bucket(self, host: str) -> Bucket | None:
-        """Return the rules about a canonical name; that of the narrowest pattern that it matches has all the others."""
+        """Return the rules about a canonical name.
+
+        The bucket of its narrowest pattern includes the rules of wider ones.
+        """
         buckets = self._buckets
         found = buckets.get(host)
         while found is None:

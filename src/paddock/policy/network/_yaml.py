@@ -40,7 +40,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> tuple[object, Places]:
-    """Return the values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalid."""
+    """Return the values, and the position of each.
+
+    `(…, key, "#")` is the position of a key. Raises PolicyInvalidError.
+    """
     if len(text) > MOST_BYTES:
         raise PolicyInvalidError(f"the document has more than {MOST_BYTES >> 20} MiB")
     try:
