@@ -121,9 +121,9 @@ class SandboxSpec(Value, forbid_unknown_fields=True):
     `persistent` sandbox outlives the program that made it, until `kill` or its TTL. Programs inside may make at most
     `nested` children, each with an equal part of its limits.
 
-    `snapshot` and `workspace` are an id, a unique prefix of one, or a name. With `snapshot` the sandbox starts with those
-    files, and on the same template and mounts. With `workspace`, that workspace is at `/workspace`, and no other living
-    sandbox may write it.
+    `snapshot` and `workspace` are an id, a unique prefix of one, or a name. With `snapshot` the sandbox starts with
+    those files, and on the same template and mounts. With `workspace`, that workspace is at `/workspace`, and no other
+    living sandbox may write it.
 
     After `idle_seconds` without use, paddock pauses the sandbox until the next use. During a pause its TTL doesn't run.
     Without `policy` it has no network. A sandbox from a snapshot has the snapshot's policy.
