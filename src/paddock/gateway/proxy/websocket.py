@@ -1,5 +1,8 @@
-"""What a WebSocket says, for a sandbox that has secrets: placeholders become values on the way out, and values
-placeholders on the way in. Messages stream; their frames are written anew."""
+"""WebSocket messages of a sandbox with secrets: it replaces placeholders by values outwards, and values by placeholders
+inwards.
+
+Messages stream, in new frames.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MOST_REASON = 120
 
 
 class Violation(Exception):
-    """Why it can't go on; `code` is said to the client."""
+    """A message that can't go on. The client gets `code`."""
 
     def __init__(self, code: CloseReason, reason: str) -> None:
         super().__init__(reason)
@@ -37,8 +40,12 @@ class MisplacedSecret(Lost):
 
 
 class Messages:
-    """One direction. `filter` gives each message, by its first piece, what looks through it; `control` looks through
-    what pings, pongs and closes carry."""
+    """The messages of one direction.
+
+    `filter` gives a filter for each message, by its first piece.
+
+    `control` filters the content of pings, pongs and closes.
+    """
 
     def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
         self._read, self._write = FrameProtocol(not outwards, []), FrameProtocol(outwards, [])
@@ -46,7 +53,7 @@ class Messages:
         self._message: _Message | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Return what goes on. Violation, after which nothing does."""
+        """Return the bytes that go on. Nothing goes on after Violation."""
         out = bytearray()
         self._read.receive_bytes(data)
         try:
@@ -80,7 +87,7 @@ class Messages:
 
 
 class _Message:
-    """One on its way. What is cut of a text is cut between letters."""
+    """One message under way. It only divides a text between characters."""
 
     def __init__(self, filter: Filter, *, text: bool) -> None:
         self._filter = filter
@@ -121,7 +128,10 @@ def _shown(reason: bytes) -> str:
 async def converse(
     client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Pass messages until both sides have ended. Raise Lost if one broke or sent what may not pass; both are told."""
+    """Pass messages until both sides have ended.
+
+    Raise Lost if one broke or sent a refused message, after a close to both.
+    """
     ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
