@@ -30,7 +30,10 @@ class Forward(str):
 
     @classmethod
     def listen(cls, transport: Transport, sandbox: str, port: int, host: str, local_port: int) -> Forward:
-        """Listen here, and dial the port inside for each connection. OSError where the port here is taken."""
+        """Listen here, and connect to the port inside for each connection.
+
+        Raises OSError if another program uses the local port.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, local_port), family=family, backlog=_BACKLOG)
         local_port = listener.getsockname()[1]

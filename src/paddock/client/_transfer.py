@@ -1,4 +1,4 @@
-"""What came of moving a tree."""
+"""The result of a transfer of a tree."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Moved: TypeAlias = Callable[[int], object]
-    """Told how many bytes have just gone."""
+    """Gets the number of bytes of each step."""
 
 
 class TransferReport(Value):
-    """`entries` counts files, directories and links; `skipped` names what was passed over, as untrusted text."""
+    """The result of a transfer.
+
+    `entries` counts files, directories and links. `skipped` names the ones left out, as untrusted text.
+    """
 
     entries: int
     total_bytes: int

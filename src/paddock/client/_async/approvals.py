@@ -1,4 +1,4 @@
-"""What sandboxes wait to be allowed, and your answer: `paddock.approvals`."""
+"""Approvals that sandboxes wait for, and your answers: `paddock.approvals`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 
 
 async def list(*, all: bool = False, transport: AsyncTransport | None = None) -> tuple[Approval, ...]:
-    """Return what waits for an answer, oldest first; with `all`, what was answered, too."""
+    """Return the approvals that wait for an answer, oldest first. With `all`, also the answered ones."""
     return await (transport or default_async_transport()).perform(model.ListApprovals(all=all))
 
 
 async def approve(approval: str, *, transport: AsyncTransport | None = None) -> Approval:
-    """Say yes, once, to exactly what was asked. `approval` is an id or a unique prefix."""
+    """Grant an approval, once, for exactly the requested action. `approval` is an id or a unique prefix."""
     return await (transport or default_async_transport()).perform(model.GrantApproval(approval=approval))
 
 
 async def deny(approval: str, reason: str | None = None, *, transport: AsyncTransport | None = None) -> Approval:
-    """Say no, also to one that was approved and not used yet."""
+    """Deny an approval, also a granted one without a use yet."""
     return await (transport or default_async_transport()).perform(model.DenyApproval(approval=approval, reason=reason))
 
 
 async def wait(approval: str, timeout: Duration = 900.0, *, transport: AsyncTransport | None = None) -> Approval:
-    """Return it when somebody has answered it or its time is over, after `timeout` as it is.
+    """Wait for an answer to an approval, and return it.
+
+    After `timeout` return it unanswered.
 
     An approval waits at most 15 minutes for its answer. `approval` is an id or a unique prefix.
     """

@@ -1,4 +1,4 @@
-"""What happens to files, as it happens."""
+"""Changes of files, as they happen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from paddock.model.streams import ChangeStream
 
 
 class AsyncChanges:
-    """Iterates over changes until the watch ends. A kind of `overflow` means: look again, some were lost."""
+    """Iterates over changes until the watch ends.
+
+    A kind of `overflow` means that some are missing, so list the directory again.
+    """
 
     def __init__(self, handle: ChangeStream) -> None:
         self._handle = handle

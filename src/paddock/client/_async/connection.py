@@ -18,15 +18,18 @@ class AsyncConnection:
         self._handle = handle
 
     async def read(self, size: int = _CHUNK_BYTES) -> bytes:
-        """Return at most `size` bytes as soon as any are there; b"" at the end."""
+        """Return at most `size` bytes as soon as any are there, or b"" at the end."""
         return await self._handle.read(size)
 
     async def write(self, data: str | bytes) -> None:
-        """Return when all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Write data, and wait until the other side has accepted all of it.
+
+        Text becomes UTF-8. Raises BrokenPipeError if the other side has closed.
+        """
         await self._handle.write(data.encode() if isinstance(data, str) else data)
 
     async def write_eof(self) -> None:
-        """Say that nothing more is written. The other direction stays open."""
+        """End this direction. The other one stays open."""
         await self._handle.write_eof()
 
     async def aclose(self) -> None:

@@ -87,7 +87,7 @@ class AsyncSandbox:
     """
 
     _warns = False
-    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
+    """Whether dropping this object leaves a sandbox that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
         self._info = info
@@ -118,7 +118,7 @@ class AsyncSandbox:
         transport: AsyncTransport | None = None,
         **old: Unpack[OldCreate],
     ) -> AsyncSandbox:
-        """Create a sandbox and return when it can be used.
+        """Create a sandbox, and return when it is ready.
 
         Args:
             template: `host` (the default), `code-interpreter`, `debian`, or an image by `oci:DIR[:TAG]`,
@@ -128,7 +128,7 @@ class AsyncSandbox:
                 this machine.
             name: Another way to say which. It is unique among the sandboxes that live.
             ttl: How long it lives, whatever happens to this program: seconds, a timedelta, or a text such as `"5m"`.
-            idle_timeout: paddock pauses it when it hasn't been used for so long. The next use wakes it: see `pause`.
+            idle_timeout: paddock pauses it after so long without use. The next use resumes it: see `pause`.
             persistent: It outlives this program. Another one finds it by id or name.
             limits: `Limits(memory_mib=512)`, or a dict of some of its fields.
             env: Variables of its commands.
@@ -137,7 +137,7 @@ class AsyncSandbox:
             snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
             workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
                 write it.
-            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
+            network: False means no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
                 index of your own: `["pypi=https://pypi.example.com/simple"]`. A policy says more, as `policy` does.
             policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
             max_children: How many sandboxes programs inside may have at a time.
@@ -177,7 +177,10 @@ class AsyncSandbox:
 
     @classmethod
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
+        """Connect to a living sandbox, by id, unique prefix of an id, or name.
+
+        Raises NotFoundError and SandboxDiedError.
+        """
         transport = transport or default_async_transport()
         info = await transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
@@ -190,13 +193,13 @@ class AsyncSandbox:
 
     @classmethod
     async def list(cls, *, ended: bool = False, transport: AsyncTransport | None = None) -> tuple[AsyncSandbox, ...]:
-        """All that live; with `ended`, those too that the records still know."""
+        """Return all living sandboxes. With `ended`, also the ended ones in the records."""
         transport = transport or default_async_transport()
         return tuple(cls(info, transport) for info in await transport.perform(model.ListSandboxes(ended=ended)))
 
     @property
     def info(self) -> SandboxInfo:
-        """As the records knew it at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
+        """The record at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
         return self._info
 
     @property
@@ -218,12 +221,12 @@ class AsyncSandbox:
 
     @property
     def policy(self) -> str | None:
-        """The revision that it was held to when `info` was asked for; None: it had no network."""
+        """The revision of its policy at the time of `info`. None: it had no network."""
         return self._info.policy
 
     @property
     def files(self) -> AsyncFilesystem:
-        """Its files: read, write, list, upload, download."""
+        """The files of the sandbox: read, write, list, upload, download."""
         from .filesystem import AsyncFilesystem
 
         return AsyncFilesystem(self.id, self._transport)
@@ -250,12 +253,12 @@ class AsyncSandbox:
         wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Run a command to its end and return how it ended.
+        """Run a command to its end, and return the result.
 
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
         Args:
-            command: A text is a line for bash, or for sh where there is no bash. A list is executed as it is.
+            command: A text is a line for bash, or sh if bash is missing. A list is a program with its arguments.
             cwd: The directory, in place of the template's.
             env: More variables.
             user: A user of the sandbox, such as `root`.
@@ -305,10 +308,10 @@ class AsyncSandbox:
         on_stderr: Callable[[str], object] | None = None,
         wait_for_approval: Duration | None = None,
     ) -> ExecResult:
-        """Run a program from its text, and return how it ended: see `exec`.
+        """Run a program from its text, and return the result: see `exec`.
 
-        `language` is python, bash, sh, javascript, ruby or perl. The template has to have its interpreter. Each call is
-        a process of its own.
+        `language` is python, bash, sh, javascript, ruby or perl. The template must have its interpreter. Each call is a
+        separate process.
         """
         argv = _INTERPRETERS.get(language)
         if argv is None:
@@ -363,14 +366,17 @@ class AsyncSandbox:
         return AsyncProcess(await waiting(self._transport, wait_for_approval).perform(action))
 
     async def attach(self, exec_id: str) -> AsyncProcess:
-        """To a background command: its output from the start, and what follows. NotFoundError."""
+        """Connect to a background command: its output from the start, and all later output. Raises NotFoundError."""
         from .process import AsyncProcess
 
         return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
-        """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
-        its end what its result had no room for. NotFoundError."""
+        """Return the kept output of a command so far.
+
+        That is all output of a background command. For a completed `exec` it is the output that didn't fit into the
+        result. Raises NotFoundError.
+        """
         from .process import AsyncReader
 
         return AsyncReader(
@@ -382,23 +388,23 @@ class AsyncSandbox:
         return await self._transport.perform(model.ListExecs(sandbox=self.id))
 
     async def signal(self, exec_id: str, number: int) -> None:
-        """To a command by its id, and its process group."""
+        """Send a signal to a command by its id, and to its process group."""
         await self._transport.perform(model.SignalExec(sandbox=self.id, exec=exec_id, signal=number))
 
     async def usage(self) -> Usage:
         return await self._transport.perform(model.GetUsage(sandbox=self.id))
 
     async def audit(self, action: str | None = None, *, limit: int = 1000) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what it did and what was done with it, oldest first.
+        """Return the last `limit` records about this sandbox, oldest first.
 
         `action` is a kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
         """
         return await self._transport.perform(model.ListAudit(sandbox=self.id, tag=action, limit=limit))
 
     async def why(self, *, limit: int = 20) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what was refused, failed or exceeded a limit, oldest first.
+        """Return the last `limit` records of refusals, failures and exceeded limits, oldest first.
 
-        Each has the `rule` and the `reason`. `paddock why ID` adds what to do.
+        Each has the `rule` and the `reason`. `paddock why ID` adds the next step.
         """
         return await self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
@@ -429,9 +435,11 @@ class AsyncSandbox:
         return made
 
     async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
-        """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
+        """Take a snapshot of its files at this instant.
 
-        What is in memory is not kept: processes, /tmp.
+        The sandbox continues.
+
+        It doesn't include memory: processes, /tmp. A caller deletes it.
         """
         from .snapshot import AsyncSnapshot as Made
 
@@ -451,7 +459,7 @@ class AsyncSandbox:
         await self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     async def rollback(self, snapshot: str | AsyncSnapshot | SnapshotInfo) -> None:
-        """End all its processes; its files become those of the snapshot, and it runs on under its id."""
+        """End all its processes, and restore the files of the snapshot. It continues under its id."""
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = await self._transport.perform(action)
 
@@ -462,10 +470,12 @@ class AsyncSandbox:
     async def fork(
         self, count: int | None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]
     ) -> Self | Sequence[Self]:
-        """Create a sandbox with the files of this one at this instant, or a list of `count`. This one goes on.
+        """Create a sandbox with the files of this one at this instant, or a list of `count`.
 
-        At level `microvm`, and at `gvisor` without a network, what runs in it goes on in them, too. Each has a TTL of
-        its own: `ttl`, or the parent's, counted from now.
+        This one continues.
+
+        At level `microvm`, and at `gvisor` without a network, its processes continue in them, too. Each has a separate
+        TTL: `ttl`, or the parent's, from now.
         """
         if old:
             from paddock import _renamed
@@ -480,10 +490,10 @@ class AsyncSandbox:
         return children[0] if count is None else children
 
     async def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
-        """Return what it has changed in a directory of the host that it has copy-on-write, at this instant.
+        """Return its changes in a copy-on-write mount of a host directory, at this instant.
 
-        `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
-        result holds what `git apply` takes.
+        `target` selects one of several mounts. `paths`, relative to it, select the changes. With `patch` the result has
+        input for `git apply`.
         """
         from paddock.model import DiffMount
 
@@ -492,10 +502,13 @@ class AsyncSandbox:
     async def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
     ) -> Promotion:
-        """Take those changes over into the host's directory; InvalidStateError lists what is in the way.
+        """Write those changes into the host's directory.
 
-        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one unless
-        `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
+        InvalidStateError lists the conflicts.
+
+        It refuses device nodes, set-id bits, and links that lead out. Without `force` it also refuses files that the
+        host has changed since. Without `git`, it leaves out changes in `.git`. It never includes git's hooks and
+        configuration.
         """
         from paddock.model import PromoteMount
 
@@ -503,9 +516,11 @@ class AsyncSandbox:
         return await self._transport.perform(action)
 
     async def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
-        """Return the new revision when it holds, for connections that are open as well; None: no network from now on.
+        """Set the policy, and return its revision when it is in force, also for open connections.
 
-        With `expect_revision`, InvalidStateError if the policy is another one by now.
+        None: no network.
+
+        With `expect_revision`, it raises InvalidStateError if the policy has another revision by now.
         """
         from paddock.model import SetPolicy
 
@@ -514,18 +529,19 @@ class AsyncSandbox:
         return self._info.policy
 
     async def pause(self, *, to_disk: bool = False, force: bool = False) -> None:
-        """Stop all that runs in the sandbox until `resume`, or until it is used: by a command, a file, a port, or by
-        writing to a running command. Its TTL and the timeouts of its commands stand still meanwhile.
+        """Stop all processes in the sandbox until `resume`, or its next use: a command, a file, a port, or a write to a
+        running command.
 
-        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
-        until when, `info.left_seconds` how much of the TTL is left.
+        Its TTL and the timeouts of its commands don't run meanwhile. paddock keeps a paused sandbox for 30 days
+        (`paused_retention_days` in `config.toml`). `info.kept_until` is the end, and `info.left_seconds` the rest of
+        the TTL.
 
-        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
-        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
-        UnsupportedError where the level can't.
+        InvalidStateError names the commands that run in it, in the background too. With `force` it pauses them as well.
+        A caller that waits for one continues to wait, with a message in its log. Streams stay open. Idempotent. Raises
+        UnsupportedError if the level can't.
 
-        With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
+        With `to_disk` (a microVM) it also frees the memory, and the next use continues from the same point. Processes
+        continue then. But a caller with a pending command or an open stream loses it: SandboxDiedError.
         """
         self._info = await self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
@@ -543,7 +559,7 @@ class AsyncSandbox:
         self._info = await self._transport.perform(action)
 
     async def refresh(self) -> SandboxInfo:
-        """Asks again what the records say; `info` and `state` follow."""
+        """Read the records again, and update `info` and `state`."""
         self._info = await self._transport.perform(model.GetSandbox(sandbox=self.id))
         return self._info
 

@@ -23,7 +23,7 @@ async def set(name: str, value: str | bytes, *, transport: AsyncTransport | None
 
 
 async def list(*, transport: AsyncTransport | None = None) -> tuple[Secret, ...]:
-    """Return what is known of your secrets, by name. Never values."""
+    """Return the properties of your secrets, by name, never their values."""
     return await (transport or default_async_transport()).perform(model.ListSecrets())
 
 

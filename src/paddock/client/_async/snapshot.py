@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSnapshot:
-    """A sandbox's files at one instant. They live until `delete`, whatever becomes of the sandbox.
+    """A sandbox's files at one instant. They exist until `delete`, even after the sandbox's end.
 
     Example:
         ```python
@@ -50,7 +50,7 @@ class AsyncSnapshot:
 
     @property
     def info(self) -> SnapshotInfo:
-        """What the records say of it. Nothing of that changes."""
+        """Its record, which doesn't change."""
         return self._info
 
     @property
@@ -63,7 +63,7 @@ class AsyncSnapshot:
 
     @property
     def source(self) -> str:
-        """The id of the sandbox that it was made of."""
+        """The id of its source sandbox."""
         return self._info.source
 
     @property
@@ -83,7 +83,7 @@ class AsyncSnapshot:
         return hash(self.id)
 
     async def delete(self) -> None:
-        """Delete it. What was made from it keeps its files."""
+        """Delete it. Sandboxes from it keep their files."""
         await self._transport.perform(model.DeleteSnapshot(snapshot=self.id))
 
     def __repr__(self) -> str:

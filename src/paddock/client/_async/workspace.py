@@ -43,14 +43,13 @@ class AsyncWorkspace:
         submodules: bool = False,
         transport: AsyncTransport | None = None,
     ) -> AsyncWorkspace:
-        """Return the workspace of the task `name`: the one there is, or a new one.
+        """Return the workspace of the task `name`: the existing one, or a new one.
 
-        With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
-        seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
-        seen. Without, it is empty. One that is there is as it was left, or InvalidStateError says what it has instead.
-
-        `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
-        they are left empty, `info.unfetched` counts them, and a warning says so.
+        With `url`, a new one is a checkout of `branch` of that repository, at `ref` (default: the tip). It is at most
+        `max_age_seconds` old. `info.commit` is the commit, and `info.observed_at` the time of the remote's answer.
+        Without `url` it is empty. An existing one keeps its content, or InvalidStateError names the difference.
+        `submodules=True` also fetches its submodules, from public addresses or the repository's own server. Without it
+        they stay empty, `info.unfetched` counts them, and a warning says so.
         """
         action = model.OpenWorkspace(
             name=name,
@@ -74,19 +73,19 @@ class AsyncWorkspace:
 
     @classmethod
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:
-        """By id, unique prefix of an id, or name. NotFoundError."""
+        """Return a workspace, by id, unique prefix of an id, or name. Raises NotFoundError."""
         transport = transport or default_async_transport()
         return cls(await transport.perform(model.GetWorkspace(workspace=id_or_name)), transport)
 
     @classmethod
     async def list(cls, *, transport: AsyncTransport | None = None) -> tuple[AsyncWorkspace, ...]:
-        """All, those used least recently first."""
+        """Return all workspaces, the least recently used first."""
         transport = transport or default_async_transport()
         return tuple(cls(info, transport) for info in await transport.perform(model.ListWorkspaces()))
 
     @property
     def info(self) -> WorkspaceInfo:
-        """As the records knew it when this object was made, or at the last `refresh` or `pin`."""
+        """The record at the creation of this object, or at the last `refresh` or `pin`."""
         return self._info
 
     @property
@@ -99,17 +98,19 @@ class AsyncWorkspace:
         return self._info.name
 
     async def refresh(self) -> WorkspaceInfo:
-        """Asks again what the records say; `info` follows."""
+        """Read the records again, and update `info`."""
         self._info = await self._transport.perform(model.GetWorkspace(workspace=self.id))
         return self._info
 
     async def status(self) -> WorkspaceStatus:
-        """Return what it holds that is nowhere else, computed now."""
+        """Return its content that exists in no other place, computed now."""
         return await self._transport.perform(model.InspectWorkspace(workspace=self.id))
 
     async def diff(self, *, patch: bool = False) -> WorkspaceDiff:
-        """Return what it holds that the commit it began with has not, untracked files too, at one instant. With `patch`
-        the result holds what `git apply` takes. InvalidStateError: it came from no repository."""
+        """Return its changes since its first commit, with untracked files, at one instant.
+
+        With `patch` the result has input for `git apply`. Raises InvalidStateError if it has no repository.
+        """
         return await self._transport.perform(model.DiffWorkspace(workspace=self.id, patch=patch))
 
     async def push(
@@ -121,11 +122,11 @@ class AsyncWorkspace:
         force: bool = False,
         epoch: int | None = None,
     ) -> PushedBranch:
-        """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
-        `author` (`Name <mail>`); the workspace stays as it is.
+        """Push to its repository, with a credential of the host.
 
-        `branch` is the one pushed last, or `paddock/NAME`. InvalidStateError: others have pushed there, and no
-        `force`; or, with `epoch`, another sandbox has had it since.
+        Uncommitted changes become a commit with `message` by `author` (`Name <mail>`). The workspace doesn't change.
+        `branch` is the one of the last push, or `paddock/NAME`. Raises InvalidStateError without `force` if another
+        program has pushed there. With `epoch`, it raises InvalidStateError if another sandbox has written since.
         """
         action = model.PushBranch(
             workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch
@@ -135,18 +136,27 @@ class AsyncWorkspace:
     async def pull_request(
         self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
     ) -> PullRequest:
-        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidStateError: nothing was
-        pushed."""
+        """Open a pull request for `branch`, or for the branch of the last push.
+
+        If there is an open one, return it.
+
+        Raises InvalidStateError before a push.
+        """
         action = model.OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
         return await self._transport.perform(action)
 
     async def pin(self, seconds: float) -> None:
-        """Keep it from being evicted for that many seconds; 0 lets it be."""
+        """Keep it from eviction for that many seconds. With 0, paddock may evict it again."""
         self._info = await self._transport.perform(model.PinWorkspace(workspace=self.id, seconds=seconds))
 
     async def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
-        """With all its files. InvalidStateError while a sandbox has it, and, without `discard`, while it holds what is
-        nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
+        """Delete it with all its files.
+
+        Raises InvalidStateError while a sandbox uses it.
+
+        Without `discard` it also raises if data in it exists in no other place, and the message names the data. With
+        `epoch`, it raises if another sandbox has had it since.
+        """
         await self._transport.perform(model.DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
 
     def __repr__(self) -> str:

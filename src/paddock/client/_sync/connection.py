@@ -19,15 +19,18 @@ class Connection:
         self._handle = handle
 
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
-        """Return at most `size` bytes as soon as any are there; b"" at the end."""
+        """Return at most `size` bytes as soon as any are there, or b"" at the end."""
         return self._handle.read(size)
 
     def write(self, data: str | bytes) -> None:
-        """Return when all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Write data, and wait until the other side has accepted all of it.
+
+        Text becomes UTF-8. Raises BrokenPipeError if the other side has closed.
+        """
         self._handle.write(data.encode() if isinstance(data, str) else data)
 
     def write_eof(self) -> None:
-        """Say that nothing more is written. The other direction stays open."""
+        """End this direction. The other one stays open."""
         self._handle.write_eof()
 
     def close(self) -> None:

@@ -26,10 +26,12 @@ Path = str | os.PathLike[str]
 
 
 class Filesystem:
-    """`sandbox.files`. Paths are those inside; relative ones start at the template's working directory.
+    """`sandbox.files`.
 
-    A user of the sandbox does everything inside it, so that no name in there leads anywhere else.
-    A refusal is a FileError. It is also Python's own: FileNotFoundError, PermissionError, IsADirectoryError.
+    Paths are the ones inside. Relative ones start at the template's working directory.
+
+    A user of the sandbox does the work inside it, so no name in there leads outside. A refusal is a FileError, and also
+    one of Python's own: FileNotFoundError, PermissionError, IsADirectoryError.
     """
 
     def __init__(self, sandbox: str, transport: Transport, user: str | None = None) -> None:
@@ -89,8 +91,8 @@ class Filesystem:
     ) -> Reader | Writer:
         """Open a file to read (`rb`), write (`wb`) or append (`ab`) in constant memory.
 
-        Leave it open in a `with` block. A file that is written is put in place at the end of the block, unless that
-        raises. `offset` and `length` say which part is read, `permissions` is the mode of a new file.
+        Use it in a `with` block. paddock puts a written file in place at the end of the block, unless the block raises.
+        `offset` and `length` select the part to read. `permissions` is the mode of a new file.
         """
         if mode in ("wb", "ab"):
             action = model.WriteFile(
@@ -108,9 +110,9 @@ class Filesystem:
         return Reader(self._transport.perform(source), whole=True)
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
-        """Text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.
+        """Write text (as UTF-8), bytes, a file object or an iterable of bytes, in constant memory.
 
-        Nobody sees half a file: it is put in place at the end, or not at all. Missing directories are made.
+        paddock puts the file in place at the end, so no reader sees a part of it. It creates missing directories.
         """
         action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
         handle = self._transport.perform(action)
@@ -126,7 +128,7 @@ class Filesystem:
         return info
 
     def write_from(self, path: Path, source: Path, *, mode: int | None = None) -> FileInfo:
-        """From a local file, in constant memory."""
+        """Write a file from a local one, in constant memory."""
         with run_blocking(open_local, source, "rb") as file:
             return self.write(path, file, mode=mode)
 
@@ -137,7 +139,7 @@ class Filesystem:
         )
 
     def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
-        """Of a symbolic link itself, unless `follow`."""
+        """Return the properties of a file. For a symbolic link they are the link's own, unless `follow`."""
         return self._transport.perform(
             model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
         )
@@ -204,7 +206,7 @@ class Filesystem:
         )
 
     def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
-        """Below `path`, what is named like the shell pattern `name`."""
+        """Find the files below `path` whose names match the shell pattern `name`."""
         return self._transport.perform(
             model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
         )
@@ -212,14 +214,14 @@ class Filesystem:
     def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
     ) -> tuple[GrepMatch, ...]:
-        """Lines that match the regular expression, in files named like `name`. Binary files are passed over."""
+        """Find the lines that match the regular expression, in files named like `name`. It ignores binary files."""
         action = model.GrepFiles(
             sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
         )
         return self._transport.perform(action)
 
     def watch(self, path: Path, *, recursive: bool = False) -> Changes:
-        """Return what happens there from now on; iterate over it."""
+        """Watch a path, and return its changes from now on, to iterate over."""
         action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return Changes(self._transport.perform(action))
 
@@ -232,9 +234,11 @@ class Filesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """Copy a local directory's content to below `path`, in constant memory. Symbolic links go as links; sockets,
-        pipes and devices are left out and reported. `exclude` are shell patterns of names that are passed over, with
-        what is below them. `on_progress` is called with the bytes of each step."""
+        """Copy a local directory's content to below `path`, in constant memory.
+
+        Symbolic links stay links. It leaves out sockets, pipes and devices, and reports them. `exclude` are shell
+        patterns of names to leave out, with all below them. `on_progress` gets the bytes of each step.
+        """
         if old:
             from paddock import _renamed
 
@@ -267,11 +271,13 @@ class Filesystem:
         on_progress: Moved | None = None,
         **old: Unpack[OldProgress],
     ) -> TransferReport:
-        """Copy what is below `path` into a new local directory, in constant memory. The sandbox is not trusted: names
-        and links that lead out, devices, and more than `max_bytes` or `max_files` raise GuestProtocolError, and nothing
-        is left; with `skip_unsafe` such entries (but not the bounds) are passed over and reported. Owners and setuid
-        bits are dropped. AlreadyExistsError if `local_dir` holds anything. `on_progress` is called with the bytes of
-        each step."""
+        """Copy the files below `path` into a new local directory, in constant memory, without trust in the sandbox.
+
+        It raises GuestProtocolError for names and links that lead out, for devices, and beyond `max_bytes` or
+        `max_files`. Then it leaves no files. With `skip_unsafe` it leaves out and reports such entries, but keeps the
+        limits. It drops owners and setuid bits. Raises AlreadyExistsError if `local_dir` isn't empty. `on_progress`
+        gets the bytes of each step.
+        """
         if old:
             from paddock import _renamed
 

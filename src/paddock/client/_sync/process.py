@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MOST_BYTES = 256 << 20
-"""What is read of one stream at once, unless the caller says how much."""
+"""Bytes that one read of a stream returns by default."""
 
 
 class Reader:
-    """Bytes as they come. What is not read blocks the writer, so nothing is lost and nothing piles up.
+    """A stream of bytes.
 
-    ```python
-    for chunk in process.stdout:
-        ...
-    ```
+    Unread data blocks the writer, so none is lost, and memory stays constant.
+
+        ```python
+        for chunk in process.stdout:
+            ...
+        ```
     """
 
     def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
@@ -38,10 +40,10 @@ class Reader:
     def read(self, size: int | None = None) -> bytes:
         """Return at most `size` bytes as soon as any are there; b"" at the end.
 
-        Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+        Without `size` a stream gives at most 1 MiB, and a file of `files.open` its whole rest.
 
         Raises:
-            ResourceExhaustedError: More than 256 MiB are left of a file, and no `size` was given.
+            ResourceExhaustedError: Without `size`, the rest of a file has more than 256 MiB.
         """
         if size is not None or not self._whole:
             return self._handle.read(CHUNK_BYTES if size is None else size)
@@ -51,7 +53,7 @@ class Reader:
         """Return all bytes to the end.
 
         Raises:
-            ResourceExhaustedError: There are more than `max_bytes`. What was read is lost.
+            ResourceExhaustedError: There are more than `max_bytes`. It discards the data.
         """
         whole = bytearray()
         while data := self._handle.read(CHUNK_BYTES):
@@ -63,7 +65,10 @@ class Reader:
         return bytes(whole)
 
     def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> Iterator[str]:
-        """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
+        """Iterate over lines without their ends.
+
+        A longer line comes in pieces. A replacement character stands for invalid bytes.
+        """
         rest = b""
         while data := self.read(CHUNK_BYTES):
             *whole, rest = (rest + data).split(b"\n")
@@ -104,7 +109,10 @@ class Writer:
         self._handle = handle
 
     def write(self, data: str | bytes) -> None:
-        """Wait until all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        """Write data, and wait until the other side has accepted all of it.
+
+        Text becomes UTF-8. Raises BrokenPipeError if the other side has closed.
+        """
         view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         if len(view) <= CHUNK_BYTES:
             self._handle.write(bytes(view))
@@ -131,9 +139,9 @@ class Writer:
 class Process:
     """A started command.
 
-    As a context manager it is let go at the end: a foreground command is killed with everything that it
-    started, a background one lives on. Whoever waits for a foreground one without reading its output waits
-    forever once the pipes are full: read first, or use `exec`. A background one prints to files, and waits for nobody.
+    As a context manager it releases the command at the end. That kills a foreground command with all its children. A
+    background one continues. A foreground command blocks when its pipes are full, so read its output before you wait,
+    or use `exec`. A background command prints to files, and never blocks.
     """
 
     def __init__(self, handle: ExecHandle) -> None:
@@ -145,12 +153,12 @@ class Process:
 
     @property
     def id(self) -> str:
-        """For `attach`, if it is a background command."""
+        """The id of the command. `attach` takes it for a background command."""
         return self._handle.id
 
     @property
     def pid(self) -> int:
-        """Inside the sandbox."""
+        """The process id inside the sandbox."""
         return self._handle.pid
 
     @property
@@ -188,11 +196,11 @@ class Process:
         """Write `input`, close stdin, read both outputs to their end, and wait.
 
         Returns:
-            What it printed on stdout and on stderr. `exit_code` is set afterwards.
+            The output on stdout and on stderr. Afterwards there is an `exit_code`.
 
         Raises:
-            InvalidStateError: `input` is given, and the command was started without stdin=True.
-            ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
+            InvalidStateError: There is `input`, and the command has no stdin=True.
+            ResourceExhaustedError: One output has more than 256 MiB. Then it kills the command.
         """
         from paddock.client._blocking import together  # only who waits for both outputs needs threads
 
@@ -218,7 +226,7 @@ class Process:
         return printed[0], printed[1]
 
     def signal(self, number: int) -> None:
-        """To the command and its process group."""
+        """Send a signal to the command and its process group."""
         self._handle.signal(number)
 
     def kill(self) -> None:
@@ -229,7 +237,7 @@ class Process:
         self._handle.resize(PtySize(rows=rows, columns=columns))
 
     def close(self) -> None:
-        """Lets go: a foreground command is killed, a background one lives on."""
+        """Release the handle. That kills a foreground command. A background command continues."""
         self._handle.close()
 
     def __enter__(self) -> Process:

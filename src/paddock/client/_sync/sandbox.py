@@ -88,7 +88,7 @@ class Sandbox:
     """
 
     _warns = False
-    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
+    """Whether dropping this object leaves a sandbox that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: Transport) -> None:
         self._info = info
@@ -119,7 +119,7 @@ class Sandbox:
         transport: Transport | None = None,
         **old: Unpack[OldCreate],
     ) -> Sandbox:
-        """Create a sandbox and return when it can be used.
+        """Create a sandbox, and return when it is ready.
 
         Args:
             template: `host` (the default), `code-interpreter`, `debian`, or an image by `oci:DIR[:TAG]`,
@@ -129,7 +129,7 @@ class Sandbox:
                 this machine.
             name: Another way to say which. It is unique among the sandboxes that live.
             ttl: How long it lives, whatever happens to this program: seconds, a timedelta, or a text such as `"5m"`.
-            idle_timeout: paddock pauses it when it hasn't been used for so long. The next use wakes it: see `pause`.
+            idle_timeout: paddock pauses it after so long without use. The next use resumes it: see `pause`.
             persistent: It outlives this program. Another one finds it by id or name.
             limits: `Limits(memory_mib=512)`, or a dict of some of its fields.
             env: Variables of its commands.
@@ -138,7 +138,7 @@ class Sandbox:
             snapshot: It starts with the files of this snapshot: an id, a name, or what `snapshot` returned.
             workspace: This workspace is at `/workspace`: an id, a name, or a Workspace. One living sandbox may
                 write it.
-            network: False is no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
+            network: False means no network. A list names hosts and registries: `["pypi", "api.github.com"]`, and an
                 index of your own: `["pypi=https://pypi.example.com/simple"]`. A policy says more, as `policy` does.
             policy: A path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
             max_children: How many sandboxes programs inside may have at a time.
@@ -178,7 +178,10 @@ class Sandbox:
 
     @classmethod
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
-        """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
+        """Connect to a living sandbox, by id, unique prefix of an id, or name.
+
+        Raises NotFoundError and SandboxDiedError.
+        """
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
@@ -191,13 +194,13 @@ class Sandbox:
 
     @classmethod
     def list(cls, *, ended: bool = False, transport: Transport | None = None) -> tuple[Sandbox, ...]:
-        """All that live; with `ended`, those too that the records still know."""
+        """Return all living sandboxes. With `ended`, also the ended ones in the records."""
         transport = transport or default_transport()
         return tuple(cls(info, transport) for info in transport.perform(model.ListSandboxes(ended=ended)))
 
     @property
     def info(self) -> SandboxInfo:
-        """As the records knew it at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
+        """The record at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
         return self._info
 
     @property
@@ -219,12 +222,12 @@ class Sandbox:
 
     @property
     def policy(self) -> str | None:
-        """The revision that it was held to when `info` was asked for; None: it had no network."""
+        """The revision of its policy at the time of `info`. None: it had no network."""
         return self._info.policy
 
     @property
     def files(self) -> Filesystem:
-        """Its files: read, write, list, upload, download."""
+        """The files of the sandbox: read, write, list, upload, download."""
         from .filesystem import Filesystem
 
         return Filesystem(self.id, self._transport)
@@ -251,12 +254,12 @@ class Sandbox:
         wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Run a command to its end and return how it ended.
+        """Run a command to its end, and return the result.
 
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
         Args:
-            command: A text is a line for bash, or for sh where there is no bash. A list is executed as it is.
+            command: A text is a line for bash, or sh if bash is missing. A list is a program with its arguments.
             cwd: The directory, in place of the template's.
             env: More variables.
             user: A user of the sandbox, such as `root`.
@@ -306,10 +309,10 @@ class Sandbox:
         on_stderr: Callable[[str], object] | None = None,
         wait_for_approval: Duration | None = None,
     ) -> ExecResult:
-        """Run a program from its text, and return how it ended: see `exec`.
+        """Run a program from its text, and return the result: see `exec`.
 
-        `language` is python, bash, sh, javascript, ruby or perl. The template has to have its interpreter. Each call is
-        a process of its own.
+        `language` is python, bash, sh, javascript, ruby or perl. The template must have its interpreter. Each call is a
+        separate process.
         """
         argv = _INTERPRETERS.get(language)
         if argv is None:
@@ -364,14 +367,17 @@ class Sandbox:
         return Process(waiting(self._transport, wait_for_approval).perform(action))
 
     def attach(self, exec_id: str) -> Process:
-        """To a background command: its output from the start, and what follows. NotFoundError."""
+        """Connect to a background command: its output from the start, and all later output. Raises NotFoundError."""
         from .process import Process
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
-        """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
-        its end what its result had no room for. NotFoundError."""
+        """Return the kept output of a command so far.
+
+        That is all output of a background command. For a completed `exec` it is the output that didn't fit into the
+        result. Raises NotFoundError.
+        """
         from .process import Reader
 
         return Reader(
@@ -383,23 +389,23 @@ class Sandbox:
         return self._transport.perform(model.ListExecs(sandbox=self.id))
 
     def signal(self, exec_id: str, number: int) -> None:
-        """To a command by its id, and its process group."""
+        """Send a signal to a command by its id, and to its process group."""
         self._transport.perform(model.SignalExec(sandbox=self.id, exec=exec_id, signal=number))
 
     def usage(self) -> Usage:
         return self._transport.perform(model.GetUsage(sandbox=self.id))
 
     def audit(self, action: str | None = None, *, limit: int = 1000) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what it did and what was done with it, oldest first.
+        """Return the last `limit` records about this sandbox, oldest first.
 
         `action` is a kind of action, such as `exec.run`, or the beginning of one, such as `egress`.
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, tag=action, limit=limit))
 
     def why(self, *, limit: int = 20) -> tuple[AuditRecord, ...]:
-        """Return the last `limit` records of what was refused, failed or exceeded a limit, oldest first.
+        """Return the last `limit` records of refusals, failures and exceeded limits, oldest first.
 
-        Each has the `rule` and the `reason`. `paddock why ID` adds what to do.
+        Each has the `rule` and the `reason`. `paddock why ID` adds the next step.
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
@@ -430,9 +436,11 @@ class Sandbox:
         return made
 
     def snapshot(self, name: str | None = None) -> Snapshot:
-        """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
+        """Take a snapshot of its files at this instant.
 
-        What is in memory is not kept: processes, /tmp.
+        The sandbox continues.
+
+        It doesn't include memory: processes, /tmp. A caller deletes it.
         """
         from .snapshot import Snapshot as Made
 
@@ -452,7 +460,7 @@ class Sandbox:
         self._transport.perform(model.DeleteSnapshot(snapshot=id or ""))
 
     def rollback(self, snapshot: str | Snapshot | SnapshotInfo) -> None:
-        """End all its processes; its files become those of the snapshot, and it runs on under its id."""
+        """End all its processes, and restore the files of the snapshot. It continues under its id."""
         action = model.RollbackSandbox(sandbox=self.id, snapshot=reference(snapshot, "snapshot") or "")
         self._info = self._transport.perform(action)
 
@@ -463,10 +471,12 @@ class Sandbox:
     def fork(
         self, count: int | None = None, *, ttl: Duration | None = None, **old: Unpack[OldTtl]
     ) -> Self | Sequence[Self]:
-        """Create a sandbox with the files of this one at this instant, or a list of `count`. This one goes on.
+        """Create a sandbox with the files of this one at this instant, or a list of `count`.
 
-        At level `microvm`, and at `gvisor` without a network, what runs in it goes on in them, too. Each has a TTL of
-        its own: `ttl`, or the parent's, counted from now.
+        This one continues.
+
+        At level `microvm`, and at `gvisor` without a network, its processes continue in them, too. Each has a separate
+        TTL: `ttl`, or the parent's, from now.
         """
         if old:
             from paddock import _renamed
@@ -481,10 +491,10 @@ class Sandbox:
         return children[0] if count is None else children
 
     def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
-        """Return what it has changed in a directory of the host that it has copy-on-write, at this instant.
+        """Return its changes in a copy-on-write mount of a host directory, at this instant.
 
-        `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
-        result holds what `git apply` takes.
+        `target` selects one of several mounts. `paths`, relative to it, select the changes. With `patch` the result has
+        input for `git apply`.
         """
         from paddock.model import DiffMount
 
@@ -493,10 +503,13 @@ class Sandbox:
     def promote_mount(
         self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
     ) -> Promotion:
-        """Take those changes over into the host's directory; InvalidStateError lists what is in the way.
+        """Write those changes into the host's directory.
 
-        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one unless
-        `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
+        InvalidStateError lists the conflicts.
+
+        It refuses device nodes, set-id bits, and links that lead out. Without `force` it also refuses files that the
+        host has changed since. Without `git`, it leaves out changes in `.git`. It never includes git's hooks and
+        configuration.
         """
         from paddock.model import PromoteMount
 
@@ -504,9 +517,11 @@ class Sandbox:
         return self._transport.perform(action)
 
     def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
-        """Return the new revision when it holds, for connections that are open as well; None: no network from now on.
+        """Set the policy, and return its revision when it is in force, also for open connections.
 
-        With `expect_revision`, InvalidStateError if the policy is another one by now.
+        None: no network.
+
+        With `expect_revision`, it raises InvalidStateError if the policy has another revision by now.
         """
         from paddock.model import SetPolicy
 
@@ -515,18 +530,19 @@ class Sandbox:
         return self._info.policy
 
     def pause(self, *, to_disk: bool = False, force: bool = False) -> None:
-        """Stop all that runs in the sandbox until `resume`, or until it is used: by a command, a file, a port, or by
-        writing to a running command. Its TTL and the timeouts of its commands stand still meanwhile.
+        """Stop all processes in the sandbox until `resume`, or its next use: a command, a file, a port, or a write to a
+        running command.
 
-        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
-        until when, `info.left_seconds` how much of the TTL is left.
+        Its TTL and the timeouts of its commands don't run meanwhile. paddock keeps a paused sandbox for 30 days
+        (`paused_retention_days` in `config.toml`). `info.kept_until` is the end, and `info.left_seconds` the rest of
+        the TTL.
 
-        InvalidStateError names the commands that run in it, in the background too. With `force` they stand still with
-        it, and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent.
-        UnsupportedError where the level can't.
+        InvalidStateError names the commands that run in it, in the background too. With `force` it pauses them as well.
+        A caller that waits for one continues to wait, with a message in its log. Streams stay open. Idempotent. Raises
+        UnsupportedError if the level can't.
 
-        With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDiedError.
+        With `to_disk` (a microVM) it also frees the memory, and the next use continues from the same point. Processes
+        continue then. But a caller with a pending command or an open stream loses it: SandboxDiedError.
         """
         self._info = self._transport.perform(model.PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
@@ -544,7 +560,7 @@ class Sandbox:
         self._info = self._transport.perform(action)
 
     def refresh(self) -> SandboxInfo:
-        """Asks again what the records say; `info` and `state` follow."""
+        """Read the records again, and update `info` and `state`."""
         self._info = self._transport.perform(model.GetSandbox(sandbox=self.id))
         return self._info
 

@@ -24,7 +24,7 @@ def set(name: str, value: str | bytes, *, transport: Transport | None = None) ->
 
 
 def list(*, transport: Transport | None = None) -> tuple[Secret, ...]:
-    """Return what is known of your secrets, by name. Never values."""
+    """Return the properties of your secrets, by name, never their values."""
     return (transport or default_transport()).perform(model.ListSecrets())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A sandbox's files at one instant. They live until `delete`, whatever becomes of the sandbox.
+    """A sandbox's files at one instant. They exist until `delete`, even after the sandbox's end.
 
     Example:
         ```python
@@ -51,7 +51,7 @@ class Snapshot:
 
     @property
     def info(self) -> SnapshotInfo:
-        """What the records say of it. Nothing of that changes."""
+        """Its record, which doesn't change."""
         return self._info
 
     @property
@@ -64,7 +64,7 @@ class Snapshot:
 
     @property
     def source(self) -> str:
-        """The id of the sandbox that it was made of."""
+        """The id of its source sandbox."""
         return self._info.source
 
     @property
@@ -84,7 +84,7 @@ class Snapshot:
         return hash(self.id)
 
     def delete(self) -> None:
-        """Delete it. What was made from it keeps its files."""
+        """Delete it. Sandboxes from it keep their files."""
         self._transport.perform(model.DeleteSnapshot(snapshot=self.id))
 
     def __repr__(self) -> str:
