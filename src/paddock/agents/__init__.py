@@ -1,4 +1,4 @@
-"""The agent loop, and search over forks. The asynchronous side is written, the synchronous one generated from it."""
+"""The agent loop, and search over forks. The synchronous side is generated from the asynchronous one."""
 
 from ._async.agent import AsyncAgent as AsyncAgent
 from ._async.checkout import AsyncCheckout as AsyncCheckout

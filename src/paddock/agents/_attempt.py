@@ -1,6 +1,6 @@
 """Attempts, their verdicts, the best of them, and the nodes of a tree search.
 
-Tests tell by exit code, and by their own counts where they tell them. All of it is a sandbox's word.
+Tests report by exit code, and by counts where they have them. The sandbox could forge both.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def verdict(result: ExecResult, report: bytes | None = None) -> Verdict:
 
 
 def summary_counts(text: str) -> Counts | None:
-    """Of pytest's last line: `1 failed, 2 passed in 0.1s`."""
+    """Read the counts in pytest's last line: `1 failed, 2 passed in 0.1s`."""
     lines = _SUMMARY.findall(text)
     if not lines:
         return None
@@ -124,7 +124,10 @@ def summary_counts(text: str) -> Counts | None:
 
 
 def junit_counts(report: bytes) -> Counts | None:
-    """Return the sums of its suites; None if it is no report. What defines entities is none: it could be a bomb."""
+    """Return the sums of a report's suites, or None if it isn't a report.
+
+    A report with entities could be a bomb, so it doesn't count.
+    """
     if b"<!DOCTYPE" in report or b"<!ENTITY" in report:
         return None
     total = failed = skipped = 0
@@ -242,7 +245,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     applied: str | None = None
     effort: Effort = Effort()
     seconds: float = 0.0
-    """From its fork to its end, the tests included."""
+    """Seconds from its fork to its end, with the tests."""
 
     @property
     def passed(self) -> bool:

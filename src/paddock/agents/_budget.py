@@ -15,15 +15,15 @@ class Stop(StrEnum):
     """Why a run ended."""
 
     DONE = "done"
-    """The model said so, and what verifies it agreed."""
+    """The model declared the task done, and the verification passed."""
     STEPS = "steps"
     TOKENS = "tokens"
     TIME = "time"
     MONEY = "money"
     MODEL = "model"
-    """The endpoint failed; `Run.error` says how."""
+    """The endpoint failed. `Run.error` says how."""
     SANDBOX = "sandbox"
-    """It died; `Run.error` says why."""
+    """The sandbox died. `Run.error` says why."""
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     input_usd: float
     output_usd: float
     cached_usd: float | None = None
-    """None: cached input costs what other input costs."""
+    """None: cached input has the same price as other input."""
 
     def of(self, tokens: Tokens) -> float:
         """Compute the price of tokens.

@@ -1,7 +1,7 @@
-"""What is run inside to record the state of a directory, to put a patch into it, and to tell what has changed.
+"""Scripts that record the state of a directory in a sandbox, apply a patch to it, and report its changes.
 
-git in the sandbox does it, with a repository beside the directory: nothing of the directory's own `.git` takes part,
-but for its objects, so that they need not be written again, and its list of what to ignore.
+They use git in the sandbox, with a separate repository beside the directory. Of the directory's own `.git` they use
+only the objects, which saves copies, and the list of ignored files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ ENV = {
     "LC_ALL": "C",
 }
 
-# Attributes of the directory could change what is written and what is shown: `info/attributes` has the last word.
+# Attributes in the directory could change the recorded or reported content. `info/attributes` takes precedence over
+# them.
 RECORD = r"""
 set -eu
 export GIT_DIR="$HOME/.paddock/state.git"

@@ -1,7 +1,9 @@
-"""Several things at once, and one within its time, in two colours, so that the generator has only names to change.
+"""Concurrent calls and calls with a deadline, in an asynchronous and a synchronous form.
 
-The asynchronous side cancels. A thread cannot be cancelled: the synchronous side kills the sandboxes that it works
-with, which ends whatever it waits for there.
+The generator only swaps names.
+
+The asynchronous side cancels. Python can't cancel a thread, so the synchronous side kills the sandboxes of its threads.
+That ends their waits.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Later: TypeAlias = Awaitable[T]
-"""What a caller's function gives back on the asynchronous side."""
+"""The result of a caller's function on the asynchronous side."""
 Now: TypeAlias = Annotated[T, "at once"]
 """The same on the synchronous side: the value itself."""
 _Ended: TypeAlias = tuple[int, T | None, BaseException | None]
-"""Which call has ended, and its result or what it raised."""
+"""The index of a call that has ended, and its result or its exception."""
 
 _LINGER_SECONDS = 2.0
-"""For threads whose sandboxes are dead; one that waits for somebody else's answer is left to its end."""
+"""Time for the threads of dead sandboxes. A thread that waits for something else continues in the background."""
 _TURN_SECONDS = 0.5
-"""So often a waiting thread looks whether a signal has come."""
+"""Seconds between two checks of a waiting thread for signals."""
 
 
 class _Kills(Protocol):
@@ -39,13 +41,13 @@ class _Kills(Protocol):
 
 
 class AsyncScope:
-    """Of things done at once. To be cancelled is enough of an end on this side."""
+    """The scope of concurrent calls. On this side a cancellation suffices to end them."""
 
     def hold(self, sandbox: object) -> None: ...
 
 
 class Scope:
-    """Of things done at once: what they hold is killed when nobody wants their results any more."""
+    """The scope of concurrent calls: it kills their sandboxes when the results aren't needed any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,9 +81,11 @@ async def agather(
     calls: Sequence[Callable[[AsyncScope], Awaitable[T]]],
     enough: Callable[[T], bool] = lambda _: False,
 ) -> list[T | None]:
-    """At most `limit` at once, in order. When `enough` likes a result the others are ended: theirs is None.
+    """Run the calls, at most `limit` at once, in order.
 
-    The first that raises ends the others, and that is what is raised.
+    When `enough` accepts a result, end the others with the result None.
+
+    The first exception ends the others, and the function raises it.
     """
     results: list[T | None] = [None] * len(calls)
     waiting = iter(enumerate(calls))
@@ -135,7 +139,7 @@ def gather(
 
 
 def _begin(index: int, call: Callable[[], T], ended: SimpleQueue[_Ended[T]]) -> threading.Thread:
-    """Make the call on a thread of its own."""
+    """Make the call on a new thread."""
 
     def run() -> None:
         try:
@@ -149,7 +153,7 @@ def _begin(index: int, call: Callable[[], T], ended: SimpleQueue[_Ended[T]]) -> 
 
 
 def _next(ended: SimpleQueue[_Ended[T]], until: float | None) -> tuple[int, T]:
-    """Wait for the next call that ends, and raise what it has raised. TimeoutError."""
+    """Wait for the next call that ends, and return its result. Raises its exception, and TimeoutError."""
     while True:
         try:
             index, result, failure = ended.get(
@@ -165,13 +169,16 @@ def _next(ended: SimpleQueue[_Ended[T]], until: float | None) -> tuple[int, T]:
 
 
 async def awithin(seconds: float | None, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """TimeoutError after so many seconds; the call is cancelled."""
+    """Make the call. After so many seconds, cancel it and raise TimeoutError."""
     async with asyncio.timeout(seconds):
         return await call(*args, **kwargs)
 
 
 def within(seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the same; the call is left to its end on a thread of its own, and its result dropped."""
+    """Make the call.
+
+    After so many seconds, raise TimeoutError. The call continues on its thread, without a use for its result.
+    """
     ended = SimpleQueue[_Ended[T]]()
     until = None if seconds is None else time.monotonic() + seconds
     _begin(0, partial(call, *args, **kwargs), ended)
@@ -179,6 +186,6 @@ def within(seconds: float | None, call: Callable[P, T], *args: P.args, **kwargs:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of a group whose members are of groups themselves, perhaps."""
+    """Return the first exception of a group. A group may contain groups."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error  # pyright: ignore[reportUnknownArgumentType]

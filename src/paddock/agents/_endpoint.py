@@ -1,4 +1,4 @@
-"""What both kinds of endpoint have in common: their SDK is an extra, and they fail in the same ways."""
+"""The common part of both kinds of endpoint: their SDK is an extra, and they fail in the same ways."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def failure(model: str, error: Exception, secret: str | None) -> ModelFailedErro
 
 
 def read_answer(model: str, body: bytes, kind: type[T]) -> T:
-    """Strict about what is used, blind to the rest. ModelFailed."""
+    """Decode an answer strictly in the fields of `kind`, and ignore others. Raises ModelFailedError."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -59,7 +59,7 @@ def read_answer(model: str, body: bytes, kind: type[T]) -> T:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return what the model wrote, as endpoints want it back: an object, even where it was none."""
+    """Return a model's arguments as an object, which endpoints require, even if they aren't one."""
     try:
         value: object = json.loads(arguments)
     except ValueError:

@@ -53,7 +53,7 @@ class _Completion(msgspec.Struct):
 def request(
     model: str, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int, *, official: bool
 ) -> dict[str, Any]:
-    """`official`: newer models of OpenAI's own refuse the name that everybody else understands."""
+    """Return the body of a request. `official`: newer models of OpenAI refuse the field name that other servers use."""
     fields: dict[str, Any] = {
         "model": model,
         "messages": [written for message in messages for written in _written(message)],

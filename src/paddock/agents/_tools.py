@@ -1,7 +1,7 @@
-"""The closed set of what a model can ask for, and what it is shown of what happened.
+"""The fixed set of tools for a model, and the texts that describe their results.
 
-What it writes is read strictly, and its mistakes are told back to it. What it sees is bounded, the middle counted,
-never silently short.
+paddock reads the model's calls strictly, and reports mistakes back to it. Observations have a size limit. They say how
+much of the middle is missing, so the model never sees an incomplete text unmarked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def digest(text: str) -> str:
 
 
 def cut(text: str, max_chars: int) -> str:
-    """Head and tail; between them, how much was left out."""
+    """Return head and tail of a text, and between them the number of missing characters."""
     if len(text) <= max_chars:
         return text
     head, tail = max_chars - max_chars // 2, max_chars // 2
@@ -51,8 +51,11 @@ def cut(text: str, max_chars: int) -> str:
 
 
 def of_command(result: ExecResult, max_chars: int) -> Observation:
-    """`max_chars` of each stream. The result was captured with as many bytes: what a result has no room for the
-    sandbox keeps whole, so that whatever is left out here can be read."""
+    """Describe the result of a command with `max_chars` of each stream.
+
+    The command's capture has as many bytes. The sandbox keeps longer output whole, so the model can read the parts that
+    are missing here.
+    """
     text = result.observation(2 * max_chars)
     for name, stream in (("stdout", result.out), ("stderr", result.err)):
         if stream.omitted_bytes:
@@ -133,7 +136,7 @@ def tool_specs() -> tuple[ToolSpec, ...]:
 
 
 def read_call(call: ToolCall) -> Tool:
-    """BadCall, with what was wrong."""
+    """Decode a tool call. Raises BadCall with the mistake."""
     kind = _KINDS.get(call.name)
     if kind is None:
         raise BadCall(f"there is no tool {call.name[:100]!r}: there are {', '.join(_KINDS)}")

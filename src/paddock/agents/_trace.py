@@ -1,6 +1,7 @@
-"""What happened, one JSON line per event, written at once; and such a trace as a page to read.
+"""The trace of runs, one JSON line per event, written at once, and a report of it as a page.
 
-Configured secrets never get there. What came from a model or a sandbox is quoted: it cannot pass for the page's own.
+The trace never contains configured secrets. The page quotes texts from models and sandboxes, so they can't imitate its
+own text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was decided, what came of it: append-only, hash-chained, and written before the effect."""
+"""The audit log: decisions and their outcomes, append-only and hash-chained. paddock writes each before its effect."""
 
 from ._digest import describe as describe
 from ._digest import redact_secrets as redact_secrets

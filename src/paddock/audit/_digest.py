@@ -1,4 +1,4 @@
-"""What a record says about an action: digests of contents, never contents."""
+"""The part of a record that describes an action: digests of contents, never the contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from paddock.model import Action, ExecSpec, PolicyDocument, SandboxSpec, SecretValue, Value
 
 Hide: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
-"""Takes values that the service knows out of a command line, before what looks like a secret goes."""
+"""Hides known secrets in a command line, before the search for texts that look like secrets."""
 
 _ARGUMENTS = 64
 _ARGUMENT_CHARS = 1024

@@ -1,4 +1,4 @@
-"""Lines of an export: each says what it is, and holds byte for byte what the log holds."""
+"""The lines of an export. Each has a type, and contains the log's line byte for byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _CURSOR = b'{"cursor":'
 
 
 class Heading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for. `filtered`: records were left out. `resumed`: it goes on where another one ended."""
+    """The first line of an export: its options.
+
+    `filtered`: the export leaves records out. `resumed`: it continues an earlier export.
+    """
 
     version: int = 1
     filtered: bool = False

@@ -27,7 +27,7 @@ _CONTEXT = b"paddock audit head 1\n"
 _SIGNATURE = b',"signature":"'
 
 Mark = tuple[int, str, int]
-"""Of a segment: the number of its last record, that one's digest, and the bytes up to its end."""
+"""A position in a segment: the number of the last record, its digest, and the bytes up to its end."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +37,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     prev: str
     key: str
     removed: dict[str, list[tuple[int, str]]] = {}
-    """Of segments, and of `heads`: numbers and digests of the last records that retention removed. A removal that was
-    interrupted ended at one of them."""
+    """Numbers and digests of the last records that retention removed, by segment and for `heads`.
+
+    An interrupted removal ended at one of them.
+    """
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -52,7 +54,7 @@ def seal_head(head: Head, key: SigningKey) -> bytes:
 
 
 def unseal_head(line: bytes) -> tuple[Head, bytes]:
-    """Return the head and the public key that signed it. Broken; the chain is the caller's."""
+    """Return the head and the public key that signed it. Raises Broken. The caller checks the chain."""
     body, found, rest = line.rpartition(_SIGNATURE)
     if not found or not rest.endswith(b'"}\n'):
         raise Broken("not a signed head")
@@ -72,7 +74,7 @@ def line_digest(line: bytes) -> str:
 
 
 class HeadSigner:
-    """Vouches for what is new in `directory`, of which there is one signer. May be used by several threads at once."""
+    """The only signer of `directory`: signs the heads of new records. Several threads can use it at once."""
 
     def __init__(
         self, directory: Path, key: Callable[[], SigningKey], *, wall: Callable[[], int] = time.time_ns
@@ -80,12 +82,13 @@ class HeadSigner:
         self.directory, self._key, self._wall = directory, key, wall
         self._signing = threading.Lock()
         self.broken: dict[str, str] = {}
-        """Segments that do not follow from what was signed before, and where."""
+        """The segments that don't continue the last signed head, each with the cause."""
 
     def sign(self, remove: Sequence[Part] = ()) -> Head | None:
-        """Return a new head, or None: nothing is new. OSError, NotConfigured.
+        """Return a new signed head, or None if there is nothing new.
 
-        These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
+        paddock removes the parts of `remove`, the oldest of their chains, only after a head names them. If it dies
+        before, all of them are there. Raises OSError and NotConfiguredError.
         """
         with (
             self._signing,
@@ -146,7 +149,7 @@ class HeadSigner:
 
 
 def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
-    """Read on as far as whole records follow each other. Return also what is wrong with the next, if it is whole."""
+    """Read on while whole records follow each other. Return the new mark, and the fault of the next whole record."""
     seq, head, end = mark
     if size(directory, name) < end:
         return mark, f"line {seq + 2}: records that were signed are gone"
@@ -165,7 +168,7 @@ def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
 
 
 def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tuple[int, str]]:
-    """Return where the chain begins now, if something was removed before, and where each of these parts ends."""
+    """Return where the chain begins after earlier removals, and where each part of `remove` ends."""
     found: list[tuple[int, str]] = []
     line = first(directory, name)
     if name == HEADS:
@@ -184,7 +187,7 @@ def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tupl
 
 
 def peek_head(line: bytes) -> Head:
-    """Read a head, whoever signed it. Broken."""
+    """Read a head without a check of its signature. Raises Broken."""
     try:
         return _decode(line.rpartition(_SIGNATURE)[0] + b"}")
     except msgspec.MsgspecError as error:

@@ -1,6 +1,9 @@
-"""The writer. The daemon and the gateway hold a segment each, by a lock on the file; a later writer continues a segment
-that was let go of, so that there are as many segments as there ever were writers at once. A file of it that has become
-long is closed, and the segment goes on in another one."""
+"""The writer of the audit log.
+
+The daemon and the gateway each hold a segment, by a lock on its file. A later writer continues a free segment, so that
+there are only as many segments as there were writers at once. When the file of a segment is long, the writer closes it
+and continues the segment in another one.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,13 @@ _ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"}
 
 
 class AuditLog:
-    """Appends records to one segment of `directory`. Every method that writes raises UnrecordedError if it can't;
-    then the caller must not go on. A record survives the death of every process: it is in the page cache when the
-    effect begins.
+    """Appends records to one segment of `directory`.
 
-    Room for the ends of sandboxes is kept ahead on the disk, so that on a full one too they can be killed, and that be
-    recorded: what begins something is refused before that room is touched.
+    Every method that writes raises UnrecordedError if it can't. Then the caller must not go on. A record survives the
+    death of every process: it is in the page cache when the effect begins.
+
+    The log reserves disk space for the ends of sandboxes, so that paddock can kill and record them on a full disk. It
+    refuses records of new work before it uses that space.
     """
 
     def __init__(self, directory: Path, *, wall: Callable[[], int] = time.time_ns) -> None:
@@ -51,9 +55,9 @@ class AuditLog:
             self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
             closed = parts(directory, self.segment)
             self._begin = closed[-1].end if closed else 0
-            """The segment's bytes before this file; `_size` are those in it."""
+            """The segment's bytes before this file. `_size` counts the ones in the file."""
             self._room = 0.0
-            """Where the bytes end that are promised to this segment."""
+            """The end of the bytes that the file system has reserved for this segment."""
             seen: dict[str, object] = {"heads": _heads(directory, self.segment)}
             if (signed := last_signed(directory)) is not None:
                 seen["signed"] = signed
@@ -80,7 +84,7 @@ class AuditLog:
     def verdict(
         self, name: str, *, allowed: bool, rule: str, reason: str, sandbox: str, detail: dict[str, object]
     ) -> int:
-        """Record a decision on what a sandbox did by itself: return its number, as `decision`."""
+        """Record a decision on an action that the sandbox began by itself, and return its number, like `decision`."""
         return self._append("decision", name, allowed=allowed, rule=rule, reason=reason, sandbox=sandbox, detail=detail)
 
     def outcome(
@@ -94,18 +98,20 @@ class AuditLog:
         sandbox: str | None = None,
         detail: dict[str, object] | None = None,
     ) -> int:
-        """Record what came of decision `of`. `error` is a code of `paddock.errors`, "cancelled", or a class of
-        Python's."""
+        """Record the outcome of decision `of`.
+
+        `error` is a code of `paddock.errors`, "cancelled", or the name of a Python class.
+        """
         return self._append(
             "outcome", action, of=of, ok=ok, error=error, message=message, sandbox=sandbox, detail=detail or {}
         )
 
     def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: object) -> int:
-        """Record what no caller asked for: a sandbox that ended by itself, what a clean-up removed."""
+        """Record an event without a request: a sandbox that ended by itself, or the result of a clean-up."""
         return self._append("event", name, sandbox=sandbox, message=message, detail=detail)
 
     def close(self) -> None:
-        """Release the segment. Idempotent; the last record is written if it can be."""
+        """Release the segment. Idempotent. It writes the last record if it can."""
         if self._fd < 0:
             return
         try:
@@ -121,7 +127,7 @@ class AuditLog:
             if self._fd < 0:
                 raise UnrecordedError("the audit log is closed")
             if os.getpid() != self._pid:
-                # A fork shares the descriptor and the lock; two writers would break the chain.
+                # A fork shares the descriptor and the lock, and two writers would break the chain.
                 raise UnrecordedError(
                     "this audit log belongs to the process that opened it", hint="open one after the fork"
                 )
@@ -147,8 +153,10 @@ class AuditLog:
             return seq
 
     def _write(self, line: bytes, *, last: bool) -> None:
-        """Write a line at once; a line that the kernel took in part is taken back. `last`: it may use the room that is
-        kept for ends."""
+        """Write a line at once, and remove it again if the kernel took only a part.
+
+        `last`: it may use the space reserved for ends.
+        """
         written = 0
         try:
             if self._size + len(line) + _KEPT_BYTES > self._room:
@@ -252,14 +260,14 @@ def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
     """Return number and digest of the last whole record of every other segment."""
     heads: dict[str, tuple[int, str]] = {}
     for name in chains(directory):
-        # A torn last line is skipped; the record before it is what can be vouched for.
+        # A head vouches for the last whole record, so this skips a torn last line.
         if name != own and (head := _numbered(last(directory, name))) is not None:
             heads[name] = head
     return heads
 
 
 def last_signed(directory: Path) -> tuple[int, str] | None:
-    """Return number and digest of the last signed head; that it is sound is for `verify`."""
+    """Return number and digest of the last signed head. `verify` checks that it is sound."""
     try:
         line = last(directory, HEADS)
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""Records in the words of the Open Cybersecurity Schema Framework 1.4, for what collects logs of many kinds.
+"""Records as events of the Open Cybersecurity Schema Framework 1.4, for collectors of many kinds of logs.
 
-For looking, not for proof: `metadata.uid` and `unmapped.sha256` lead to the record. https://schema.ocsf.io/1.4.0
+They are for reading, not for proof: `metadata.uid` and `unmapped.sha256` lead to the record.
+https://schema.ocsf.io/1.4.0
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
 
 
 def _about(action: str, kind: str, detail: Fields, record: Fields) -> tuple[int, int, dict[str, Any]]:
-    """Return class, activity, and what that class has of its own."""
+    """Return the class, the activity, and the fields of that class."""
     noun, _, verb = action.partition(".")
     box = {"uid": str(record.get("sandbox") or "")}
     if noun == "egress":

@@ -1,6 +1,8 @@
-"""The files of one chain of lines: NAME, which is written now, and before that closed parts, `NAME.BEGIN-END`, packed
-as `.gz`. BEGIN and END count the chain's bytes, so that a place in the chain stays the same whatever is packed or
-removed."""
+"""The files of one chain of lines: NAME, which the writer extends, and the closed parts before it.
+
+A closed part is `NAME.BEGIN-END`, or with `.gz` once paddock has packed it. BEGIN and END count the bytes of the chain.
+Packing and removal therefore don't change the offsets of the lines.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 SUFFIX = ".jsonl"
 PART_BYTES = 16 << 20
-"""A file that is longer is closed, and its chain goes on in another one."""
+"""Size in bytes above which the writer closes a file and continues the chain in another one."""
 _PART = re.compile(r"([^/]+)\.(\d{15})-(\d{15})(\.gz)?")
 _PACKED = ".gz"
 _BEGUN = ".new"
@@ -37,7 +39,7 @@ class Part(NamedTuple):
         return self.path.with_name(self.path.name + _PACKED) if self.packed else self.path
 
     def open(self) -> BinaryIO:
-        """FileNotFoundError: it was removed."""
+        """Open the part. Raises FileNotFoundError if retention has removed it."""
         if not self.packed:
             try:
                 return self.path.open("rb")
@@ -77,9 +79,12 @@ def parts(directory: Path, name: str | None = None) -> list[Part]:
 
 
 def close_part(directory: Path, name: str, begin: int, size: int, fresh: Path | None) -> None:
-    """Give what was written until now a name of its own, and `fresh` the chain's. The caller alone writes the chain.
+    """Rename the chain's file to a closed part, and give its name to `fresh`.
 
-    Killed between the two, the chain has all that it had, and is not continued. OSError: it is as it was.
+    Only the writer of the chain calls it.
+
+    If paddock dies between the two, the chain has all its lines, and no writer continues it. On OSError nothing has
+    changed.
     """
     path = directory / name
     part = path.with_name(f"{name}.{begin:015d}-{begin + size:015d}")
@@ -93,14 +98,17 @@ def close_part(directory: Path, name: str, begin: int, size: int, fresh: Path | 
 
 
 def begun(directory: Path, name: str) -> Path:
-    """Return the path at which the next file of a chain is made ready."""
+    """Return the path at which the writer prepares the next file of a chain."""
     return directory / f"{name}{_BEGUN}"
 
 
 def lines(directory: Path, name: str, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield each line of a chain from that byte on, and the byte after it. What was removed is passed over.
+    """Yield each line of a chain from byte `offset` on, and the byte after it.
 
-    A torn last line comes too. FileNotFoundError: there is no such chain. OSError: a packed part is damaged.
+    It passes over removed parts.
+
+    A torn last line comes too. Raises FileNotFoundError if the chain is missing, and OSError if a packed part has a
+    fault.
     """
     closed, current = _opened(directory, name)
     try:
@@ -144,7 +152,7 @@ def size(directory: Path, name: str) -> int:
 
 
 def last(directory: Path, name: str) -> bytes:
-    """Return the last whole line of a chain; empty if it has none. FileNotFoundError."""
+    """Return the last whole line of a chain, or b"" if it has none. Raises FileNotFoundError."""
     closed, current = _opened(directory, name)
     line = b""
     if current is not None:
@@ -156,12 +164,12 @@ def last(directory: Path, name: str) -> bytes:
 
 
 def first(directory: Path, name: str) -> bytes:
-    """Return the first line that is there of a chain; empty if it has none."""
+    """Return the first present line of a chain, or b"" if it has none."""
     return next((raw for _, raw in lines(directory, name)), b"")
 
 
 def pack(directory: Path) -> None:
-    """Pack what is closed. Killed at any step, a part is there once or twice, and counts once."""
+    """Pack the closed parts. If paddock dies meanwhile, a part is there once or twice, and counts once."""
     import gzip
 
     for part in parts(directory):
@@ -227,7 +235,7 @@ def _opened(directory: Path, name: str) -> tuple[list[Part], BinaryIO | None]:
 
 
 def last_line(fd: int) -> tuple[bytes, int]:
-    """Return the last whole line, newline included, and where it ends; what was torn behind it is passed over."""
+    """Return the last whole line, newline included, and where it ends. It ignores a torn line after it."""
     size = os.fstat(fd).st_size
     span = _SPAN_BYTES
     while True:

@@ -1,4 +1,4 @@
-"""What the log says, for people: decisions with their outcomes, and events, filtered."""
+"""Records for people: decisions with their outcomes, and events, filtered."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _FACTS = frozenset(
         "workspace.push",
     }
 )
-"""Events that are no trouble."""
+"""Names of events that don't count as trouble."""
 
 
 _decode = msgspec.json.Decoder(Record).decode
-"""What is not a record is passed over: `verify` is for finding that."""
+"""A decoder for records. Readers skip lines that aren't records: `verify` reports those."""
 
 
 class Eyes(msgspec.Struct, frozen=True, kw_only=True):
-    """Of whom records are shown: what `principal` has asked, and what came to pass in `sandbox`, which is its own."""
+    """The records that a principal may see: the ones that it asked for, and the ones of its `sandbox`."""
 
     principal: str
     sandbox: str | None = None
@@ -52,10 +52,12 @@ class Eyes(msgspec.Struct, frozen=True, kw_only=True):
 def read_records(
     directory: Path, wanted: ListAudit, names: tuple[str, ...] = (), *, eyes: Eyes | None = None
 ) -> tuple[AuditRecord, ...]:
-    """Return the last records that fit, oldest first. In memory are those and the actions under way, not the log.
+    """Return the last records that fit, oldest first.
 
-    `names` of the sandbox count where a record holds only what the caller asked for: of a denied action, and of one
-    under way. Without `eyes` everything is shown.
+    Only those and the actions under way are in memory.
+
+    `names` of the sandbox count where a record has only the caller's argument: of a denied action, and of one under
+    way. Without `eyes` it returns all records that fit.
     """
     found: list[AuditRecord] = []
     for name in chains(directory):
@@ -140,14 +142,14 @@ def _begins(action: str, wanted: str) -> bool:
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Tell whether it was denied, failed, ended by a limit, or is an event that no one asked for."""
+    """Tell whether paddock denied it, it failed, a limit ended it, or it is an event without a request."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
     return record.allowed is False or record.ok is False or struck or (record.kind == "event" and not _is_fact(record))
 
 
 def _is_fact(record: AuditRecord) -> bool:
-    """But where it says why there is nothing to tell."""
+    """Tell whether an event is a plain fact. Events that report a missing observation aren't."""
     if record.action == "process.watch":
         return "why" not in record.detail
     if record.action == "files.changed":

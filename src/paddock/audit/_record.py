@@ -74,8 +74,10 @@ def _builtins(value: object) -> object:
 
 
 def link(line: bytes) -> tuple[int, str, str]:
-    """Return number, `prev` and digest of a line, newline included, by their places alone: a tenth of what `unseal`
-    costs."""
+    """Return number, `prev` and digest of a line, newline included, by their offsets.
+
+    That costs a tenth of `unseal`.
+    """
     body = line[:-_TAIL_LENGTH] + b"}"
     own = hashlib.sha256(body).hexdigest()
     if line[-_TAIL_LENGTH:] != _TAIL % own.encode():
@@ -100,7 +102,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def unseal(line: bytes) -> Opened:
-    """Check one line, newline included, by itself; the chain is the caller's."""
+    """Check one line, newline included, without its chain, which the caller checks. Raises Broken."""
     if not line.endswith(b"\n"):
         raise Broken("the line does not end")
     tail, body = line[-_TAIL_LENGTH:], line[:-_TAIL_LENGTH] + b"}"

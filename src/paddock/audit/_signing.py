@@ -1,4 +1,4 @@
-"""The key that vouches for the log. `cryptography` is imported when something is signed or checked, never before."""
+"""The key that signs the log. It imports `cryptography` only for a signature or a check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 16
 
 
 class SigningKey:
-    """An Ed25519 key; `public` are its 32 bytes."""
+    """An Ed25519 key. `public` is its 32 bytes."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -39,9 +39,9 @@ def key_id(public: bytes) -> str:
 
 
 def open_key(state_dir: Path, given: str | None = None) -> SigningKey:
-    """Open the key in the file `given`, or that of the state directory, which is made if there is none yet.
+    """Open the key in the file `given`, or the one of the state directory, and create the latter if it is missing.
 
-    NotConfiguredError: it cannot be read, others can read it, or it is no Ed25519 key.
+    Raises NotConfiguredError if it can't read the key, others can read it, or it isn't an Ed25519 key.
     """
     path = Path(given) if given else state_dir / AUDIT_KEY
     try:

@@ -1,4 +1,4 @@
-"""What a sandbox's session is stated to have been: an in-toto Statement in a DSSE envelope, made from its records.
+"""The statement about a sandbox's session: an in-toto Statement in a DSSE envelope, built from its records.
 
 https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md, https://github.com/secure-systems-lab/dsse
 """
@@ -17,11 +17,11 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:paddock:session:1"
 PAYLOAD = "application/vnd.in-toto+json"
 _MOST = 10_000
-"""Subjects and materials of each kind; more are counted."""
+"""Most subjects, and most materials of each kind, in a statement. It only counts the others."""
 
 
 class Session:
-    """What the records of one sandbox say, taken one by one, in order."""
+    """Collects the records of one sandbox, one by one, in order."""
 
     def __init__(self, sandbox: str) -> None:
         self._sandbox = sandbox
@@ -66,7 +66,7 @@ class Session:
                 pass
 
     def _pushed(self, detail: Mapping[str, Any]) -> None:
-        """Take a push; `refs` are "name old..new"."""
+        """Add a push. `refs` are "name old..new"."""
         refs = detail.get("refs")
         for ref in cast("list[object]", refs) if isinstance(refs, list) else []:
             name, _, objects = str(ref).partition(" ")
@@ -81,7 +81,7 @@ class Session:
             self._left_out += 1
 
     def _material(self, uri: str, digest: str) -> None:
-        """Take a material; `digest` is "sha256:…"."""
+        """Add a material. `digest` is "sha256:…"."""
         if ":" in digest and len(self._materials) < _MOST:
             self._materials[uri, digest] = None
         else:
@@ -106,7 +106,9 @@ class Session:
 
 
 def envelope(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
-    """Sign a statement as DSSE says: the type is signed with the payload, and the payload is never parsed before."""
+    """Sign a statement as DSSE requires: the signature covers the type and the payload, and a verifier parses only
+    afterwards.
+    """
     payload = json.dumps(statement, separators=(",", ":"), sort_keys=True).encode("ascii")
     kind = PAYLOAD.encode("ascii")
     encoding = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)

@@ -1,4 +1,4 @@
-"""The log as it is, line by line, in constant memory; from a cursor on, and as it grows."""
+"""The log as a stream of lines, in constant memory, from a cursor on and as it grows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ._parts import chains, lines, size
 from ._record import Broken
 
 _MOST_AWAITED = 65_536
-"""Decisions of a segment whose outcomes are shown as well when they come."""
+"""Most decisions of a segment whose outcomes a stream waits for."""
 
 
 class Position(msgspec.Struct, array_like=True):
-    """In a segment: the bytes before it, and the decisions that were shown and whose outcomes are yet to come."""
+    """A position in a segment: the bytes before it, and the decisions shown so far without an outcome."""
 
     offset: int = 0
     awaited: dict[int, None] = {}
@@ -49,7 +49,7 @@ def read_cursor(text: str) -> Cursor:
 
 
 class Line(msgspec.Struct):
-    """What is looked at of a record to choose it."""
+    """The fields of a record by which a filter chooses it."""
 
     seq: int
     time: int
@@ -86,7 +86,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct):
-    """`raw` is the line, newline included; `line` is None where that is no record."""
+    """A line of a segment. `raw` includes the newline. `line` is None if it isn't a record."""
 
     segment: str
     raw: bytes
@@ -99,7 +99,7 @@ class Stream:
         self._vouched = False
 
     def skip(self) -> None:
-        """Skip what is there now."""
+        """Skip all present records."""
         for name in chains(self._directory):
             self.cursor.segments.setdefault(name, Position()).offset = size(self._directory, name)
         try:
@@ -108,8 +108,10 @@ class Stream:
             self.cursor.heads = 0
 
     def records(self) -> Iterator[Found]:
-        """Yield what is new, one segment after the other, and whatever it vouches for, though that was written
-        meanwhile."""
+        """Yield new records, one segment after the other.
+
+        Records that they vouch for come too, even if the writer added them meanwhile.
+        """
         self._vouched = True
         while self._vouched:
             self._vouched = False
@@ -117,12 +119,12 @@ class Stream:
                 yield from self._segment(name, end)
 
     def in_order(self) -> Iterator[Found]:
-        """Yield what is new, by time."""
+        """Yield new records in the order of their times."""
         segments = [self._segment(name, end) for name, end in self._ends()]
         yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
 
     def heads(self) -> Iterator[bytes]:
-        """Yield the signed heads of what was read."""
+        """Yield the signed heads of the records read so far."""
         with suppress(FileNotFoundError):
             for after, line in lines(self._directory, HEADS, self.cursor.heads):
                 if not line.endswith(b"\n") or not self._covers(line):

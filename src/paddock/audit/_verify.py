@@ -1,5 +1,7 @@
-"""Reads a whole log, or an export of it, and checks every link and every signature. What it cannot see: see
-`docs/audit.md`."""
+"""The verifier of a whole log or of an export: it checks every link and every signature.
+
+`docs/audit.md` says which changes it can't detect.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """The records of a segment. `part`: some of them are left out."""
+    """The records of a segment. `part`: the export leaves some of them out."""
 
     def __init__(self, name: str, *, part: bool = False) -> None:
         self.name, self._part = name, part
@@ -56,9 +58,12 @@ class Chain:
         self.torn = False
         self.gaps = self.records = 0
         self.begin, self.before = 0, GENESIS
-        """Of a whole one, the number of its first record, and the digest before it: of one that is gone, if not 0."""
+        """In a whole chain: the number of its first record, and the digest of the record before it.
+
+        That digest belongs to a removed record, unless the number is 0.
+        """
         self._runs: list[tuple[int, bytearray]] = []
-        """Where records follow each other without a gap: the number of the first, and 32 bytes for each."""
+        """The runs of records without a gap: the number of the first, and 32 bytes for each."""
 
     @property
     def end(self) -> int:
@@ -69,8 +74,10 @@ class Chain:
         return first + len(digests) // 32
 
     def vouched(self, marks: list[int]) -> int:
-        """Count the records that those signed ones vouch for: themselves, and all before them up to a gap. Behind a gap
-        only the records that were left out could tell."""
+        """Count the records that the signed ones vouch for: themselves, and all before them up to a gap.
+
+        Before a gap, only the missing records could prove the others.
+        """
         total = 0
         for first, digests in self._runs:
             after = first + len(digests) // 32
@@ -130,7 +137,7 @@ def _head(seq: object, digest: object) -> tuple[int, str]:
 
 
 class _Reading:
-    """What was read, and how far the signed heads vouch for it."""
+    """The records read so far, and how far the signed heads vouch for them."""
 
     def __init__(self, trusted: Sequence[bytes]) -> None:
         self._trusted = frozenset(trusted)
@@ -143,12 +150,12 @@ class _Reading:
         self._head_numbers: list[int] = []
         self._marks: dict[str, list[int]] = {}
         self._removed: set[tuple[str, int, str]] = set()
-        """What signed heads say that retention removed: chain, number and digest of the last of it."""
+        """The last records that retention removed, as signed heads name them: chain, number and digest."""
         self._first_head = 0
         self._before_heads = GENESIS
 
     def read_on(self, chain: Chain) -> None:
-        """Read what was written to the chain meanwhile."""
+        """Read the records that the writer has added to the chain since."""
 
     def find(self, name: str) -> Chain | None:
         return self.chains.get(name)
@@ -292,7 +299,7 @@ class _Directory(_Reading):
             self._offsets[chain.name] = after
 
     def find(self, name: str) -> Chain | None:
-        """Find a chain, also one that was begun after the others were read."""
+        """Find a chain, also one that began after this read the others."""
         if name not in self.chains and name.endswith(SUFFIX) and name in chains(self._directory):
             self.chains[name] = chain = Chain(name)
             self.read_on(chain)
@@ -344,10 +351,12 @@ class _Export(_Reading):
 
 
 def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
-    """Walk a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
+    """Check a directory of segments, or a file of `paddock audit export`.
 
-    With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
-    is `ok` and named in `problem`: a dying machine leaves it, and its effect never began.
+    It never raises, for any content.
+
+    With `keys` (32 bytes each), every signed head must be by one of them, and there must be at least one. A torn last
+    line is `ok` and named in `problem`: a dying machine leaves it, and its effect never began.
     """
     reading = (_Export if path.is_file() else _Directory)(path, keys)
     try:

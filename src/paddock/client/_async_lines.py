@@ -32,7 +32,7 @@ class AsyncLines:
             before.leaves = True
         if (found := self._open(loop)) is not None:
             return found
-        # One of the session's own, which stays: what this process has made lives as long as it, not as this loop.
+        # Use one of the session's own connections: sandboxes live as long as this process, not as this loop.
         connection = await asyncio.to_thread(self._session.take)
         self._session.give_back(connection)
         opened = await asyncio.to_thread(self._session.open_socket)
@@ -57,7 +57,7 @@ class AsyncLine(Duplex):
     def __init__(self, peer: socket.socket) -> None:
         super().__init__(peer, _hear, lambda line: None, MAX_REPLY)
         self.leaves = False
-        """The daemon does: it answers what it has taken, and is asked nothing more."""
+        """The daemon is leaving: it answers its present requests, and gets no more."""
         weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
 
     @property
@@ -67,7 +67,10 @@ class AsyncLine(Duplex):
     async def perform(
         self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int
     ) -> Frame:
-        """As `ask`, but a frame that lost descriptors is an answer too, and who is cancelled has undone what came."""
+        """Send a request like `ask`.
+
+        A frame with lost descriptors is an answer too, and a cancelled caller has undone its result.
+        """
         channel = next(self._channels)
         answer = self._asked[channel] = self._loop.create_future()
         try:
@@ -126,11 +129,11 @@ class AsyncPipe:
         return self._descriptor < 0
 
     def reader(self) -> int:
-        """Open the other end of a pipe that is written here: what its reader has left is still in it (pipe(7))."""
+        """Open the reading end of this pipe: the unread data is still in it (pipe(7))."""
         return os.open(f"/proc/self/fd/{self._open()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> bool:
-        """Whether it was open. Who waits for it is told InvalidStateError."""
+        """Close the pipe, and return whether it was open. Waiting callers get InvalidStateError."""
         if self._descriptor < 0:
             return False
         for waiting, remove in tuple(self._waiting.items()):

@@ -12,7 +12,7 @@ R = TypeVar("R")
 CHUNK_BYTES = 1 << 20
 
 Content: TypeAlias = str | bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
-"""What can be written: text is encoded as UTF-8; a file is read from where it stands."""
+"""Content to write: text becomes UTF-8, and a file begins at its position."""
 AsyncContent: TypeAlias = Content | AsyncIterable[bytes]
 
 
@@ -27,7 +27,10 @@ async def arun_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwa
 
 
 async def arun_whole(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """As `arun_blocking`, but a caller who is cancelled waits until it has ended: it uses what he lets go of."""
+    """Run a function like `arun_blocking`.
+
+    A cancelled caller waits until it has ended, because it uses the caller's resources.
+    """
     import asyncio
 
     running = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
@@ -80,7 +83,7 @@ def open_local(path: str | os.PathLike[str], mode: Literal["rb", "wb"]) -> Binar
 
 
 def chunks(content: Content) -> Iterator[bytes]:
-    """At most CHUNK_BYTES each where we do the cutting."""
+    """Divide content into pieces, of at most CHUNK_BYTES unless the caller's iterable decides."""
     if isinstance(content, str):
         content = content.encode()
     if isinstance(content, bytes | bytearray | memoryview):

@@ -40,7 +40,7 @@ class Capture:
             self._tell(rest.decode("utf-8", "replace"))
 
     def output(self) -> Output:
-        """Return what was kept."""
+        """Return the kept output."""
         self._trim()
         return Output(head=bytes(self._head), tail=bytes(self._tail), total_bytes=self._total)
 

@@ -1,4 +1,4 @@
-"""From what a caller writes to what is asked of the daemon."""
+"""Converts a caller's arguments to the values of actions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def seconds(value: Duration | None, name: str) -> float | None:
 
 
 def required_seconds(value: Duration | None, name: str) -> float:
-    """As `seconds`, where None isn't a value."""
+    """Convert a duration like `seconds`, but refuse None."""
     found = seconds(value, name)
     if found is None:
         raise TypeError(f'{name} is None: write seconds, a timedelta or a text such as "5m"')
@@ -65,9 +65,9 @@ def exec_spec(
     stdin: bool,
     pty: PtySize | None = None,
 ) -> ExecSpec:
-    """Return the spec of a command: a text is a line for bash (or sh), a sequence is executed as it is.
+    """Return the spec of a command: a text is a line for bash (or sh), a sequence is the program with its arguments.
 
-    Raise TypeError for what is neither, InvalidArgumentError for values that can't be.
+    Raise TypeError for other types, InvalidArgumentError for invalid values.
     """
     shell = isinstance(command, str)
     if shell:
@@ -96,7 +96,7 @@ def _argument(value: object) -> str:
 
 
 def texts(given: Mapping[str, str] | None, name: str) -> dict[str, str]:
-    """Return a copy of a mapping of texts. TypeError names what isn't one."""
+    """Return a copy of a mapping of texts. TypeError names a key or value of another type."""
     if given is None:
         return {}
     if not hasattr(given, "items"):
@@ -144,7 +144,7 @@ def mounts_of(given: Sequence[Mount | str] | Mapping[str, str]) -> tuple[Mount, 
 
 
 def reference(given: object, name: str) -> str | None:
-    """Return the id or name of what was given by it or as an object."""
+    """Return the id or name of an argument, which may be an object with an id."""
     if given is None or isinstance(given, str):
         return given
     id = getattr(given, "id", None)
@@ -168,7 +168,7 @@ def template_of(template: str | None, image: str | None) -> str:
 
 
 def network_of(network: Network, policy: PolicySource | None) -> PolicyDocument | None:
-    """Return the policy of `network` or `policy`. PolicyInvalidError; InvalidArgumentError for both."""
+    """Return the policy of `network` or `policy`. Raises PolicyInvalidError, and InvalidArgumentError for both."""
     if network is False or network is None:
         return policy_document(policy)
     if policy is not None:
@@ -220,7 +220,7 @@ def level_of(level: Level | str | None) -> Level | None:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is, for a TypeError: `the int 5`, `None`, `a dict`."""
+    """Describe a value for a TypeError: `the int 5`, `None`, `a dict`."""
     if value is None:
         return "None"
     if isinstance(value, bool | int | float):
@@ -229,8 +229,11 @@ def _kind(value: object) -> str:
 
 
 def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
-    """Raise CommandFailedError, or for 126 and 127 what a shell says by them; `details["result"]` is the whole
-    result."""
+    """Return a successful result.
+
+    Otherwise raise CommandFailedError, or its subclass for 126 and 127, the codes of a shell. `details["result"]` is
+    the whole result.
+    """
     if result.ok:
         return result
     what = command if isinstance(command, str) else " ".join(command)

@@ -1,4 +1,4 @@
-"""What can be asked about the daemon itself. Nothing here starts one."""
+"""Requests about the daemon itself. They never start one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _NoDaemon(Exception):
 
 
 def daemon_status(state_dir: Path) -> codec.Status | None:
-    """None where there is no daemon."""
+    """Return the daemon's status, or None without a daemon."""
     session = Session(state_dir, _existing, any_protocol=True)
     try:
         return codec.decode(DaemonTransport(Calls(session)).control("status"), codec.Status)
@@ -68,9 +68,9 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
 
 
 def daemon_log(state_dir: Path, lines: int, *, follow: bool = False) -> Generator[str]:
-    """Yield the last `lines` of what the daemons of this directory have logged, the oldest first.
+    """Yield the last `lines` of the log of this directory's daemons, the oldest first.
 
-    With `follow` there is no end: what they log from now on comes too, those that start later included.
+    With `follow` it doesn't end: it yields all later lines too, also of later daemons.
     """
     last, log, rest = deque[bytes](maxlen=lines), None, b""
     path = state_dir / _daemon.LOG

@@ -1,6 +1,6 @@
-"""Find the daemon of a state directory; start it where there is none.
+"""Finds the daemon of a state directory, and starts a missing one.
 
-The lock alone decides whether there is a daemon. A daemon holds it from before its first line to its last, so a process
+Only the lock decides whether there is a daemon. A daemon holds it from before its first line to its last, so a process
 that gets it may start the next one. A slow answer, a missing file or a dead pid is no reason to start one.
 """
 
@@ -24,9 +24,9 @@ SOCKET = "daemon.sock"
 LOCK = "daemon.lock"
 LOG = "daemon.log"
 WAIT_SECONDS = 120.0
-"""For one that starts or leaves. The first start on a machine makes a pool."""
+"""Time for a daemon's start or end. The first start on a machine makes a pool."""
 TELL_SECONDS = 2.0
-"""After which the caller is told what is waited for."""
+"""Time after which a caller learns the reason of its wait."""
 
 _BOOTSTRAP = (
     "import gc,sys,json;gc.set_threshold(50_000,50,50);o=json.load(sys.stdin);sys.path[:0]=o['path'];"
@@ -36,7 +36,7 @@ _CARRIED = frozenset(
     (
         *("DBUS_SESSION_BUS_ADDRESS", "DOCKER_CONFIG", "DOCKER_HOST", "CONTAINER_HOST", "HOME", "LANG", "LOGNAME"),
         *("PATH", "SHELL", "SSH_AUTH_SOCK", "SSH_ASKPASS", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"),
-        # By these, runners of continuous integration find what a job has left (actions/runner#598).
+        # Runners of continuous integration find a job's remaining processes by these (actions/runner#598).
         *("BUILD_ID", "JENKINS_NODE_COOKIE", "RUNNER_TRACKING_ID"),
     )
 )
@@ -46,7 +46,7 @@ _FOR_ALL = frozenset(
         *("SSL_CERT_FILE", "TMPDIR", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     )
 )
-"""By these the daemon reaches engines, registries and forges, whoever asks."""
+"""Variables by which the daemon reaches engines, registries and forges, for all its clients."""
 _MOVED = {
     "PADDOCK_ACCELERATOR": 'accelerator = "tcg"',
     "PADDOCK_APPROVAL_WEBHOOK": 'approval_webhook = "https://..."',
@@ -61,11 +61,14 @@ _MOVED = {
     "PADDOCK_VAULT_KEY": 'vault_key_file = "/..."',
     "PADDOCK_WAITING": "spares = 1",
 }
-"""Variables of earlier versions, and what stands in config.toml for each."""
+"""Variables of earlier versions, and the line in config.toml that replaces each."""
 
 
 def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
-    """Return a blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
+    """Return a blocking connection, or None without a daemon if `start` is false.
+
+    Raises the reason if it can't start one.
+    """
     began, pause, told = time.monotonic(), 0.002, False
     while True:
         peer = _try(state_dir)
@@ -108,13 +111,15 @@ def find_or_start(state_dir: str) -> socket.socket:
 
 
 def environment() -> dict[str, str]:
-    """Return what a daemon that this process starts is configured by."""
+    """Return the variables that configure a daemon of this process."""
     return {name: value for name, value in os.environ.items() if _is_carried(name)}
 
 
 def configuring() -> dict[str, str]:
-    """Return what the daemon goes by for all of its clients; "" for what is not set here. The rest comes with
-    requests."""
+    """Return the variables that the daemon uses for all clients, with "" for unset ones.
+
+    The others come with requests.
+    """
     return {name: os.environ.get(name, "") for name in _FOR_ALL}
 
 
@@ -123,7 +128,7 @@ def _is_carried(name: str) -> bool:
 
 
 def refuse_moved(state_dir: str) -> None:
-    """NotConfiguredError: a variable of this program has no effect; the hint has the line that takes its place."""
+    """Raise NotConfiguredError if a variable of this program has no effect. The hint has the line that replaces it."""
     for name in _MOVED.keys() & os.environ.keys():
         raise NotConfiguredError(
             f"{name} has no effect: what it said is a setting of the state directory now",
@@ -189,7 +194,7 @@ def _lock(state_dir: str) -> int | None:
 
 
 def _start(state_dir: str, lock: int) -> None:
-    """Wait until the new daemon listens; it has the lock. Raises what kept it from starting."""
+    """Start a daemon with the lock, and wait until it listens. Raises the reason of a failed start."""
     import json
     import subprocess
 
@@ -242,7 +247,7 @@ def _start(state_dir: str, lock: int) -> None:
 
 
 def module_path() -> list[str]:
-    """Where a program of paddock's finds it and what it needs: never in the current directory."""
+    """Return the import path for paddock and its dependencies. It never has the current directory."""
     source = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3))
     packages = [place for place in sys.path if os.path.isabs(place) and "-packages" in place]
     return [source, *packages]

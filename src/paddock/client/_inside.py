@@ -33,7 +33,10 @@ _mine = threading.local()
 
 
 class PaddockError(Exception):
-    """`code` is the kind: invalid_argument, not_found, policy_denied, resource_exhausted, sandbox_died …"""
+    """An error of paddock.
+
+    `code` is the kind: invalid_argument, not_found, policy_denied, resource_exhausted, sandbox_died …
+    """
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message if hint is None else f"{message} ({hint})")
@@ -41,7 +44,7 @@ class PaddockError(Exception):
 
 
 class ExecResult:
-    """A finished command. A non-zero exit is a result; `limit` is the limit that struck, or None."""
+    """A finished command. A non-zero exit is a result. `limit` is the exceeded limit, or None."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         status = answer["status"]
@@ -98,9 +101,11 @@ class Sandbox:
         env: dict[str, str] | None = None,
         ttl_seconds: float | None = None,
     ) -> Sandbox:
-        """Create an empty one, on the template of this one. Without `limits` it has what each child may have.
+        """Create an empty child, on the template of this sandbox.
 
-        `ttl` is in seconds; `ttl_seconds` is its old name.
+        The default of `limits` is a child's maximum.
+
+        `ttl` is in seconds. `ttl_seconds` is its old name.
         """
         spec: dict[str, Any] = {
             "name": name,
@@ -125,9 +130,11 @@ class Sandbox:
         check: bool = False,
         timeout_seconds: float | None = None,
     ) -> ExecResult:
-        """Run a command to its end. A text is a line for bash (or sh); a sequence is executed as it is.
+        """Run a command to its end.
 
-        `timeout` is in seconds; `timeout_seconds` is its old name.
+        A text is a line for bash (or sh), a sequence is the program with its arguments.
+
+        `timeout` is in seconds. `timeout_seconds` is its old name.
         """
         shell = isinstance(command, str)
         argv = ["/bin/bash", "-c", command] if shell else [os.fspath(part) for part in command]
@@ -141,7 +148,7 @@ class Sandbox:
         return result
 
     def pause(self) -> None:
-        """Pause it until `resume`, or until it is used."""
+        """Pause it until `resume`, or its next use."""
         self.state = _ask("sandbox.pause", sandbox=self.id)["state"]
 
     def resume(self) -> None:
@@ -175,7 +182,7 @@ class Outer:
         return children[0] if count is None else children
 
     def promote(self, child: Sandbox, path: str = "/workspace") -> None:
-        """Put what the child has at `path` in the place of what is there in this sandbox."""
+        """Replace the directory `path` of this sandbox by the child's."""
         _ask("sandbox.promote", sandbox=_outer(), child=child.id, path=path)
 
 
@@ -190,7 +197,7 @@ def _outer() -> str:
 
 
 def _said(connection: Connection, kind: Kind, message: object) -> Any:
-    """Return what the door answers. Closed, the connection is stale: the next request makes another one."""
+    """Return the relay's answer. After a close, the connection is stale: the next request makes another one."""
     try:
         connection.send(kind, connection.next_channel(), json.dumps(message).encode())
         frame = connection.receive()
@@ -241,7 +248,7 @@ def _connected() -> Connection:
 
 
 def _text(output: dict[str, Any]) -> str:
-    """UTF-8, what is invalid replaced; a marker stands for what was left out."""
+    """Decode the output as UTF-8 with replacements for invalid bytes. A marker stands for the missing middle."""
     head, tail = base64.b64decode(output["head"]), base64.b64decode(output["tail"])
     omitted = output["total_bytes"] - len(head) - len(tail)
     marker = f"\n[… {omitted} bytes left out …]\n".encode() if omitted else b""

@@ -28,17 +28,17 @@ class Lines:
 
 
 class Line:
-    """A greeted connection of a session's, and one call on it.
+    """A greeted connection of a session, and one call on it.
 
-    A call that a signal handler's exception interrupts, Ctrl-C for one, is cancelled: the exception is raised when the
-    daemon has undone it. A second one does not wait for that.
+    If an exception of a signal handler (such as Ctrl-C) interrupts a call, this cancels the call. It raises the
+    exception after the daemon has undone the call. A second exception doesn't wait for that.
     """
 
     def __init__(self, session: Session, connection: Connection) -> None:
         self._session, self._connection = session, connection
 
     def perform(self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int) -> Frame:
-        """Return the answer, ERROR too. NotSent; OSError, WireError: the outcome is unknown."""
+        """Return the answer, ERROR too. Raises NotSent, and OSError or WireError if the outcome isn't known."""
         connection = self._connection
         channel = connection.next_channel()
         is_sent = False
@@ -72,7 +72,7 @@ class Line:
         raise ConnectionResetError
 
     def _interrupted(self, channel: int, cancels: bool, undo: Undo) -> None:
-        """Cancel what was asked and wait until it is undone. An exception in here ends the wait, and the connection."""
+        """Cancel the request and wait for its undo. An exception in here ends the wait, and the connection."""
         frame, connection = None, self._connection
         try:
             if cancels:
@@ -94,10 +94,10 @@ Mutex = allocate_lock
 
 
 class Pipe:
-    """A descriptor whose other end is the daemon's.
+    """A descriptor with the daemon at the other end.
 
-    One thread may close it while another reads. The descriptor is closed when no thread uses it any more, so its number
-    never means another file in between.
+    One thread may close it while another reads. It closes after its last use by a thread, so its number never means
+    another file in between.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -113,11 +113,11 @@ class Pipe:
         return self._used(lambda descriptor: os.write(descriptor, data))
 
     def reader(self) -> int:
-        """Open the other end of a pipe that is written here: what its reader has left is still in it (pipe(7))."""
+        """Open the reading end of this pipe: the unread data is still in it (pipe(7))."""
         return self._used(lambda descriptor: os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC))
 
     def close(self) -> bool:
-        """Whether it was open."""
+        """Close the pipe, and return whether it was open."""
         with self._lock:
             was_open, self.closed = not self.closed, True
             self._let_go()

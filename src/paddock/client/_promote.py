@@ -1,9 +1,9 @@
-"""Write what a sandbox has changed in a mounted directory into that directory, as the caller.
+"""Writes a sandbox's changes in a mounted directory into that directory, as the caller.
 
-The daemon has decided what is written. This process opens the directory and writes: each file beside its place, synced,
-and renamed into it. Places are found from the directory's descriptor, through no link and no mount. What the host has
-there is looked at again at the last moment. A note in the journal follows each step, so the daemon knows how far this
-came, whatever becomes of this process.
+The daemon has decided about the changes. This process opens the directory and writes. It writes each file under a
+temporary name, syncs it, and renames it into place. It finds paths from the directory's descriptor, through no link and
+no mount. It checks the host's file again at the last moment. After each step it adds a note to the journal, so the
+daemon knows the progress even if this process dies.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_
 
 
 def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
-    """Write what `plan` says: from the directory `layer`, whose descriptor stays the caller's, and into `plan.source`.
+    """Write the changes of `plan` from the directory `layer`, whose descriptor the caller closes, into `plan.source`.
 
-    Raises InvalidStateError, PlatformError or ResourceExhaustedError. A part of it is done then, and can be done
-    again."""
+    Raises InvalidStateError, PlatformError or ResourceExhaustedError. Then a part is complete, and the caller can
+    repeat the call.
+    """
     if not plan.changes:
         return
     try:
@@ -94,7 +95,7 @@ class _Writer:
                         os.unlink(name, dir_fd=place)
                     os.fsync(place)
                 except OSError as error:
-                    # What the host has put into it meanwhile, or what was left out, keeps it.
+                    # New files of the host, or ones outside this promotion, keep the directory.
                     if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                         raise
         self._note(number)
@@ -146,7 +147,7 @@ class _Writer:
             os.fsync(fd)
 
     def _open_in_layer(self, path: bytes) -> int:
-        """Open it. This is a copy of ours: what its modes keep us out of is opened to us."""
+        """Open a file of the layer. The layer is a private copy, so this changes modes that exclude us."""
         try:
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
         except PermissionError:
@@ -155,13 +156,16 @@ class _Writer:
             return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
 
     def _mode(self, old: PlannedNode | None, new: PlannedNode) -> int:
-        """Return the sandbox's mode less the umask; a bit that the host's file has stays."""
+        """Return the sandbox's mode without the umask. Bits of the host's file stay."""
         kept = 0 if old is None or old.kind is not new.kind else old.mode
         return new.mode & 0o777 & (~self._umask | kept)
 
     def _give(self, name: bytes, place: int, old: PlannedNode | None) -> None:
-        """Set the owner. What is replaced keeps its own. What is new belongs to the caller; to the directory's owner,
-        if he is root and the directory another's."""
+        """Set the owner.
+
+        A replaced file keeps its owner. A new file belongs to the caller, but if that is root, to the directory's
+        owner.
+        """
         uid, gid = (old.uid, old.gid) if old is not None else self._owner
         if self._root:
             os.chown(name, uid, gid, dir_fd=place, follow_symlinks=False)
@@ -204,7 +208,7 @@ class _Writer:
 
     @contextmanager
     def _place(self, path: bytes) -> Generator[tuple[int, bytes]]:
-        """Yield the directory that it is in, and its name; -1 if there is no such directory any more."""
+        """Yield the directory of a path, and the name in it. Yield -1 if the directory is missing."""
         folder, _, name = path.rpartition(b"/")
         try:
             fd = openat2.open_beneath(self._host, folder or b".", _PLACE, symlinks=False, cross_mounts=False)
@@ -226,12 +230,12 @@ class _Writer:
 
 
 def _identity(info: os.stat_result) -> tuple[int, int, int]:
-    """As `storage.pool.hostile.Node.identity`."""
+    """Return the same value as `storage.pool.hostile.Node.identity`."""
     return info.st_ino, info.st_ctime_ns, info.st_size
 
 
 def _umask() -> int:
-    """Of this process, which os.umask tells only by changing it."""
+    """Return this process's umask, which os.umask only returns after a change."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1], 8) for line in file if line.startswith("Umask:"))
 

@@ -1,7 +1,7 @@
-"""Push a branch, or open a pull request, as the caller: in a program that this process starts and waits for.
+"""Pushes a branch, or opens a pull request, as the caller, in a program that this process starts and waits for.
 
-The daemon has decided what goes where, and has looked at every object. The program has this process's environment, so
-git and ssh find the caller's credentials as they do in his shell. The daemon never sees one.
+The daemon has decided about the push, and has checked every object. The program has this process's environment, so git
+and ssh find the caller's credentials as in a shell. The daemon never sees one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOOTSTRAP = (
 
 
 def publish(plan: codec.Handle, state_dir: str) -> Published:
-    """Carry out `plan`. What it says is for the daemon, errors too."""
+    """Carry out `plan`. Its result is for the daemon, errors too."""
     if plan.push is None and plan.pull_request is None:
         return Published()
     order = json.dumps(

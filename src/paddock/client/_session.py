@@ -1,4 +1,4 @@
-"""This process's session with the daemon of one state directory: what its two transports share."""
+"""This process's session with the daemon of one state directory, which its two transports share."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from paddock.errors import ResourceExhaustedError
 
     Undo: TypeAlias = Callable[[Frame], list[bytes]]
-    """From an answer that came although its caller had left to the requests that give it back."""
+    """Returns the requests that undo an answer whose caller had left."""
     Lost: TypeAlias = Callable[[str], DaemonLostError]
-    """From the problem to the error of a request whose outcome is unknown."""
+    """Returns the error of a request with an unknown outcome, for a problem."""
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
@@ -68,7 +68,9 @@ def log() -> logging.Logger:
 
 
 class Session:
-    """Connections to the daemon. A forked child drops its parent's and begins a session of its own.
+    """Connections to the daemon.
+
+    A forked child drops its parent's and begins a separate session.
 
     Taking and giving back a connection needs no lock: `list.pop` and `list.append` are single steps of the interpreter,
     so a finalizer may use them at any point.
@@ -81,7 +83,7 @@ class Session:
         *,
         any_protocol: bool = False,
     ) -> None:
-        """With `any_protocol` it is for what every version speaks: `status`, `stop` and `restart` of the daemon."""
+        """Begin a session. `any_protocol`: use only the commands of every version: `status`, `stop` and `restart`."""
         self._idle: list[Connection] = []
         self.instance = ""
         """The daemon's that greeted it last."""
@@ -174,7 +176,7 @@ class Session:
         )
 
     def greet(self, connection: Connection) -> bool:
-        """Greet the daemon. False if it is leaving. Its refusal is raised."""
+        """Greet the daemon. Return False if it is leaving. Raises its refusal."""
         try:
             connection.send(Kind.HELLO, 0, self.hello())
             if not connection.has_news(_daemon.TELL_SECONDS):
@@ -189,7 +191,7 @@ class Session:
         return True
 
     def welcomed(self, frame: Frame) -> None:
-        """Raise the daemon's refusal; say once by what the daemon is configured otherwise than this process."""
+        """Raise the daemon's refusal, and log once if its configuration differs from this process's."""
         close_all(frame.descriptors)
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
@@ -227,15 +229,17 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
 
 
 def new_id(action: Action[Any]) -> str:
-    """Of a request. That of a command is the command's."""
+    """Return a new id for a request. The request of a command has the command's id."""
     if isinstance(action, _COMMANDS):
         return action.id or mint(Noun.EXEC)
     return os.urandom(16).hex()
 
 
 def request_of(action: Action[Any], id: str, *, has_input: bool = False) -> tuple[bytes, tuple[int, ...]]:
-    """Return the body of an OPEN, and the descriptors that go along, which the caller closes when they are sent. With
-    `has_input` it sends one more: the command's stdin."""
+    """Return the body of an OPEN, and its descriptors, which the caller closes after the send.
+
+    With `has_input` the caller adds one more: the command's stdin.
+    """
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
         body = _encoded(codec.Request(action=replace(action, input=None), has_input=True, id=id))
         return body, (_memory(action.input),)
@@ -257,11 +261,10 @@ def handle_methods(handle: int, method: str, *, id: str | None = None, **fields:
 
 
 class Lease:
-    """Lets go of a command whose handle was dropped, as if the handle had been closed.
+    """Releases a command when Python frees its handle, like `close`.
 
-    Held by a handle and by each of its streams: who keeps a stream keeps the command. The last one lets go.
-
-    With `warns`, dropping a command that may still run is a ResourceWarning: it kills the command.
+    A handle and each of its streams share it, so a kept stream keeps the command. The last one releases it. With
+    `warns`, freeing a command that may still run is a ResourceWarning, because it kills the command.
     """
 
     def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:
@@ -270,7 +273,7 @@ class Lease:
 
     @classmethod
     def none(cls) -> Lease:
-        """Of a stream that something else closes."""
+        """Return an empty lease, for a stream that another object closes."""
         lease = cls(lambda body: None, codec.Handle(handle=0), warns=False)
         lease.end()
         return lease
@@ -280,11 +283,11 @@ class Lease:
         self._handle = handle
 
     def over(self) -> None:
-        """Note that the command has ended: its end surprises nobody any more."""
+        """Note that the command has ended, so its release needs no warning."""
         self._warns = False
 
     def end(self) -> bool:
-        """Note that the handle is closed in order. Return whether it was open."""
+        """Note that the caller has closed the handle. Return whether it was open."""
         was_held, self._held = self._held, False
         return was_held
 
@@ -299,7 +302,7 @@ class Lease:
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
-    """Return requests that give back what came although its caller had left. Closes the frame's descriptors."""
+    """Return requests that undo an answer whose caller had left. Closes the frame's descriptors."""
     close_all(frame.descriptors)
     if frame.kind is not Kind.REPLY:
         return []
@@ -319,7 +322,7 @@ def nothing(late: Frame) -> list[bytes]:
 
 
 def tell(body: bytes) -> None:
-    """Log what the daemon says while it works: a warning, or what takes long."""
+    """Log the daemon's message about a request in progress: a warning, or the reason of a delay."""
     said: dict[str, str] = codec.decode(body, dict[str, str])
     for kind, words in said.items():
         (log().warning if kind == "warning" else log().info)("%s", words)
@@ -344,7 +347,10 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
 
 
 def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLostError:
-    """Return the error for an unknown outcome of `what`, or of a call on a handle for None. It says where to look."""
+    """Return the error for an unknown outcome of `what`, or of a call on a handle for None.
+
+    Its hint says where to look.
+    """
     name = "a call" if what is None else type(what).__name__
     why = f" ({problem})" if problem else ""
     message = f"the daemon died before it answered {name}: it may have been done or not{why}"
@@ -422,7 +428,7 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
 
 
 def _directories(action: Action[Any]) -> dict[str, tuple[int, int]]:
-    """Device and inode of what the caller mounts, as far as he sees it."""
+    """Return device and inode of the caller's mounts, if the caller can see them."""
     found: dict[str, tuple[int, int]] = {}
     for mount in action.spec.mounts if isinstance(action, CreateSandbox) else ():
         try:
@@ -434,7 +440,7 @@ def _directories(action: Action[Any]) -> dict[str, tuple[int, int]]:
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:
-    """Return the caller's values of what its request needs: its git's settings, the variables that its policy names."""
+    """Return the caller's variables that the request needs: git's settings, and the variables of its policy."""
     needed: dict[str, str] = {}
     if action.TAG in _BY_GIT or (isinstance(action, CreateSandbox) and action.spec.workspace is not None):
         needed = {name: value for name, value in os.environ.items() if is_git_variable(name)}

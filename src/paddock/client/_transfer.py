@@ -1,4 +1,4 @@
-"""What came of moving a tree."""
+"""The result of a transfer of a tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Moved: TypeAlias = Callable[[int], object]
-    """Told how many bytes have just gone."""
+    """Gets the number of bytes of each step."""
 
 
 class TransferReport(Value):

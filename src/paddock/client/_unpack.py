@@ -1,7 +1,7 @@
-"""Unpacks an archive that an attacker wrote into a new directory of the caller's.
+"""Extracts an archive that an attacker may have written into a new directory of the caller's.
 
-Everything is made by descriptor inside a private directory that holds no symbolic link until the last moment;
-links are made at the end, those that lead out refused; then the whole is renamed into place.
+It creates all files by descriptor inside a private directory, which has no symbolic link until the last moment. Then it
+creates the links, and refuses the ones that lead out. At the end it renames the whole into place.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BYTES = 32 << 20
 
 
 class Links:
-    """All the symbolic links of one tree. Bounded in memory and in work: an attacker chose them.
+    """All symbolic links of one tree, with limits of memory and work, because an attacker may have chosen them.
 
-    `a/../..` may be harmless or not, depending on what `a` links to, so that a link is followed
-    through the others as the kernel would do it.
+    `a/../..` may be harmless or not, depending on the target of `a`. So this follows a link through the others like the
+    kernel.
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,16 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _METADATA_BYTES = 64 << 10
 _MOST_RECORDS = 64
-"""Of one extended header: a guest says a path, a target, a size and a time, and a path has at most 4096 bytes."""
+"""Most bytes of one extended header: a guest sends a path, a target, a size and a time.
+
+A path has at most 4096 bytes.
+"""
 _MAX_DEPTH = 300
-"""More than a guest walks: a way is opened name by name for each entry, and what is deep can hardly be removed."""
+"""Deepest directory, deeper than a guest walks: this opens each parent for each entry, and deep trees are hard to
+remove.
+"""
 _SKIPPED_BYTES = 16 << 20
-"""Of names that are kept for the report."""
+"""Most bytes of names in the report."""
 
 _LATEST_NS = (1 << 33) * 10**9
 _KINDS = {tar.FILE: "file", tar.DIRECTORY: "directory", tar.SYMLINK: "symbolic link", tar.LINK: "hard link"}
@@ -98,7 +103,7 @@ _OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EN
 
 
 class _Unsafe(Exception):
-    """An entry that is passed over or ends everything, as the caller chose."""
+    """An unsafe entry, which the caller's choice leaves out or makes an error."""
 
 
 class Unpacker:
@@ -128,7 +133,7 @@ class Unpacker:
 
     @property
     def complete(self) -> bool:
-        """From the archive's end on."""
+        """Whether the archive has ended."""
         return self._tar.headers.complete
 
     def feed(self, data: bytes) -> None:
@@ -166,7 +171,7 @@ class Unpacker:
         return TransferReport(entries=self._entries, total_bytes=self._bytes, skipped=tuple(self._skipped))
 
     def close(self) -> None:
-        """Remove what is not finished. Idempotent."""
+        """Remove an unfinished extraction. Idempotent."""
         with self._lock:
             self._end_file()
             if self._parent is not None:
@@ -221,7 +226,8 @@ class Unpacker:
                 os.close(file)
 
     def _hardlink(self, source: Parts, parts: Parts) -> None:
-        # Between two names of the private directory, where all is files and directories; the kernel refuses the latter.
+        # Between two names of the private directory, which has only files and directories. The kernel refuses the
+        # latter.
         name = _last(source)
         with closing(os.dup(self._directory(source[:-1], make=False))) as where:
             beside = self._directory(parts[:-1])

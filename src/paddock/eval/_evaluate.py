@@ -1,4 +1,4 @@
-"""Scenarios under a policy: the stage is set, each is played, the stage is cleared away; and what that has found."""
+"""Plays scenarios under a policy: it sets the stage, plays each, clears the stage, and reports the results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _BAD = ("leaked", "reached")
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`own`: the policy was paddock's. Then a twin that fails is a failure; of the user's policy it is a fact."""
+    """The result of an evaluation.
+
+    `own`: the policy was paddock's. Then a failing twin is a failure. With the user's policy it isn't.
+    """
 
     outcomes: tuple[Outcome, ...]
     own: bool
@@ -118,7 +121,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def _cell(text: str) -> str:
-    """Return what came from inside as a table's cell and nothing else."""
+    """Escape a text from the sandbox so that it is one cell of a table and nothing else."""
     printable = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
     return printable.replace("|", "\\|").replace("`", "'").replace("<", "&lt;")
 
@@ -136,11 +139,11 @@ def evaluate(
     level: str | None = None,
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Report:
-    """Plays the scenarios of these names, or all. `policy`: the user's own; without one ours. `state_dir` is one that
-    nobody else uses (default: `eval` in this machine's), whose log stays.
+    """Play the scenarios of these names, or all.
 
-    InvalidArgumentError (no such scenario), InvalidStateError (another evaluation is under way), PolicyInvalidError,
-    and whatever keeps sandboxes from being made.
+    `policy` is the user's own, by default ours. `state_dir` must have no other use (default: `eval` in the default
+    state directory), and its log stays. Raises InvalidArgumentError (no such scenario), InvalidStateError (another
+    evaluation is under way), PolicyInvalidError, and the errors of creating sandboxes.
     """
     scenarios = choose(names)
     document = load(OWN if policy is None else policy).document
@@ -173,7 +176,7 @@ def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
 
 @contextmanager
 def _alone(state: Path) -> Generator[None]:
-    """Lock the state directory. One that was somebody's would get a world that isn't the real one."""
+    """Lock the state directory. Refuse one with other sandboxes: they would get a simulated network."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (state / layout.DATABASE).exists() and not (state / layout.WORLD_TRUST).exists():
         raise InvalidArgumentError(
@@ -191,7 +194,7 @@ def _alone(state: Path) -> Generator[None]:
 
 @contextmanager
 def _daemon_of(state: Path) -> Generator[None]:
-    """One that is started in the block, with the canary in its environment, and ends with it."""
+    """Let the block start a new daemon, which has the canary in its environment, and stop it afterwards."""
     stop_daemon(state)
     try:
         yield
@@ -201,7 +204,7 @@ def _daemon_of(state: Path) -> Generator[None]:
 
 @contextmanager
 def _canary_of_host(state: Path) -> Generator[tuple[Canary, Path]]:
-    """In a file, and in the environment of what is started from here."""
+    """Put a canary into a file and into the environment of processes that the block starts."""
     directory = state / "canaries"
     directory.mkdir(mode=0o700, exist_ok=True)
     canary, file, before = Canary("host", "a file of the host", mint()), directory / "host", os.environ.get(_VARIABLE)

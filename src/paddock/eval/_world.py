@@ -1,5 +1,7 @@
-"""Everybody outside, played by one thread per connection: every name has an address, every address answers, and what
-arrives is kept. The gateway's end is `paddock.gateway.evaluation_network`.
+"""A simulated outside network, with one thread per connection.
+
+Every name has an address, every address answers, and the thread keeps the data that arrives. The gateway's end is
+`paddock.gateway.evaluation_network`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _NOTHING = b"0" * 40
 
 
 class Talk(BaseHTTPRequestHandler):
-    """Of one connection, as `host`."""
+    """The HTTP server of one connection, in the role of `host`."""
 
     protocol_version = "HTTP/1.1"
 
@@ -103,15 +105,15 @@ def _pushed(body: bytes) -> bytes:
 
 
 MOST_BYTES = 1 << 20
-"""Of one connection that are kept."""
+"""Bytes of one connection that the evaluation keeps."""
 _PATIENCE_SECONDS = 30.0
 _TLS = 0x16
 _FIRST = (100 << 24) + (128 << 16)
-"""100.128.0.0/9: public, so that a policy is judged as it would be, and never dialled."""
+"""100.128.0.0/9: public, so that a policy judges it normally, and never a real destination."""
 
 
 class Arrival(msgspec.Struct, kw_only=True):
-    """What came to a server out there. `host` is the name that the address stands for, or the address itself."""
+    """The data of one connection to a simulated server. `host` is the name for the address, or the address itself."""
 
     host: str
     port: int
@@ -121,7 +123,7 @@ class Arrival(msgspec.Struct, kw_only=True):
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """Since a moment: what arrived, and the names that were asked for outside."""
+    """The connections since a moment, and the names of outside lookups."""
 
     arrivals: tuple[Arrival, ...]
     names: tuple[str, ...]
@@ -188,7 +190,7 @@ class World:
             Talk(sock, io.BufferedReader(Kept(sock, arrival, self._lock)), arrival.host)
 
     def _tls(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
-        """As whoever is asked for."""
+        """Answer the TLS handshake with a certificate for the requested name."""
 
         def choose(one: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
             one.context = self._authority.context(name or host)
@@ -210,7 +212,7 @@ def _authority(state: Path) -> Authority:
 
 
 class Kept(io.RawIOBase):
-    """What is read of a connection is evidence."""
+    """A stream that records the bytes read from a connection as evidence."""
 
     def __init__(self, sock: socket.socket, arrival: Arrival, lock: threading.Lock) -> None:
         self._sock, self._arrival, self._lock = sock, arrival, lock
@@ -235,7 +237,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
         super().__init__(path, _Asked)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that was cut, which is what a gateway does."""
+        """Ignore a broken connection, because the gateway breaks them."""
 
 
 class _Asked(socketserver.BaseRequestHandler):

@@ -1,2 +1,5 @@
-"""The gateway: what may leave a sandbox, and how it is looked at on its way. Nothing is imported here but by who asks
-for it: neither the SDK nor a sandbox without a policy needs what this stands on."""
+"""The gateway: the proxy for all traffic of a sandbox.
+
+This package imports nothing itself, because its dependencies are slow to import. The SDK and sandboxes without a policy
+don't need them.
+"""

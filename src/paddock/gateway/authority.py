@@ -1,6 +1,8 @@
-"""A sandbox's own certificate authority: the gateway can listen to whoever inside trusts it, and nobody else can.
+"""The certificate authority of one sandbox.
 
-Its key is in the memory of those who hold this object; it never goes to a disk, nor into a sandbox.
+With it the gateway can inspect TLS of clients inside that trust it.
+
+Its key is only in the memory of processes with this object. It is never on a disk or in a sandbox.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 MOST_CONTEXTS = 256
 _BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
-"""Of the authority, and the beginning of what it signs: clocks inside may be wrong, and it dies with its sandbox."""
+"""Validity of the authority, and the begin of its certificates.
+
+Clocks inside may be wrong, and it ends with its sandbox.
+"""
 _LEAF_LIFE = timedelta(days=397)
 """Some clients take no certificate that lives longer."""
 
@@ -38,7 +43,7 @@ class Authority:
 
     @classmethod
     def make(cls, owner: str) -> Authority:
-        """Make a new authority, named after whom it is for."""
+        """Make a new authority with the name of its owner."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"paddock {owner}"[:64])])
         certificate = (
@@ -61,7 +66,7 @@ class Authority:
         return self._contexts(host, h2)
 
     def leaf(self, host: str) -> bytes:
-        """Return a certificate for `host`, PEM; its key is the one leaf key."""
+        """Return a certificate for `host` as PEM. All of them have the same key."""
         begin = max(_BEGIN, self._issuer.not_valid_before_utc)
         now = datetime.now(UTC)
         return (
@@ -86,7 +91,7 @@ class Authority:
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 1
         context.set_alpn_protocols(["http/1.1", "h2"] if h2 else ["http/1.1"])
-        # `ssl` reads files only; this one has no name and no disk under it.
+        # `ssl` reads files only. This one has no name and isn't on a disk.
         fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
         try:
             os.write(fd, self.leaf(host) + self._leaf_pem)

@@ -23,18 +23,22 @@ from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 from .control import VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
-# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
+# The program of the daemon's child: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.gateway.main import main;main(o)"
 )
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
 Approver = Callable[[ApprovalRequest], ApprovalAnswer]
-"""May be slow by a database's standards, and no slower: it runs in the loop."""
+"""Answers requests for approval. It may take as long as a database query, because it runs in the loop."""
 
 
 class GatewayClient:
-    """The one control connection, made when first needed. `on_lost()` when the gateway has gone; `approve` answers its
-    requests for approval."""
+    """The only control connection, which the first use opens.
+
+    `on_lost()` runs when the gateway has died.
+
+    `approve` answers its requests for approval.
+    """
 
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], approve: Approver) -> None:
         self._state, self._on_lost, self._approve = state_dir, on_lost, approve
@@ -43,8 +47,7 @@ class GatewayClient:
         self.pid = 0
 
     async def connect(self, *, start: bool = True) -> bool:
-        """Connect. Return False if there is no gateway and `start` is False. Raise NotConfiguredError if it can't
-        start, and say why."""
+        """Connect. Return False without a gateway if `start` is False. Raise NotConfiguredError if it can't start."""
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return True

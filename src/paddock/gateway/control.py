@@ -1,8 +1,8 @@
-"""What the daemon and the gateway say to each other: JSON in the frames of `paddock.wire`.
+"""The messages between the daemon and the gateway: JSON in the frames of `paddock.wire`.
 
-The daemon opens with `Hello`, and is answered `Welcome`. Each `Order` is answered when it is done; what was recorded,
-as MessagePack, after a `Record` that ends it. The gateway asks with an `ApprovalRequest`, and is answered an
-`ApprovalAnswer`. Both are checked: each must outlive the other's faults.
+The daemon opens with `Hello`, and the gateway answers `Welcome`. It answers each `Order` after completion. The answer
+to a `Record` that ends a recording is the recording, as MessagePack. The gateway sends an `ApprovalRequest`, and the
+daemon answers with an `ApprovalAnswer`. Each side checks the other's messages, so that it survives the other's faults.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Revise(_Said, frozen=True, kw_only=True):
 
 
 class Secret(_Said, frozen=True, kw_only=True):
-    """Another value of one, or that it is revoked: a `Bound`."""
+    """A new value of a secret, or its revocation: a `Bound`."""
 
     sandbox: str
     name: str
@@ -53,7 +53,7 @@ class Secret(_Said, frozen=True, kw_only=True):
 
 
 class Record(_Said, frozen=True, kw_only=True):
-    """Begins to record what requests are answered, or ends it: then the answer has it."""
+    """Starts to record the answers to requests, or ends it. At the end the answer has the recording."""
 
     sandbox: str
     incarnation: int

@@ -1,7 +1,7 @@
-"""A world of an evaluation's own, in the place of the network: see docs/design/injection.md.
+"""A simulated network for an evaluation: see docs/design/injection.md.
 
-Where a state directory has one, its gateway resolves, dials and trusts through it and through nothing else. When nobody
-answers there, nothing is reached.
+In a state directory with one, the gateway resolves, connects and trusts only through it. Without an answer from it,
+connections fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class EvaluationNetwork:
 
     @classmethod
     def of(cls, state: Path) -> EvaluationNetwork | None:
-        """Either file makes a world: half of one is none that anything is reached in, not the real one."""
+        """Return the simulated network of a state directory, if either of its files exists.
+
+        With one file all connections fail, so the gateway never uses the real network.
+        """
         trust = state / layout.WORLD_TRUST
         if not trust.exists() and not os.path.lexists(state / layout.WORLD_SOCKET):
             return None

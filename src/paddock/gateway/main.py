@@ -1,4 +1,4 @@
-"""The gateway's process, from its first line to its last. One for each state directory; see docs/design/egress.md."""
+"""The gateway's process. There is one for each state directory. See docs/design/egress.md."""
 
 from __future__ import annotations
 
@@ -79,8 +79,10 @@ def _serve(options: dict[str, Any]) -> None:
 
 
 def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
-    """No core, no tracer, no capability, no program, no file beyond what is needed. What this kernel can't give, in
-    words."""
+    """Confine the process: no core dump, tracer, capability, other program, or unnecessary file.
+
+    Return the missing protections.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
@@ -106,7 +108,7 @@ async def make_server(
     process_resolver: socket.socket,
     handlers: HandlerHost | None,
 ) -> Server:
-    """Open what the server needs of the state directory; the process gives up its powers after that."""
+    """Open the server's files in the state directory. Afterwards the process gives up its privileges."""
     log = AuditLog(state / layout.AUDIT)
     network = EvaluationNetwork.of(state)
     if network is not None:

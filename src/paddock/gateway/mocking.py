@@ -1,4 +1,4 @@
-"""What the author of a mock's handler is given, and gives: `def handle(request)`. Standard library only."""
+"""The input and output of a mock's handler: `def handle(request)`. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from urllib.parse import parse_qsl
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the sandbox's, whole. Secrets are placeholders in it. Names of headers are in lower case; of several
-    with one name the last counts in `headers`, and `fields` has all."""
+    """A complete request of the sandbox.
+
+    Its secrets are placeholders. Names of headers are in lower case.
+
+    `headers` has the last of several with one name, and `fields` has all.
+    """
 
     method: str
     url: str
@@ -50,11 +54,14 @@ class Response:
 
 
 ResponseRedaction: TypeAlias = "Response | dict[str, Any] | list[Any] | str | bytes | tuple[int, Any] | None"
-"""A dictionary or a list is sent as JSON, a text as such, a pair is a status and one of these; None is 204."""
+"""The result of a handler.
+
+A dictionary or a list becomes JSON, and a text stays text. A pair is a status and one of these. None is 204.
+"""
 
 
 def response_of(returned: object) -> Response:
-    """TypeError: it is nothing that can be sent."""
+    """Make a response from a handler's result. Raises TypeError for one of another type."""
     if isinstance(returned, tuple):
         status, content = cast("tuple[object, object]", returned)
         if not isinstance(status, int):

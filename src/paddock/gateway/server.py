@@ -52,7 +52,7 @@ class Server:
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
         self._gateway, self._audit_log = gateway, audit_log
         self._open_networks: dict[str, tuple[int, int]] = {}
-        """Incarnation, and a pidfd of its pid 1."""
+        """The instance id, and a pidfd of its pid 1."""
         self._line: Duplex | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -75,8 +75,10 @@ class Server:
                 await self._close(sandbox)
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Ask the daemon for an approval. Answer no if there is no daemon or it doesn't answer: an approval is used up
-        by being given."""
+        """Ask the daemon for an approval.
+
+        Without an answer it denies, because a granted answer uses the approval up.
+        """
         if self._line is None:
             return NO_ANSWER
         try:
@@ -86,7 +88,7 @@ class Server:
             return NO_ANSWER
 
     def _accept(self) -> None:
-        """Whoever connects is the daemon when it has said HELLO."""
+        """Accept a connection. The peer is the daemon after its HELLO."""
         try:
             peer, _ = self._listener.accept()
         except OSError:
@@ -96,7 +98,7 @@ class Server:
             line.close()
 
     def _follow(self, line: Duplex) -> None:
-        """Follow the next daemon: the one before is dead, whether or not that is known here."""
+        """Follow the next daemon: the previous one is dead, even if its connection is still open."""
         before, self._line = self._line, line
         if before is not None and before is not line:
             before.close()
@@ -163,7 +165,7 @@ class Server:
         return b""
 
     def _record(self, order: Record) -> bytes:
-        """Return what was recorded, if it ends with this."""
+        """Start a recording, or end and return the one under way."""
         taken = self._gateway.networks[order.sandbox].record(order.on)
         if order.on:
             return b""

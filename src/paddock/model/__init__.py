@@ -1,6 +1,8 @@
-"""The nouns and verbs. Frozen values; imports nothing from this project.
+"""The values and actions of paddock.
 
-The names are resolved on first use: a program that runs one command needs a tenth of them.
+All of them are immutable. They import nothing else from this project.
+
+Python imports a name on its first use, because a program that runs one command needs a tenth of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an action is."""
+"""The base class of actions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ else:
 
 
 TAGGED: dict[str, type[Action[Any]]] = {}
-"""The actions that were imported. `any_action.BY_TAG` has all of them."""
+"""The actions imported so far, by tag. `any_action.BY_TAG` has all of them."""
 
 
 class Action(Value, Generic[R_co]):
-    """Something asked.
+    """A request to paddock, with its arguments.
 
-    `TAG` is its name in messages, policies and records, `RESULT` the R, or the text of it. `REPEATABLE`: it may be
-    asked twice, because it changes nothing, or the second time nothing more. To open a stream changes nothing: what is
-    written does.
+    `TAG` is its name in messages, policies and records. `RESULT` is the type R, or its name. `REPEATABLE`: a client may
+    send it twice, because the second time changes nothing. Opening a stream changes nothing: writing to it does.
     """
 
     if TYPE_CHECKING:

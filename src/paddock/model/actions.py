@@ -1,8 +1,7 @@
-"""Everything that can be asked of paddock.
+"""All actions that paddock accepts.
 
-An action is the HTTP body, the policy's subject and the audit record,
-so the three can never use different words. `Action[R]` says what `perform` returns.
-`sandbox` takes an id, a unique prefix of one, or a name.
+An action is at once the HTTP body, the subject of the policy and the audit record.
+`Action[R]` names the result of `perform`. `sandbox` takes an id, a unique prefix of one, or a name.
 """
 
 from __future__ import annotations
@@ -45,17 +44,19 @@ class ExtendSandbox(Action["Sandbox"], tag="sandbox.extend", repeatable=True):
 
 
 class KillSandbox(Action["Sandbox"], tag="sandbox.kill", repeatable=True):
-    """Final, and unconditional. Killing what is dead is not an error."""
+    """End a sandbox, finally and unconditionally. Killing a dead one isn't an error."""
 
     sandbox: str
 
 
 class PauseSandbox(Action["Sandbox"], tag="sandbox.pause", repeatable=True):
-    """All its processes stand still until it is resumed or used, and so does its TTL. Idempotent.
+    """Pause all processes of a sandbox, and its TTL, until a caller resumes or uses it.
 
-    InvalidStateError while commands run in it, in the background too, unless `force`: they stand still with it.
-    `to_disk`: its memory is written to disk and given back, where its level can. A caller who has a command or a stream
-    open loses it, and the command goes on inside when the sandbox is woken.
+    Idempotent.
+
+    Raises InvalidStateError while commands run in it, in the background too. With `force` it pauses them as well.
+    `to_disk` writes its memory to disk and frees it, if its level can. A caller with an open command or stream loses
+    the connection. The command goes on when the sandbox resumes.
     """
 
     sandbox: str
@@ -74,40 +75,41 @@ class GetUsage(Action["Usage"], tag="sandbox.usage", repeatable=True):
 
 
 class InspectSandbox(Action["Inspection"], tag="sandbox.inspect", repeatable=True):
-    """All that is known, also of one that has ended."""
+    """Return all details of a sandbox, also of an ended one."""
 
     sandbox: str
 
 
 class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repeatable=True):
-    """Asked of the kernel, outside: nothing inside can hide or lie."""
+    """Return the processes of a sandbox, as the host's kernel reports them: a process inside can't hide."""
 
     sandbox: str
 
 
 class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
-    """Of a running sandbox, at one instant; it goes on."""
+    """Take a snapshot of a running sandbox at one instant. The sandbox continues."""
 
     sandbox: str
     name: str | None = None
 
 
 class ListSnapshots(Action["tuple[Snapshot, ...]"], tag="snapshot.list", repeatable=True):
-    """Oldest first; with `sandbox`, only those of that one."""
+    """Return the snapshots, oldest first. With `sandbox`, only the ones of that sandbox."""
 
     sandbox: str | None = None
 
 
 class DeleteSnapshot(Action[None], tag="snapshot.delete"):
-    """By id, unique prefix of one, or name."""
+    """Delete a snapshot, by id, a unique prefix of one, or name."""
 
     snapshot: str
 
 
 class ForkSandbox(Action["tuple[Sandbox, ...]"], tag="sandbox.fork"):
-    """`count` new sandboxes with the files of a running one at one instant. All or none.
+    """Make `count` new sandboxes with the files of a running one at one instant, or none.
 
-    They have its spec but its name; `ttl_seconds=None` is the parent's, counted anew. `persistent=None`: as the parent.
+    They have its spec without its name. `ttl_seconds=None` is the parent's TTL, from the start. `persistent=None` is
+    the parent's setting.
     """
 
     sandbox: str
@@ -117,14 +119,14 @@ class ForkSandbox(Action["tuple[Sandbox, ...]"], tag="sandbox.fork"):
 
 
 class RollbackSandbox(Action["Sandbox"], tag="sandbox.rollback"):
-    """Ends all its processes; the files become those of the snapshot, and it runs on under its id."""
+    """End all processes of a sandbox, and restore the files of the snapshot. It continues under its id."""
 
     sandbox: str
     snapshot: str
 
 
 class PromoteChild(Action[None], tag="sandbox.promote"):
-    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
+    """Replace a directory of `sandbox` by the one of its child sandbox `child`, at the same `path`."""
 
     sandbox: str
     child: str
@@ -132,7 +134,7 @@ class PromoteChild(Action[None], tag="sandbox.promote"):
 
 
 class RunExec(Action["ExecResult"], tag="exec.run"):
-    """Start, wait, collect. `input` is written to stdin, which is then closed."""
+    """Start a command, wait for it, and collect its output. `input` goes to its stdin, which then ends."""
 
     sandbox: str
     spec: ExecSpec
@@ -140,9 +142,9 @@ class RunExec(Action["ExecResult"], tag="exec.run"):
     capture_bytes: int = 1 << 20
     """Bytes of each stream kept in the result: half from the start, half from the end."""
     expect_revision: str | None = None
-    """InvalidStateError, and nothing is run, if the sandbox has another policy."""
+    """Raise InvalidStateError, and run nothing, if the sandbox has another policy."""
     id: str | None = None
-    """The command's. None: one is made."""
+    """The command's id. None: paddock makes one."""
 
 
 class StartExec(Action["ExecHandle"], tag="exec.start"):
@@ -157,8 +159,11 @@ class StartExec(Action["ExecHandle"], tag="exec.start"):
 
 
 class AttachExec(Action["ExecHandle"], tag="exec.attach", repeatable=True):
-    """To a background command: its output from the start, and what follows. Or to one in the foreground whose daemon
-    has ended: there its streams go on where they ended."""
+    """Connect to a running command.
+
+    For a background command, the output begins at the start. For a foreground command whose daemon has ended, the
+    streams continue where they stopped.
+    """
 
     sandbox: str
     exec: str
@@ -169,8 +174,11 @@ class ListExecs(Action["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True
 
 
 class ReadOutput(Action["ByteReader"], tag="exec.output", repeatable=True):
-    """What is kept of a command's output until now: of a background command all of it, of one that was run to its end
-    what did not fit into its result. `stream` is stdout or stderr."""
+    """Return the kept output of a command so far.
+
+    That is all output of a background command. For a completed `run` it is the output that didn't fit into the result.
+    `stream` is stdout or stderr.
+    """
 
     sandbox: str
     exec: str
@@ -184,9 +192,12 @@ class SignalExec(Action[None], tag="exec.signal"):
 
 
 class ListAudit(Action["tuple[AuditRecord, ...]"], tag="audit.list", repeatable=True):
-    """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
-    (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch. Records of
-    other principals are shown to the state directory's owner alone."""
+    """Return the last `limit` matching records, oldest first.
+
+    `sandbox` is an id. `tag` is the tag of an action or its beginning (`exec`). `trouble` selects denied and failed
+    actions. `since` and `until` are seconds since the epoch. Only the state directory's owner sees the records of other
+    principals.
+    """
 
     sandbox: str | None = None
     tag: str | None = None
@@ -199,11 +210,14 @@ class ListAudit(Action["tuple[AuditRecord, ...]"], tag="audit.list", repeatable=
 
 
 class StreamAudit(Action["ByteReader"], tag="audit.stream", repeatable=True):
-    """The log itself, as lines of JSON: `{"segment":…,"record":{…}}`, byte for byte what `verify` checks; signed heads,
-    `{"head":{…}}`; last of all `{"cursor":…}`, to go on from another time. For the state directory's owner.
+    """Return the log itself as lines of JSON, for the state directory's owner.
 
-    `tag` is that of an action, its beginning, or one of decision, outcome and event. `last` leaves out all but the last
-    so many records. With `follow` it does not end, and what comes is told by time, with neither heads nor cursor."""
+    Records are `{"segment":…,"record":{…}}`, byte for byte as `verify` checks them. Signed heads are `{"head":{…}}`.
+    The last line is `{"cursor":…}`, from which a later call continues.
+
+    `tag` is the tag of an action, its beginning, or one of decision, outcome and event. `last` selects only the last so
+    many records. With `follow` the stream doesn't end: new records come in order of time, without heads and cursor.
+    """
 
     sandbox: str | None = None
     tag: str | None = None
@@ -218,12 +232,17 @@ class VerifyAudit(Action["AuditReport"], tag="audit.verify", repeatable=True):
 
 
 class GetAuditKey(Action["AuditKey"], tag="audit.key", repeatable=True):
-    """The public key that the heads of the log are signed with; it is made if there is none yet."""
+    """Return the public key that verifies the heads of the log. paddock makes a key if there is none yet."""
 
 
 class GetAuditStatement(Action["AuditStatement"], tag="audit.statement", repeatable=True):
-    """What a sandbox's session was, from its records, signed: what it left (commits, artifacts, changed files), what
-    policies it was held to, what it was made of, and which signed head vouches for that. Also of one that has ended."""
+    """Return a signed statement about a sandbox's session, from its records.
+
+    It works for ended sandboxes too.
+
+    It names the results (commits, artifacts, changed files), the policies, the materials, and the signed head that
+    vouches for the records.
+    """
 
     sandbox: str
 
@@ -237,16 +256,20 @@ class Diagnose(Action["Diagnosis"], tag="doctor", repeatable=True):
 
 
 class CollectGarbage(Action["GarbageReport"], tag="garbage.collect"):
-    """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
-    lives needs. `dry_run` only says what would go, and why."""
+    """Delete unneeded trees and files, and, while the pool is too full, ones that paddock can fetch again.
+
+    It never deletes anything that a living object needs. `dry_run` only reports the candidates, and the reasons.
+    """
 
     dry_run: bool = False
 
 
 class CheckStorage(Action["tuple[Check, ...]"], tag="storage.check", repeatable=True):
-    """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
+    """Check the pool: compare the disk with the records, and ask the file system for its own errors.
 
-    `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
+    `scrub` reads all data. None: only if that is quick. `repair` first removes the remains of interrupted creations and
+    deletions.
+    """
 
     scrub: bool | None = None
     repair: bool = False

@@ -29,10 +29,12 @@ APPROVAL_MOVES: dict[ApprovalState, frozenset[ApprovalState]] = {
 
 
 class ApprovalRequest(Value):
-    """What somebody wants to do, exactly: an approval of anything else is none of this.
+    """One action that needs an approval, in full.
 
-    `digest` is the SHA-256 of the canonical arguments, `summary` what a person is shown of them. `sandbox` is where it
-    is asked, or the id of the workspace that it is about.
+    An approval covers nothing else.
+
+    `digest` is the SHA-256 of the canonical arguments, and `summary` describes them for a person. `sandbox` is the
+    sandbox of the request, or the id of its workspace.
     """
 
     kind: str
@@ -44,8 +46,11 @@ class ApprovalRequest(Value):
 
 
 class ApprovalAnswer(Value):
-    """`granted`: it may be done now, and the approval is used up. Otherwise `state` is pending or denied, and `id` that
-    of the approval, if there is one; `reason` says more."""
+    """The answer to a request for approval.
+
+    `granted`: the action may happen now, and uses the approval up. Otherwise `state` is pending or denied, and `id` is
+    the approval's, if there is one. `reason` says more.
+    """
 
     granted: bool
     id: str | None = None
@@ -72,8 +77,11 @@ class Approval(Value):
 
 
 class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatable=True):
-    """Oldest first: those that wait for an answer, or `all` that are known; with `approval` that one, by its id or a
-    unique prefix, when it is answered, or after `wait_seconds` as it is."""
+    """Return the approvals that wait for an answer, oldest first, or `all`.
+
+    With `approval` (an id or a unique prefix) it returns that one, as soon as it has an answer, or after
+    `wait_seconds`.
+    """
 
     all: bool = False
     approval: str | None = None
@@ -81,20 +89,23 @@ class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatabl
 
 
 class GrantApproval(Action[Approval], tag="approval.grant"):
-    """Once, for exactly what was asked. By an id or a unique prefix."""
+    """Grant an approval, by id or a unique prefix. It counts once, for exactly the requested action."""
 
     approval: str
 
 
 class DenyApproval(Action[Approval], tag="approval.deny"):
-    """Also one that was granted and not used yet."""
+    """Deny an approval, also a granted one without a use yet."""
 
     approval: str
     reason: str | None = None
 
 
 def arguments_digest(*parts: bytes) -> str:
-    """Of the canonical arguments. Each part counts with its length, so that no two lists of them read the same."""
+    """Return the SHA-256 of the canonical arguments.
+
+    The length of each part counts, so that different lists have different digests.
+    """
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))

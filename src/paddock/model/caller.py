@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from .policy import SecretSource
 
 ENVIRONMENT: ContextVar[Mapping[str, str] | None] = ContextVar("environment", default=None)
-"""Set by the daemon for each request. What a request starts in the background keeps it. Unset: this process's own."""
+"""The caller's environment variables, set by the daemon for each request.
+
+Background work of a request keeps them. Unset: this process's own.
+"""
 DIRECTORIES: ContextVar[Mapping[str, tuple[int, int]] | None] = ContextVar("directories", default=None)
-"""As `ENVIRONMENT`. Unset: whoever asks has this process's mounts."""
+"""The caller's mounts, set like `ENVIRONMENT`. Unset: the caller has this process's mounts."""
 PROCESS: ContextVar[str] = ContextVar("process", default="")
-"""As `ENVIRONMENT`: the pid of the process that asks, and when it was started. Unset: nobody asks a second time."""
+"""The pid and the start time of the caller's process, set like `ENVIRONMENT`.
+
+Unset: the caller can't repeat a request.
+"""
 
 _GIT = frozenset(
     (
@@ -28,15 +34,13 @@ _VAULT = ("VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME")
 
 
 def environment() -> Mapping[str, str]:
-    """Return the caller's variables that came with his request: those that his policy names, those that his git goes
-    by."""
+    """Return the caller's variables from the request: the ones that the policy names, and the ones for git."""
     given = ENVIRONMENT.get()
     return os.environ if given is None else given
 
 
 def of_source(source: SecretSource, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables among `given` by which the value of `source` is read; all of them where a command
-    prints it."""
+    """Return the variables in `given` that determine the value of `source`. For a command that is all of them."""
     while source.github_app is not None:
         source = source.github_app.private_key
     if source.command is not None:
@@ -54,7 +58,7 @@ def _is_text(value: str) -> bool:
 
 
 def directories() -> Mapping[str, tuple[int, int]]:
-    """Device and inode of the directories that the caller wants to mount, by the paths at which he sees them."""
+    """Return device and inode of the directories that the caller wants to mount, by the caller's paths."""
     return DIRECTORIES.get() or {}
 
 

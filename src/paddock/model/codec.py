@@ -1,8 +1,8 @@
-"""Actions, results and errors as JSON: what a client and the daemon say to each other.
+"""The JSON of actions, results and errors between client and daemon.
 
-A message is as strict as msgspec's: no other type, no unknown field where a class forbids them, no NaN. Policies are
-msgspec's own, which is imported when one comes. Names from inside a sandbox need not be UTF-8 and are lone surrogates
-in a `str`; a message that has one is written in ASCII.
+A message is as strict as msgspec's: exact types, no NaN, and no unknown fields in classes that forbid them. msgspec
+itself converts policies. This module imports it only for those. Names from inside a sandbox may not be UTF-8, and then
+have lone surrogates in a `str`. The encoder writes a message with one in ASCII.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Call(Value, forbid_unknown_fields=True):
     number: int | None = None
     size: PtySize | None = None
     published: Published | None = None
-    """What became of a push or a pull request that the caller's process made."""
+    """The result of a push or a pull request by the caller's process."""
 
     def __post_init__(self) -> None:
         if self.sent is not None and self.sent < 0:
@@ -52,7 +52,7 @@ class Call(Value, forbid_unknown_fields=True):
 
 
 class Request(Value, forbid_unknown_fields=True):
-    """What an OPEN holds: an action, a call, or something about the daemon itself (`control`)."""
+    """The content of an OPEN frame: an action, a call, or a request to the daemon itself (`control`)."""
 
     action: Action[Any] | None = None
     environment: dict[str, str] = {}
@@ -65,31 +65,33 @@ class Request(Value, forbid_unknown_fields=True):
     call: Call | None = None
     control: str | None = None
     id: str | None = None
-    """Made by the client for what changes something, so that it can ask again. That of `exec.run` and `exec.start` is
-    the command's; `sandbox.create` has it for a key, which outlives the daemon."""
+    """The client's id for an action that changes something, so that it can repeat the request.
+
+    For `exec.run` and `exec.start` it is the command's id. For `sandbox.create` it is a key that outlives the daemon.
+    """
 
 
 class Handle(Value):
-    """The REPLY of an action whose result is a handle. `streams` name the descriptors that came along, in order."""
+    """The REPLY of an action whose result is a handle. `streams` name the descriptors of the frame, in order."""
 
     handle: int
     streams: tuple[str, ...] = ()
     id: str | None = None
     pid: int | None = None
     plan: PromotionPlan | None = None
-    """What the caller writes on the host, from the directory that came along."""
+    """The changes that the caller writes on the host, from the directory whose descriptor came with the frame."""
     push: PushPlan | None = None
     pull_request: PullRequestPlan | None = None
 
 
 class Hello(Value):
-    """The client's first frame. `session` is a token that it made; each of its connections says the same."""
+    """The client's first frame. `session` is a token of the client, the same on all its connections."""
 
     protocol: int
     version: str
     session: str
     environment: dict[str, str] = {}
-    """The variables by which a daemon is configured: the daemon says which of its own differ."""
+    """The variables that configure a daemon. The daemon's answer names the ones that differ from its own."""
 
 
 class Welcome(Value):
@@ -101,13 +103,16 @@ class Welcome(Value):
     pid: int
     differs: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    """What this client is told because it is the first one."""
+    """Messages for the first client of the daemon."""
 
 
 class Status(Value):
-    """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's,
-    `stops` how often the event loop stood still, and `last_stop` is the line of code that held it. Whoever ends
-    `control_group` ends the daemon; "" where that is the whole machine's."""
+    """The result of `paddock daemon status`.
+
+    `sessions` counts the sessions of other processes than the caller's. `stops` counts the pauses of the event loop,
+    and `last_stop` is the line of code that caused one. A program that ends `control_group` ends the daemon. It is ""
+    where that would be the whole machine's.
+    """
 
     pid: int
     version: str
@@ -130,7 +135,7 @@ class _Error(Value):
 
 
 class Malformed(ValueError):
-    """What was read is not of the type that was asked for."""
+    """The bytes don't decode to the expected type."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -152,7 +157,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_whole(value: object) -> bytes:
-    """With the fields that hold their defaults, for a reader that has only the standard library."""
+    """Encode a value with all fields, for a reader that has only the standard library."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain).encode()
 
 
@@ -175,8 +180,7 @@ def decode_result(data: bytes, action: type[Action[R]]) -> R:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """Return what the daemon's caller is told. Whatever is not ours is an InternalError, and says no more than its
-    type."""
+    """Encode an error for the daemon's caller. One of another kind becomes an InternalError with its type."""
     if isinstance(error, OSError) and error.errno is not None:  # of a port's connection, or a pipe: the caller's to see
         return encode(_Error(code=f"errno:{error.errno}", message=error.strerror or str(error)))
     if not isinstance(error, PaddockError):
@@ -213,7 +217,7 @@ def plain(value: object) -> object:
 
 
 def _short(value: object) -> object:
-    """As `plain`, without the fields that hold their defaults: the reader has them too."""
+    """Convert a value like `plain`, without the fields that equal their defaults. The reader has the same defaults."""
     if type(value) is bytes or not isinstance(value, Value):
         return plain(value)
     defaults = value.__fields__
@@ -222,7 +226,7 @@ def _short(value: object) -> object:
 
 
 def _told(value: object) -> object:
-    """Return a detail of an error as JSON has it; as text where it has nothing like it."""
+    """Convert a detail of an error to a JSON value, or to text if it has no JSON form."""
     if value is None or isinstance(value, str | int | Value):
         return value
     if isinstance(value, list | tuple | set | frozenset):
@@ -240,7 +244,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 _encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_short).encode
 _parse = json.JSONDecoder(parse_constant=_refuse).decode
 
-# Readers: one for each type, made when it is first met. Each takes what `json` made and returns the value, or raises.
+# Readers: one for each type, made on its first use. Each takes the output of `json`, and returns the value or raises.
 
 
 def _wrong(wanted: str, found: object) -> Malformed:
@@ -373,7 +377,7 @@ def _member(kind: type[Enum]) -> Reader:
 
 
 def _object(kind: type[Value]) -> Reader:
-    # A field's type is looked up when it first has a value: that of a policy takes msgspec to import.
+    # Look a field's type up when it first has a value: a policy's type imports msgspec.
     readers: dict[str, Reader] = {}
     optional = {name for name in kind.__fields__ if is_optional(kind, name)}
     checked = getattr(kind, "__post_init__", None)
@@ -426,7 +430,7 @@ def _action(given: object) -> Action[Any]:
 
 
 def _foreign(kind: Any) -> Reader:
-    """Of what only `typing` and msgspec know."""
+    """Return a reader for a type that only `typing` and msgspec support."""
     import msgspec
 
     def read(found: object) -> object:

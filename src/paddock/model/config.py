@@ -1,4 +1,4 @@
-"""`config.toml` of a state directory: what its owner has set for every program that uses the directory."""
+"""The settings in `config.toml` of a state directory, by its owner, for all programs that use the directory."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ ACCEPTED: Mapping[str, _Rule] = {
     "accelerator": _one_of("tcg"),
     "kernel": _PATH,
 }
-"""What each key may be."""
+"""The valid values of each key: a description and a check."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Each key, and what holds where the file doesn't have it."""
+    """The settings, with their defaults."""
 
     level: Level = Level.JAIL
     idle_exit_seconds: float = 600.0
-    """So long after its last session and its last running sandbox the daemon leaves."""
+    """Seconds after its last session and its last running sandbox until the daemon exits."""
     paused_retention_days: float = 30.0
-    """For how long a paused sandbox is kept."""
+    """Days for which paddock keeps a paused sandbox."""
     memory_mib: int = 0
     disk_mib: int = 0
-    """What the limits of all living sandboxes may come to together. 0: no limit."""
+    """The most that the limits of all living sandboxes may add up to. 0: no limit."""
     audit_mib: int = 512
     audit_days: int = 90
     """The audit log keeps no more, and nothing older. 0: without limit."""
@@ -95,7 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool_driver: str | None = None
     subordinate_ids: bool = False
     spares: int | None = None
-    """Of each kind of jail, gVisor sandbox and virtual machine. None: one, from the second create on."""
+    """Spares of each kind of jail, gVisor sandbox and virtual machine. None: one, from the second create on."""
     runsc: str | None = None
     gvisor_platform: str | None = None
     accelerator: str | None = None

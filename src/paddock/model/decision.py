@@ -1,4 +1,4 @@
-"""Who asks, and the verdict."""
+"""Principals, and verdicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NESTED = "nested:"
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Who asks. Embedded callers are `local:<uid>`, programs inside a sandbox `nested:<its id>`."""
+    """The identity of a caller: `local:<uid>` for embedded callers, `nested:<its id>` for programs inside a sandbox."""
 
     id: str
 
@@ -21,12 +21,12 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 def nested_principal(sandbox: str) -> Principal:
-    """Whoever is inside that sandbox."""
+    """Return the principal of all programs inside a sandbox."""
     return Principal(_NESTED + sandbox)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict is a value, with the reason that will be shown and recorded."""
+    """A verdict as a value, with the reason for callers and records."""
 
     allowed: bool
     reason: str

@@ -1,4 +1,4 @@
-"""What leaves a sandbox: where it wants to go, and the verdicts on it. See docs/design/egress.md."""
+"""Traffic from a sandbox: targets, and the verdicts on them. See docs/design/egress.md."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class Tier(StrEnum):
-    """What the gateway does with an allowed connection.
+    """The gateway's treatment of an allowed connection.
 
-    `splice` checks the name of a TLS hello and passes bytes; `inspect` ends TLS and judges each request; `mock`
-    answers in the place of the host.
+    `splice` checks the name in the TLS hello and passes bytes. `inspect` ends TLS and judges each request. `mock`
+    answers in place of the host.
     """
 
     SPLICE = "splice"
@@ -20,9 +20,9 @@ class Tier(StrEnum):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where a connection wants to go.
+    """The target of a connection.
 
-    `host` is canonical: a name in lower case, as A-labels, without a final dot; or an address as `ipaddress` writes it.
+    `host` is canonical: a name in lower case, as A-labels, without a final dot, or an address as `ipaddress` writes it.
     """
 
     host: str
@@ -30,7 +30,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`rule` names what decided; `revision` is the digest of the policy that it belongs to."""
+    """A verdict of the gateway. `rule` names the rule that decided, and `revision` is the digest of its policy."""
 
     allowed: bool
     rule: str
@@ -39,18 +39,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectVerdict(Verdict, frozen=True, kw_only=True):
-    """On a connection. `tier` is None where it is refused."""
+    """A verdict on a connection. `tier` is None if the gateway refuses it."""
 
     tier: Tier | None = None
 
 
 class RequestVerdict(Verdict, frozen=True, kw_only=True):
-    """On one request of an inspected connection.
+    """A verdict on one request of an inspected connection.
 
-    `secrets` are the names of those whose placeholder may be swapped in it. `approve` is what a person has to say yes
-    to before it may go on (`host`, `git.push`, `publish`). `registry`, `git` and `mock` name the protocol that judges
-    further, with the rule's index in the document as `item`. `filtered`: what the registry answers has to be looked
-    through before it may be seen.
+    `secrets` are the names of secrets whose placeholders the gateway may replace. `approve` is the kind of approval
+    that the request needs (`host`, `git.push`, `publish`). `registry`, `git` and `mock` name the protocol that judges
+    next, with the rule's index in the document as `item`. `filtered`: the gateway must filter the registry's answer.
     """
 
     secrets: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Commands: what to start, and what came of it."""
+"""Commands, and their results."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class PtySize(Value):
 class ExecSpec(Value, forbid_unknown_fields=True):
     """One command.
 
-    `argv` is executed as it is, found through PATH. `env` is added to the template's. `cwd=None` is the
-    template's working directory, `user=None` its user. `timeout_seconds` ends the command with
-    everything that it started. `stdin`: False is /dev/null; True is a pipe. With `pty`, stderr is part of stdout.
-    `shell`: `argv` is a shell and its line, and `/bin/sh` runs the line where that shell is missing.
+    paddock executes `argv` as it is, and finds it through PATH. It adds `env` to the template's variables. `cwd=None`
+    is the template's working directory, `user=None` its user. `timeout_seconds` ends the command with all processes
+    that it started. `stdin`: False is /dev/null, True is a pipe. With `pty`, stderr is part of stdout. `shell`: `argv`
+    is a shell and its line. If that shell is missing, `/bin/sh` runs the line.
     """
 
     argv: tuple[str, ...]
@@ -57,10 +57,12 @@ class ExitStatus(Value):
     code: int | None = None
     signal: int | None = None
     limit: Limit | None = None
-    """The limit that was exceeded while the command ran, if the command failed. None after exit 0: `usage` counts all.
+    """The limit that a failed command exceeded.
 
-    A fact that the kernel or paddock counted. Where nothing counts, what stderr says. Commands that run at the same
-    time share what is counted.
+    None after exit 0: `usage` counts all events.
+
+    The kernel or paddock counted the event. Without a counter, the text on stderr decides. Concurrent commands share a
+    counter.
     """
     duration_seconds: float = 0.0
 
@@ -71,7 +73,7 @@ class ExitStatus(Value):
 
 
 class Output(Value):
-    """One stream of a finished command: the first and the last bytes, and how many lay between them.
+    """One stream of a finished command: the first and the last bytes, and the number of bytes between them.
 
     `total_bytes` counts everything that the command printed. If bytes are missing here, `file` is a path on the host
     with all of them. It exists as long as the sandbox lives.
@@ -207,7 +209,7 @@ def _length(stream: Output) -> int:
 
 
 def _excerpt(stream: Output, max_chars: int) -> str:
-    """Head and tail of at most `max_chars`; what is left out is counted in bytes."""
+    """Return head and tail of at most `max_chars`, with the number of missing bytes between them."""
     if not stream.omitted_bytes:
         text = (stream.head + stream.tail).decode("utf-8", "replace")
         if len(text) <= max_chars:

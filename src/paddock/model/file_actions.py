@@ -1,4 +1,4 @@
-"""What can be asked about the files and ports of a sandbox."""
+"""Actions on the files and ports of a sandbox."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ class ReadFile(Action["ByteReader"], tag="file.read", repeatable=True):
 
 
 class WriteFile(Action["ByteWriter"], tag="file.write", repeatable=True):
-    """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
-    `append` writes in place. Missing parent directories are made."""
+    """Write a file.
+
+    At the end of the stream it replaces the old one by a rename, so no reader sees a part of it.
+
+    `append` writes in place. It creates missing parent directories.
+    """
 
     sandbox: str
     path: str
@@ -30,7 +34,7 @@ class WriteFile(Action["ByteWriter"], tag="file.write", repeatable=True):
 
 
 class StatFile(Action["FileInfo"], tag="file.stat", repeatable=True):
-    """Of the link itself, unless `follow`."""
+    """Return the properties of a file. For a symbolic link they are the link's own, unless `follow`."""
 
     sandbox: str
     path: str
@@ -82,7 +86,7 @@ class RemoveFile(Action[None], tag="file.remove"):
 
 
 class SetFileAttributes(Action["FileInfo"], tag="file.set"):
-    """None leaves a value as it is."""
+    """Change the mode or the owner of a file. None leaves a value as it is."""
 
     sandbox: str
     path: str
@@ -93,7 +97,7 @@ class SetFileAttributes(Action["FileInfo"], tag="file.set"):
 
 
 class FindFiles(Action["tuple[FileInfo, ...]"], tag="file.find", repeatable=True):
-    """Below `path`, names that match the shell pattern `name`; at most `limit`."""
+    """Find the files below `path` whose names match the shell pattern `name`, at most `limit`."""
 
     sandbox: str
     path: str
@@ -103,9 +107,10 @@ class FindFiles(Action["tuple[FileInfo, ...]"], tag="file.find", repeatable=True
 
 
 class GrepFiles(Action["tuple[GrepMatch, ...]"], tag="file.grep", repeatable=True):
-    """Lines below `path` that match the regular expression `pattern`, in files named like `name`.
+    """Find the lines below `path` that match the regular expression `pattern`, in files named like `name`.
 
-    Binary files are passed over."""
+    It ignores binary files.
+    """
 
     sandbox: str
     path: str
@@ -123,7 +128,7 @@ class WatchFiles(Action["ChangeStream"], tag="file.watch", repeatable=True):
 
 
 class UploadTree(Action["ByteWriter"], tag="tree.upload", repeatable=True):
-    """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
+    """Extract a tar archive inside the sandbox, below `path`, as the sandbox's own user."""
 
     sandbox: str
     path: str
@@ -131,7 +136,7 @@ class UploadTree(Action["ByteWriter"], tag="tree.upload", repeatable=True):
 
 
 class DownloadTree(Action["ByteReader"], tag="tree.download", repeatable=True):
-    """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
+    """Return a tar archive of the files below `path`. An attacker may have made its content, so unpack it with care."""
 
     sandbox: str
     path: str
@@ -139,7 +144,7 @@ class DownloadTree(Action["ByteReader"], tag="tree.download", repeatable=True):
 
 
 class ConnectPort(Action["ByteStream"], tag="port.connect"):
-    """To a TCP port on the sandbox's own loopback."""
+    """Connect to a TCP port on the sandbox's own loopback."""
 
     sandbox: str
     port: int

@@ -1,4 +1,4 @@
-"""Files inside a sandbox, as the guest describes them. Names are untrusted text."""
+"""Files inside a sandbox, in the words of the guest agent. Don't trust their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from .value import Value
 
 _PATH_MAX = 4096
-"""Whoever sends a longer path does not know the kernel's limit, or lies."""
+"""The kernel's limit for a path. The guest agent can't have a longer one."""
 
 
 class FileKind(StrEnum):
@@ -48,7 +48,7 @@ class FileInfo(_Named):
     gid: int = 0
     modified_at: float = 0.0
     target: str | None = None
-    """Where a symbolic link points, unresolved."""
+    """The target of a symbolic link, unresolved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""What nobody needs, and what room there is."""
+"""Garbage, and the space in the pool."""
 
 from __future__ import annotations
 
@@ -6,34 +6,36 @@ from .value import Value
 
 
 class PoolSpace(Value):
-    """Room in the pool, in bytes. Where it is an image, it grows: what is available is what its host has."""
+    """The space in the pool, in bytes. If the pool is an image it grows, so its host decides how much is available."""
 
     used_bytes: int
     available_bytes: int
     image_bytes: int | None = None
-    """What the image takes of its host's disk; None: the pool is no image."""
+    """The image's size on its host's disk. None: the pool isn't an image."""
 
     @property
     def fill(self) -> float:
-        """The used part of what could be used."""
+        """The used fraction of the usable space."""
         return self.used_bytes / max(1, self.used_bytes + self.available_bytes)
 
 
 class GarbageItem(Value):
-    """Something that could go. `kind` is unfinished, orphan, template, image, output, base, repository,
-    workspace or packages."""
+    """A candidate for deletion.
+
+    Kinds: unfinished, orphan, template, image, output, base, repository, workspace or packages.
+    """
 
     what: str
     kind: str
     why: str
     bytes: int | None = None
-    """None: nobody counted. Copies that share content each count it."""
+    """None: paddock didn't count them. Copies that share content each count it."""
     kept_because: str | None = None
-    """None: it is gone; in a dry run: it would go."""
+    """None: it no longer exists, or after a dry run: a real run would delete it."""
 
 
 class GarbageReport(Value):
-    """What was looked at, in the order in which it goes."""
+    """The candidates, in the order of deletion."""
 
     items: tuple[GarbageItem, ...]
     dry_run: bool

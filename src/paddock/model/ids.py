@@ -1,6 +1,6 @@
-"""Identifiers: a prefix per noun, then 16 characters that sort by time and can't be guessed.
+"""Identifiers: a prefix for each kind, then 16 characters that sort by time and that an attacker can't guess.
 
-No `-` in them, so that a double click selects the whole and no option parser trips over one.
+They don't contain `-`, so that a double click selects the whole, and option parsers accept them.
 """
 
 from __future__ import annotations

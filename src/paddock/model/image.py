@@ -1,4 +1,4 @@
-"""OCI images: what is here of them, and what can be asked."""
+"""OCI images: the local ones, and the actions on them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
 
 
 def is_image(template: str) -> bool:
-    """Whether the name of a template is one of an image."""
+    """Tell whether the name of a template is the name of an image."""
     return template.startswith(("docker://", *LOCAL_IMAGES))
 
 
 class Image(Value):
-    """An image that templates are made of. `reference` is what names it as a template, `digest` that of its manifest.
+    """An image, from which paddock makes templates.
 
-    `user` is who its commands run as here, `workdir` where they start. `pulled_at` is in seconds since the epoch.
+    `reference` is its name as a template, and `digest` the one of its manifest.
+
+    `user` is the user of its commands here, and `workdir` their working directory. `pulled_at` is in seconds since the
+    epoch.
     """
 
     reference: str
@@ -26,32 +29,37 @@ class Image(Value):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     command_workdir: str = "/"
-    """Where its own command starts."""
+    """The working directory of the image's command."""
     layers: int = 0
     bytes: int | None = None
-    """Of its layers, as they lay at the source."""
+    """The size of its layers at the source."""
     notes: tuple[str, ...] = ()
-    """What of it is not so here, one sentence each."""
+    """The differences from the image's own settings, one sentence each."""
     pulled_at: float = 0.0
 
 
 class PullImage(Action[Image], tag="image.pull"):
-    """Fetches an image, or only what is not here, and makes it a template. Without `refresh`, what was found under
-    that name before is good enough."""
+    """Fetch the missing parts of an image, and make a template of it.
+
+    Without `refresh`, an earlier result for the name suffices.
+    """
 
     reference: str
     refresh: bool = True
 
 
 class ListImages(Action[tuple[Image, ...]], tag="image.list", repeatable=True):
-    """Those that are here."""
+    """Return the local images."""
 
 
 class RemoveImage(Action[None], tag="image.remove"):
-    """By its reference, its digest or a unique prefix of that. What lives on it goes on, and keeps its files."""
+    """Remove an image by its reference, its digest or a unique prefix of that.
+
+    Its sandboxes go on, and keep their files.
+    """
 
     image: str
 
 
 class ListTemplates(Action[tuple[str, ...]], tag="template.list", repeatable=True):
-    """The names of those that come with paddock; images are listed by `ListImages`."""
+    """Return the names of paddock's own templates. `ListImages` returns images."""

@@ -1,6 +1,6 @@
-"""The document of `paddock.yaml`: what a sandbox may reach, what a person is asked for, which secrets go where.
+"""The document of `paddock.yaml`: a sandbox's network access, its approvals and its secrets.
 
-Nouns only: what the words mean is decided in `paddock.policy.network`. Every field is a key of the document.
+This module only has the types. `paddock.policy.network` defines their meaning. Every field is a key of the document.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ Port: TypeAlias = int | str
 
 Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
 Deed: TypeAlias = Literal["git.push", "publish", "delete"]
-"""What a person is asked for wherever it happens. `git.push`: a push by a rule with `git`, and a branch of a workspace
-that the sandbox has worked in. `publish`: an upload by a rule with `registry`, and a pull request of such a workspace.
-`delete`: of such a workspace, and of a snapshot of the sandbox."""
+"""Actions that need an approval in every case.
+
+`git.push`: a push by a rule with `git`, and a branch of a workspace in which the sandbox has worked. `publish`: an
+upload by a rule with `registry`, and a pull request of such a workspace. `delete`: of such a workspace, and of a
+snapshot of the sandbox.
+"""
 
 
 RuleVerdict: TypeAlias = Literal["allow", "approve", "deny"]
@@ -28,18 +31,14 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Allow(_Part, frozen=True, kw_only=True):
-    """What may be reached. Exactly one of `host`, `cidr`, `registry` and `git`.
+    """An allowed target.
 
-    `host` is a name, or `*.example.com` for one or more labels before it; its ports are 80 and 443 if none are given.
-    `cidr` is an address or a network; its ports have to be given. `methods` and `paths` are about HTTP, and make the
-    gateway look into the connection, as `secret` does. In `paths`, `*` is any run of characters but `/`, and `**` of
-    all. `tier` is what the gateway does with it: left out, `inspect` where something asks for it, else `splice`.
+    It has exactly one of `host`, `cidr`, `registry` and `git`.
 
-    `registry`: the index and the files of one, read only, without what is younger than `cooldown_days`, of the
-    packages whose name matches one of `packages`. `unknown_age` says what happens where the index gives no date.
-    `hosts` are those of a mirror. `index` is the URL of your own index of pypi or npm: programs inside are told to use
-    it, and it may be at a private address. Its files are on its host, or on one of `hosts`. `malware` is a list of
-    what is known to be malicious, on the host of the service: a directory or a zip of OSV records.
+    `host` is a name, or `*.example.com` for one or more labels before it. Its ports are 80 and 443 by default. `cidr`
+    is an address or a network, and needs `ports`. `methods` and `paths` concern HTTP, and make the gateway inspect the
+    connection, as `secret` does. In `paths`, `*` matches any characters except `/`, and `**` all characters. `tier` is
+    the gateway's treatment of the connection. By default it is `inspect` if the rule needs it, else `splice`.
 
     `git`: one repository by its URL (`*` in its path is any one part). `push` are the full names of refs that may be
     pushed (`refs/heads/agent/*`); without them none.
@@ -88,8 +87,12 @@ class Deny(_Part, frozen=True, kw_only=True):
 
 
 class Recorded(_Part, frozen=True, kw_only=True):
-    """One exchange of a cassette. It answers a request of its `method` for its `url` (scheme, host, path and query),
-    with a body of its `body_sha256` where that is given: once, or for ever if it is to `repeat`."""
+    """One exchange of a cassette.
+
+    It answers a request of its `method` for its `url` (scheme, host, path and query).
+
+    With `body_sha256`, the request's body must match too. It answers once, or always with `repeat`.
+    """
 
     url: str
     method: str = "GET"
@@ -102,18 +105,18 @@ class Recorded(_Part, frozen=True, kw_only=True):
 
 
 class MockSource(_Part, frozen=True, kw_only=True):
-    """What answers: exactly one of the text of a Python module with a function `handle`, and the exchanges of a
-    cassette."""
+    """The source of a mock's answers: either the text of a Python module with a function `handle`, or the exchanges of
+    a cassette.
+    """
 
     python: str | None = None
     cassette: tuple[Recorded, ...] | None = None
 
 
 class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
-    """What the gateway answers itself, in the place of `host`: the real one is never asked.
+    """An answer by the gateway, in place of `host`.
 
-    `with` is a handler (`./mocks/payments.py`) or a cassette (`.yaml`, `.json`): the file is read with the policy, and
-    becomes part of it. Without it, `status`, `headers` and `body` are the answer.
+    The gateway never contacts the real host.
 
     `secret` names secrets that are bound to the host: a placeholder that the real host would get the value for reaches
     the mock as `paddock-secret-NAME`, and one in any other place is refused. The value goes nowhere.
@@ -169,7 +172,7 @@ class Approve(_Part, frozen=True, kw_only=True):
 
 
 class SecretSource(_Part, frozen=True, kw_only=True):
-    """Where the value is, on the host. Exactly one. In a file, `from: env` and `from: stored` are of the same name.
+    """The source of a secret's value on the host.
 
     `env` is a variable of the program that sets the policy, `file` an absolute path, `command` what prints it, `stored`
     a name in paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that
@@ -190,8 +193,13 @@ class SecretSource(_Part, frozen=True, kw_only=True):
 
 
 class GitHubApp(_Part, frozen=True, kw_only=True):
-    """A token of an installation of a GitHub App: of an hour, for these repositories (names without their owner) with
-    these permissions, where fewer than all of the installation's are wanted."""
+    """A token of an installation of a GitHub App.
+
+    It is valid for an hour.
+
+    `repositories` (names without their owner) and `permissions` restrict it. By default it has all of the
+    installation's.
+    """
 
     app_id: str
     installation_id: int
@@ -202,9 +210,9 @@ class GitHubApp(_Part, frozen=True, kw_only=True):
 
 
 class Binding(_Part, frozen=True, kw_only=True):
-    """Where a secret may go: HTTPS to `host` alone, in the places that are named here.
+    """The places to which a secret may go: only HTTPS to `host`, in the parts of a request named here.
 
-    `header` is the name of one, `basic` the password of Basic authorization, `query` the name of a parameter,
+    `header` is the name of a header, `basic` the password of Basic authorization, `query` the name of a parameter, and
     `body` a form or JSON.
 
     Example:
@@ -245,9 +253,12 @@ class SecretRule(_Part, frozen=True, kw_only=True, rename={"source": "from"}):
 
 
 class CommandRule(_Part, frozen=True, kw_only=True):
-    """A command that begins with these words; one of them may be a list of alternatives.
+    """A rule about commands that begin with these words.
 
-    `match` and `not_match` are shell lines that it is about, or is not: checked when the document is.
+    Each word may be a list of alternatives.
+
+    `match` and `not_match` are shell lines that the rule must match or must not match. paddock checks them with the
+    document.
     """
 
     prefix: tuple[str | tuple[str, ...], ...]
@@ -256,10 +267,12 @@ class CommandRule(_Part, frozen=True, kw_only=True):
 
 
 class CommandRules(_Part, frozen=True, kw_only=True):
-    """Which commands may be asked for: of all that a line starts, the strictest verdict counts.
+    """Rules about commands.
 
-    `default` is for commands that no rule is about, `unclear` for lines that do not tell what they start. Enforced on
-    what is asked for from outside; what those commands start in turn is not judged.
+    The strictest verdict on all commands of a line counts.
+
+    `default` is for commands without a rule, and `unclear` for lines whose commands aren't certain. paddock enforces
+    them on requests from outside. It doesn't judge the child processes of those commands.
     """
 
     default: RuleVerdict = "allow"
@@ -270,11 +283,12 @@ class CommandRules(_Part, frozen=True, kw_only=True):
 
 
 class FileRules(_Part, frozen=True, kw_only=True):
-    """What of the files inside stays as it is, or is asked for.
+    """Rules about files inside that stay unchanged or need an approval.
 
-    `protect`: paths (absolute, `~/…`, or of the working directory), read-only inside if they are there when the sandbox
-    is made, and refused to whoever asks from outside. `*` in one is any run of characters but `/`; such a pattern is
-    for those outside alone. `approve: [delete]`: a person is asked when something is to be deleted from outside.
+    `protect` lists paths (absolute, `~/…`, or of the working directory). Files that exist at the creation of the
+    sandbox become read-only inside. paddock refuses requests from outside to change them. `*` matches any characters
+    except `/`. Such a pattern only works for requests from outside. `approve: [delete]`: a deletion from outside needs
+    an approval.
     """
 
     protect: tuple[str, ...] = ()
@@ -282,7 +296,7 @@ class FileRules(_Part, frozen=True, kw_only=True):
 
 
 class AuditRules(_Part, frozen=True, kw_only=True):
-    """What is recorded beyond what always is.
+    """Additional content of the audit log.
 
     `processes`: each program that is started inside, and how it ended. `files`: what the sandbox has changed, when it
     is snapshotted and when it has ended: how many files, the first of them with their digests, and the digest of the

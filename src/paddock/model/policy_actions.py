@@ -1,4 +1,4 @@
-"""Verbs of policies, and of recording what the requests of a sandbox were answered, as a cassette."""
+"""Actions on policies, and on recordings of a sandbox's traffic as a cassette."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ class PolicyRevision(Value):
 
 
 class SetPolicy(Action["Sandbox"], tag="policy.set"):
-    """Returns when the new one holds, for connections that are open as well. None: no network from now on.
+    """Set a sandbox's policy.
 
-    With `expect_revision` it is refused if the policy is another one by now."""
+    It returns when the policy is in force, also for open connections. None: no network.
+
+    With `expect_revision` it fails if the sandbox has another policy by now.
+    """
 
     sandbox: str
     policy: PolicyDocument | None = None
@@ -49,12 +52,12 @@ class Recording(Value):
 
 
 class StartRecording(Action[None], tag="recording.start"):
-    """From now on, and from the beginning if it was under way."""
+    """Start to record the traffic of a sandbox. If a recording is under way, start it anew."""
 
     sandbox: str
 
 
 class TakeRecording(Action[Recording], tag="recording.take"):
-    """And ends it. InvalidStateError: nothing was being recorded, or the gateway that did has died."""
+    """Return a recording, and end it. Raises InvalidStateError without a recording, or if its gateway has died."""
 
     sandbox: str

@@ -1,4 +1,4 @@
-"""What is told of a machine, of a sandbox, and of what was done."""
+"""Reports about the machine and about sandboxes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ class Check(Value):
 
 
 class LevelReport(Value):
-    """What this machine has of one level.
+    """The state of one level on this machine.
 
-    `status` is ok, weak or missing, `fix` the one command that adds it. `seconds` is what one sandbox took from its
-    create to the end of `true`, None if none was made for this report."""
+    `status` is ok, weak or missing. `fix` is the one command that adds it. `seconds` is the time of one sandbox from
+    its creation to the end of `true`. It is None if the report made no sandbox.
+    """
 
     level: str
     backend: str
@@ -56,21 +57,23 @@ class Diagnosis(Value):
 
     checks: tuple[Check, ...]
     default_level: str
-    """The level of a sandbox for which none is named, whether or not this machine has it."""
+    """The default level, even if this machine doesn't have it."""
     state_dir: str
     levels: tuple[LevelReport, ...] = ()
     """Strongest first."""
     config_file: str = ""
-    """Where the owner may set what `config` shows; usually it isn't there."""
+    """The file with the owner's settings for `config`. It usually doesn't exist."""
     config: dict[str, str] = {}
     """Each key that `config.toml` may have, with the value that is in force."""
 
 
 class Process(Value):
-    """A process inside, as the kernel shows it outside. Only `name` and `argv` are its own words.
+    """A process inside, as the kernel shows it on the host.
 
-    `pid` and `parent` are numbers inside (0: its parent is outside), `uid` is one inside. `state` is the kernel's
-    letter: R runs, S sleeps, D waits for a device, T is stopped, Z has ended. What is no UTF-8 stands as escapes.
+    Only `name` and `argv` come from the process itself.
+
+    `pid` and `parent` are numbers inside (0: its parent is outside), and so is `uid`. `state` is the kernel's letter: R
+    runs, S sleeps, D waits for a device, T has stopped, Z has ended. Bytes that aren't UTF-8 appear as escapes.
     """
 
     pid: int
@@ -86,20 +89,22 @@ class Process(Value):
 
 
 class Inspection(Value):
-    """All that is known of a sandbox. Of one that has ended: what the records say."""
+    """All details of a sandbox. For an ended one they come from the records."""
 
     sandbox: Sandbox
     usage: Usage | None = None
     enforced: tuple[Limit, ...] = ()
-    """Limits that hold here and are reported when they strike."""
+    """Limits that this machine enforces and reports."""
     posture: tuple[Check, ...] = ()
-    """What the kernel says of its walls at this moment, read outside."""
+    """The kernel's view of the sandbox's isolation at this moment, read from outside."""
 
 
 class AuditRecord(Value):
-    """One action with its decision and its outcome, or one event. Times are seconds since the epoch.
+    """One action with its decision and its outcome, or one event.
 
-    `ref` names it: segment and number. `ok` is None while there is no outcome.
+    Times are seconds since the epoch.
+
+    `ref` identifies it by segment and number. `ok` is None before there is an outcome.
     """
 
     ref: str
@@ -111,7 +116,7 @@ class AuditRecord(Value):
     rule: str | None = None
     reason: str | None = None
     sandbox: str | None = None
-    """Its id if that came to be known, else what was asked for."""
+    """Its id if the daemon resolved one, else the caller's argument."""
     detail: dict[str, Any] = {}
     ended_at: float | None = None
     ok: bool | None = None
@@ -168,7 +173,7 @@ class AuditFault(Value):
 
 
 class AuditReport(Value):
-    """`ok` is False from the first broken link on; `problem` names segment, line and cause, `fault` the same apart.
+    """The result of verifying the log.
 
     `signed` records are vouched for by `heads` signed heads, the last made at `signed_at`, with `keys` (SHA-256 of the
     public keys); behind those, records that were cut off at the end would not be missed. Of a `part` (of an export that

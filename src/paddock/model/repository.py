@@ -1,4 +1,4 @@
-"""Repositories: what is cached of them, what of one was acquired, and what can be asked."""
+"""Repositories: the cached ones, fetched commits, and the actions on them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from .value import Value
 
 
 class Repository(Value):
-    """A repository as it is cached here. Times are seconds since the epoch.
+    """A repository in the cache.
 
-    `scope` is `public`, or the principal whose credential was needed: nobody else sees what is in it.
+    Times are seconds since the epoch.
+
+    `scope` is `public`, or the principal whose credential opened it. No other principal sees its content.
     """
 
     id: RepositoryId
@@ -20,15 +22,15 @@ class Repository(Value):
     branches: int
     tags: int
     observed_at: float | None
-    """When it was last seen what the remote has. None: it was not fetched yet."""
+    """The time of the last look at the remote. None: paddock hasn't fetched it yet."""
     used_at: float
 
 
 class Acquired(Value):
-    """A commit that a repository had at `observed_at` (seconds since the epoch), and that is here.
+    """A local commit that a repository had at `observed_at` (seconds since the epoch).
 
-    `ref` is the full name that led to it, None if it was asked for by its id; `branch` the name of the branch, if `ref`
-    is one.
+    `ref` is the full name that led to it, or None for a request by commit id. `branch` is the name of the branch, if
+    `ref` is one.
     """
 
     repository: RepositoryId
@@ -40,10 +42,13 @@ class Acquired(Value):
 
 
 class AcquireRepository(Action[Acquired], tag="repository.acquire"):
-    """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
+    """Return the commit to which `ref` led at most `max_age_seconds` ago.
 
-    `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
-    `url` is used for this once, and kept nowhere."""
+    It fetches the commit if it isn't here.
+
+    `ref` is a branch, a tag, a full name of a ref, or a full commit id. None: the default branch. paddock uses a
+    credential in `url` once, and doesn't keep it.
+    """
 
     url: str
     ref: str | None = None
@@ -55,6 +60,9 @@ class ListRepositories(Action[tuple[Repository, ...]], tag="repository.list", re
 
 
 class DeleteRepository(Action[None], tag="repository.delete"):
-    """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
+    """Remove a repository from the cache, by id, a unique prefix of one, or URL.
+
+    It fails while a workspace needs the repository.
+    """
 
     repository: str

@@ -1,4 +1,4 @@
-"""What lets something out of a sandbox or a workspace."""
+"""Actions that take results out of a sandbox or a workspace."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 
 class DiffMount(Action["MountDiff"], tag="mount.diff", repeatable=True):
-    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
-    such mount. `paths` are relative to it: only what is at or below them."""
+    """Return a sandbox's changes in a copy-on-write mount, at one instant.
+
+    `target` is optional if it has one such mount. `paths` are relative to it, and select the changes at or below them.
+    """
 
     sandbox: str
     target: str | None = None
@@ -21,12 +23,14 @@ class DiffMount(Action["MountDiff"], tag="mount.diff", repeatable=True):
 
 
 class PromoteMount(Action["Promotion"], tag="mount.promote", repeatable=True):
-    """Takes those changes over into the host's directory. All or, if one of them has an obstacle, nothing.
+    """Write those changes into the host's directory.
 
-    The daemon answers with a plan, a descriptor of the sandbox's files and a journal; the caller's process writes.
+    If one of them conflicts, it writes none.
 
-    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
-    prefers the sandbox's where the host has changed a file since."""
+    The daemon answers with a plan, a descriptor of the sandbox's files and a journal. The caller's process writes.
+    `git` includes the files that git's own commands write in `.git`, but never its hooks and its configuration. `force`
+    prefers the sandbox's version of a file that the host has changed since.
+    """
 
     sandbox: str
     target: str | None = None
@@ -37,20 +41,23 @@ class PromoteMount(Action["Promotion"], tag="mount.promote", repeatable=True):
 
 
 class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff", repeatable=True):
-    """What it holds that the commit it began with has not, untracked files too, at one instant.
+    """Return the workspace's changes since its first commit, with untracked files, at one instant.
 
-    `workspace` is a workspace, or a sandbox with one: of a fork, its own copy is meant."""
+    `workspace` is a workspace, or a sandbox with one. A fork has a separate copy.
+    """
 
     workspace: str
     patch: bool = False
 
 
 class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
-    """Push the workspace to its remote, with the caller's credential. What is not committed becomes a commit with
-    `message`; the workspace itself stays as it is. The daemon answers with a plan; the caller's process pushes.
+    """Push the workspace to its remote, with the caller's credential.
 
-    `branch=None` is the one that was pushed last, or `paddock/NAME`. What the remote has at it must be among what is
-    pushed, unless `force`. `author` is `Name <mail>`. With `epoch` it is refused when that has passed."""
+    Uncommitted changes become a commit with `message`. The workspace itself doesn't change. The daemon answers with a
+    plan, and the caller's process pushes. `branch=None` is the branch of the last push, or `paddock/NAME`. The pushed
+    history must contain the remote's commit on the branch, unless `force`. `author` is `Name <mail>`. With `epoch`, the
+    push fails if another sandbox has written since.
+    """
 
     workspace: str
     branch: str | None = None
@@ -61,11 +68,13 @@ class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
 
 
 class OpenPullRequest(Action["PullRequest"], tag="workspace.pull_request"):
-    """For the branch that was pushed last, or `branch`; the open one, if there is one. The caller's process asks the
-    forge for it.
+    """Open a pull request for `branch`, or for the branch of the last push.
 
-    `base=None` is the branch that the workspace was opened on, or the forge's default. `forge` is github or gitea
-    (Forgejo's, too); None: it is asked."""
+    If there is an open one, return it.
+
+    The caller's process sends the request to the forge. `base=None` is the branch at which the workspace began, or the
+    forge's default. `forge` is github or gitea (also for Forgejo). None: ask the server.
+    """
 
     workspace: str
     title: str
@@ -93,7 +102,7 @@ class ListArtifacts(Action["tuple[Artifact, ...]"], tag="artifact.list", repeata
 
 
 class GetArtifact(Action["ByteReader"], tag="artifact.get", repeatable=True):
-    """Its content, which an attacker may have made."""
+    """Return the content of an artifact. An attacker may have made it."""
 
     workspace: str
     name: str

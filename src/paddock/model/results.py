@@ -1,4 +1,4 @@
-"""What has become of a directory in a sandbox, and what of it was taken over on the host."""
+"""Changes of a directory in a sandbox, and the ones transferred to the host."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ class ChangeKind(StrEnum):
 
 
 class Change(Value):
-    """One path of a difference, relative to its directory; bytes that are not UTF-8 appear as surrogate escapes.
+    """One path of a difference, relative to its directory.
 
-    `file` is what is there now, of a deleted one what was there. Modes hold the permission bits; `mode` is None of
-    what was deleted, `old_mode` of what is new. Lines are counted in texts; None: not a text, or not asked for.
+    Bytes that aren't UTF-8 appear as surrogate escapes.
+
+    `file` is the present kind of file, or the former one of a deleted file. Modes are the permission bits. `mode` is
+    None for a deleted file, `old_mode` for a new one. Counts of lines are for texts. None: not a text, or not
+    requested.
     """
 
     path: str
@@ -36,9 +39,9 @@ class Change(Value):
 
 
 class MountDiff(Value):
-    """What a sandbox has changed in its copy-on-write mount `target` of the host's directory `source`, by path.
+    """A sandbox's changes in its copy-on-write mount `target` of the host's directory `source`, by path.
 
-    `patch` is what `git apply` takes, where it was asked for. Empty directories are in `changes` only.
+    `patch` is input for `git apply`, on request. Empty directories are in `changes` only.
     """
 
     sandbox: str
@@ -49,7 +52,11 @@ class MountDiff(Value):
 
 
 class Promotion(Value):
-    """`applied` was taken over, or would be by the same call without `dry_run`. `left_out` are changes in `.git`."""
+    """The result of a promotion.
+
+    `applied` are the changes on the host, or the ones that a call without `dry_run` would make. `left_out` are changes
+    in `.git`.
+    """
 
     sandbox: str
     target: str
@@ -60,8 +67,12 @@ class Promotion(Value):
 
 
 class PlannedNode(Value):
-    """What is, or is to be, at one path. `target` is a symbolic link's. `identity` (inode, time of change, size) is the
-    same as long as nobody has written to it or replaced it."""
+    """The present or planned file at one path.
+
+    `target` is the target of a symbolic link.
+
+    `identity` (inode, time of change, size) stays the same until a program writes to the file or replaces it.
+    """
 
     kind: FileKind
     mode: int = 0
@@ -72,7 +83,7 @@ class PlannedNode(Value):
 
 
 class PlannedChange(Value):
-    """`old` is what the host has at `path`, `new` what the sandbox has; one of them at least."""
+    """A change of one path. `old` is the host's file, `new` the sandbox's. At least one of them exists."""
 
     path: str
     old: PlannedNode | None = None
@@ -80,7 +91,7 @@ class PlannedChange(Value):
 
 
 class PromotionPlan(Value):
-    """What the caller's process writes into `source`, which is the directory with this device and inode."""
+    """The changes that the caller's process writes into `source`, the directory with this device and inode."""
 
     source: str
     directory: tuple[int, ...]
@@ -88,9 +99,9 @@ class PromotionPlan(Value):
 
 
 class WorkspaceDiff(Value):
-    """What a workspace, or a sandbox's copy of one, holds that the commit it began with has not, by path.
+    """The changes of a workspace, or of a sandbox's copy of one, since its first commit, by path.
 
-    Of files that git neither knows nor ignores too. `patch` is what `git apply` takes, where it was asked for.
+    They include files that git neither tracks nor ignores. `patch` is input for `git apply`, on request.
     """
 
     workspace: str
@@ -100,8 +111,11 @@ class WorkspaceDiff(Value):
 
 
 class PushedBranch(Value):
-    """`commit` is at `ref` of `repository`. `previous` was there before; None: the branch is new. `pushed` is False if
-    it was there already."""
+    """The result of a push: `commit` is at `ref` of `repository`.
+
+    `previous` is the commit before the push. None: the branch is new. `pushed` is False if the commit was already
+    there.
+    """
 
     workspace: str
     repository: str
@@ -128,8 +142,11 @@ class PullRequest(Value):
 
 
 class PushPlan(Value):
-    """What the caller's process pushes: `commit` of a repository of the state directory, which borrows the objects of
-    `lender`, to `ref` of `url`, if that is at `expect`. None: if it isn't there."""
+    """A push by the caller's process: `commit`, from a repository of the state directory, to `ref` of `url`.
+
+    The repository borrows the objects of `lender`. The push requires that `ref` is at `expect`. None: that it doesn't
+    exist.
+    """
 
     repository: str
     url: str
@@ -140,8 +157,10 @@ class PushPlan(Value):
 
 
 class PullRequestPlan(Value):
-    """What the caller's process asks the forge of `url` for. `base=None` is the forge's default branch, and
-    `forge=None` the kind that it says it is."""
+    """A pull request that the caller's process sends to the forge of `url`.
+
+    `base=None` is the forge's default branch. `forge=None` asks the server for its kind.
+    """
 
     url: str
     branch: str
@@ -153,16 +172,16 @@ class PullRequestPlan(Value):
 
 
 class Published(Value):
-    """What the caller's process says of a plan that it has carried out. `error` is an error as the wire has it."""
+    """The caller's report about a plan that it has carried out. `error` is an error in its JSON form."""
 
     error: str | None = None
     pull_request: PullRequest | None = None
 
 
 class Artifact(Value):
-    """What was taken out of a workspace, or out of a sandbox that has none, and is kept on the host.
+    """A file or directory copied out of a workspace, or out of a sandbox without one, and kept on the host.
 
-    A directory is kept as a tar archive (`tree`). `digest` is the SHA-256 of the content.
+    A directory becomes a tar archive (`tree`). `digest` is the SHA-256 of the content.
     """
 
     of: str

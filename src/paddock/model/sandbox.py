@@ -1,4 +1,4 @@
-"""The isolated computer that a caller holds: what it may use, what of the host it sees, the moves of its life."""
+"""The sandbox: its limits, its mounts of the host's directories, and its states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Limit(StrEnum):
-    """A limit that struck. `ExecResult.limit` and `Sandbox.limit` name it."""
+    """A limit that a sandbox exceeded. `ExecResult.limit` and `Sandbox.limit` name it."""
 
     MEMORY = "memory"
     PROCESSES = "processes"
@@ -24,7 +24,7 @@ class Limit(StrEnum):
     TIME = "time"
     TTL = "ttl"
     RETENTION = "retention"
-    """It was paused, and nobody resumed it for as long as paused sandboxes are kept."""
+    """It stayed paused for longer than paddock keeps paused sandboxes."""
 
 
 class Limits(Value, forbid_unknown_fields=True):
@@ -72,7 +72,10 @@ class Usage(Value):
 
 
 class MountMode(StrEnum):
-    """COPY_ON_WRITE: what is written stays in the sandbox. READ_WRITE changes the host's own files at once."""
+    """The effect of writes to a mount.
+
+    COPY_ON_WRITE keeps them in the sandbox. READ_WRITE changes the host's own files at once.
+    """
 
     COPY_ON_WRITE = "cow"
     READ_ONLY = "ro"
@@ -134,16 +137,18 @@ LEGAL: dict[State, frozenset[State]] = {
 
 
 class SandboxSpec(Value, forbid_unknown_fields=True):
-    """What a caller asks for.
+    """A request for a sandbox.
 
-    `level=None` takes the default level, which is `jail` unless `config.toml` says otherwise (`paddock doctor`).
-    `persistent` means: it outlives the program that made it, until `kill` or its TTL.
-    `nested` children at most may be made by programs inside it, each with one part in `nested` of its limits.
-    With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
-    mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
-    `/workspace`, and no other living sandbox may write it.
-    One that nobody has used for `idle_seconds` is paused until somebody does. While it is paused its TTL stands still.
-    Without `policy` it has no network; one from a snapshot has the snapshot's.
+    `level=None` takes the default level, which is `jail` unless `config.toml` says otherwise (`paddock doctor`). A
+    `persistent` sandbox outlives the program that made it, until `kill` or its TTL. Programs inside may make at most
+    `nested` children, each with an equal part of its limits.
+
+    `snapshot` and `workspace` are an id, a unique prefix of one, or a name. With `snapshot` the sandbox starts with
+    those files, and on the same template and mounts. With `workspace`, that workspace is at `/workspace`, and no other
+    living sandbox may write it.
+
+    After `idle_seconds` without use, paddock pauses the sandbox until the next use. During a pause its TTL doesn't run.
+    Without `policy` it has no network. A sandbox from a snapshot has the snapshot's policy.
     """
 
     template: str = "host"
@@ -187,10 +192,10 @@ class Sandbox(Value):
     """Why it ended or failed, or that it sleeps on disk, in words."""
     owner: str = ""
     origin: str | None = None
-    """The sandbox or the snapshot whose files it started with."""
+    """The revision of its policy, which `spec` doesn't repeat. None: it has no network."""
     policy: str | None = None
-    """The revision of its policy, which `spec` does not repeat; None: it has no network."""
+    """The revision of its policy, which `spec` doesn't repeat. None: it has no network."""
     kept_until: float | None = None
-    """While it is paused: when it ends, unless it is resumed before. `expires_at` says the same."""
+    """The end of a paused sandbox, unless a caller resumes it before. `expires_at` has the same value."""
     left_seconds: float | None = None
-    """While it is paused: what is left of its TTL, which goes on when it is resumed."""
+    """The rest of a paused sandbox's TTL, which continues when it resumes."""

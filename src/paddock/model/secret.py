@@ -1,4 +1,4 @@
-"""Secrets: what is known of them, and what can be asked. A value goes in and never comes out."""
+"""Secrets, without their values, and the actions on them. No action returns a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SecretValue(Value):
-    """Bytes that nothing prints, logs or records; whoever needs them says `.data`."""
+    """Bytes that paddock never prints, logs or records. `.data` returns them."""
 
     data: bytes
 
@@ -26,16 +26,16 @@ class SecretValue(Value):
 
 
 class Secret(Value):
-    """What is known of a kept secret. `version` counts how often it was set; times are seconds since the epoch."""
+    """The properties of a stored secret. `version` counts its changes. Times are seconds since the epoch."""
 
     name: str
     version: int
     created_at: float
     updated_at: float
     used_at: float | None = None
-    """When a sandbox was last given its use."""
+    """The time at which a sandbox last got it."""
     key: str
-    """The id of the key that its own is sealed with."""
+    """The id of the vault key that encrypts the secret's key."""
 
 
 class SetSecret(Action[Secret], tag="secret.set"):
@@ -57,4 +57,7 @@ class ListSecrets(Action[tuple[Secret, ...]], tag="secret.list", repeatable=True
 
 
 class RotateVaultKey(Action[int], tag="secret.rekey"):
-    """A new key for the keys of everybody's secrets; the old one is forgotten. Returns how many were sealed anew."""
+    """Replace the vault key that encrypts the keys of all secrets, and delete the old one.
+
+    Returns the number of secrets.
+    """

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Value):
-    """It lives until it is deleted, whatever becomes of the sandbox `source`.
+    """A snapshot.
 
-    `spec` is that of the source, `created_at` seconds since the epoch.
+    It exists until a caller deletes it, even after the end of the sandbox `source`.
+
+    `spec` is the source's, and `created_at` seconds since the epoch.
     """
 
     id: SnapshotId

@@ -1,6 +1,7 @@
-"""Handles: what `perform` returns where bytes flow. They bypass the door; their limits, deadline and record do not.
+"""Handles: the results of `perform` that carry streams.
 
-The shapes are those of the asynchronous side; the synchronous client wraps them.
+Streams bypass the action's checks, but not its limits, deadline and record. These protocols are the ones of the
+asynchronous side. The synchronous client wraps them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from paddock.model.ids import ExecId
 
 class ByteReader(Protocol):
     async def read(self, size: int = 65536) -> bytes:
-        """At most `size` bytes as soon as any are there; b"" at the end. Unread bytes block the writer."""
+        """Read at most `size` bytes as soon as any are there, or b"" at the end. Unread bytes block the writer."""
         ...
 
     async def aclose(self) -> None: ...
@@ -22,15 +23,15 @@ class ByteReader(Protocol):
 
 class ByteWriter(Protocol):
     async def write(self, data: bytes) -> None:
-        """Wait until all of it was taken. BrokenPipeError if the other side closed."""
+        """Wait until the other side has accepted all of it. Raises BrokenPipeError if it has closed."""
         ...
 
     async def aclose(self) -> FileInfo | None:
-        """End the stream. For a file: returns when it is in place, with what it became."""
+        """End the stream. For a file: wait until the file is in place, and return its properties."""
         ...
 
     async def abort(self) -> None:
-        """Give up: a file that was being written beside its place is dropped. Nothing after `aclose`."""
+        """Abort the stream. It discards a file that isn't in place yet. Without effect after `aclose`."""
         ...
 
 
@@ -47,7 +48,7 @@ class ExecHandle(Protocol):
     def id(self) -> ExecId: ...
     @property
     def pid(self) -> int:
-        """Its process id inside the sandbox; 0 if it was killed before that could be told."""
+        """The process id inside the sandbox. It is 0 if the command died before paddock knew it."""
         ...
 
     @property
@@ -58,7 +59,7 @@ class ExecHandle(Protocol):
     def stderr(self) -> ByteReader | None: ...
     async def wait(self) -> ExitStatus: ...
     async def signal(self, number: int) -> None:
-        """To the command and its process group."""
+        """Send a signal to the command and its process group."""
         ...
 
     async def kill(self) -> None:
@@ -67,13 +68,13 @@ class ExecHandle(Protocol):
 
     async def resize(self, size: PtySize) -> None: ...
     async def aclose(self) -> None:
-        """Lets go: a foreground command is killed, a background one lives on."""
+        """Release the handle. That kills a foreground command. A background command continues."""
         ...
 
 
 class ChangeStream(Protocol):
     async def next(self) -> tuple[FileChange, ...]:
-        """Return the next changes, at least one; empty when the watch has ended."""
+        """Return the next changes, at least one, or an empty tuple at the end of the watch."""
         ...
 
     async def aclose(self) -> None: ...

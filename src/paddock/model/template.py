@@ -1,4 +1,4 @@
-"""What a sandbox starts from."""
+"""Templates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """A built template. `layers` are names of trees in the pool, topmost first; each holds a directory `root`.
+    """A built template.
 
-    With `host_usr` the machine's /usr is bound read-only over the tree's, and the tree's own /usr/local over that.
-    `digest` names the recipe: the same recipe has the same digest.
+    `layers` are names of trees in the pool, topmost first. Each contains a directory `root`.
+
+    With `host_usr` the machine's /usr appears read-only in place of the tree's, and the tree's own /usr/local over
+    that. `digest` identifies the recipe: the same recipe has the same digest.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The base of the nouns and verbs: frozen, keyword-only, compared by what they hold.
+"""The base class of values and actions: frozen, keyword-only, compared by their fields.
 
-A program that makes one sandbox would spend more time on importing `dataclasses` or msgspec than on the sandbox. To
-both a value is a dataclass all the same: `dataclasses.replace` works, and msgspec encodes and decodes it.
+A program that makes one sandbox would need more time to import `dataclasses` or msgspec than for the sandbox. For both,
+a value is a dataclass all the same: `dataclasses.replace` works, and msgspec encodes and decodes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class _DataclassFields:
                 {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
             )
             parts.append((name, kind.__annotations__[name], field(**how)))
-        # Nothing makes one of these: only its fields count. Without a docstring it would get its signature for one.
+        # These dataclasses have no instances: only their fields count. Without a docstring they would get their
+        # signature for one.
         own = {"__doc__": kind.__name__}
         like = make_dataclass(kind.__name__, parts, namespace=own, init=False, repr=False, eq=False, kw_only=True)
         made = {part.name: part for part in fields(like)}
@@ -50,10 +51,10 @@ class _DataclassFields:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Value:
-    """`__fields__` has the default of each field, in the order of the class. `__required__` have none, and each value
-    has a dict of its own for `__dicts__`.
+    """The base of all values.
 
-    `forbid_unknown_fields` is about its JSON, and means what it does to msgspec.
+    `__fields__` has the default of each field, in the order of the class. `__required__` fields have none. Each value
+    gets a separate dict for `__dicts__`. `forbid_unknown_fields` concerns its JSON, as in msgspec.
     """
 
     if TYPE_CHECKING:
@@ -124,18 +125,21 @@ def replace(value: T, /, **changes: Any) -> T:
 
 
 def field_type(kind: type[Value], name: str) -> Any:
-    """Return what the annotation of the field means."""
+    """Return the type that a field's annotation means."""
     owner, annotation = _annotation(kind, name)
     return meaning(annotation, owner.__module__)
 
 
 def is_optional(kind: type[Value], name: str) -> bool:
-    """Whether the field may be None. Resolves nothing."""
+    """Tell whether the field may be None, without resolving a name."""
     return str(_annotation(kind, name)[1]).endswith("| None")
 
 
 def meaning(annotation: Any, module: str) -> Any:
-    """Return a type, or the text of one. What `module` imports for type checkers only is looked up in the model."""
+    """Return a type, or the type that its text names.
+
+    Names that `module` imports for type checkers only come from the model.
+    """
     names: Any = _Names()
     return eval(annotation, vars(sys.modules[module]), names) if isinstance(annotation, str) else annotation
 

@@ -10,7 +10,7 @@ from .value import Value
 
 
 class WorkspaceState(StrEnum):
-    """EVICTED: its files are kept in an archive, not in the pool; to use it lays them out again."""
+    """The state of a workspace. EVICTED: its files are in an archive, not in the pool. Its next use restores them."""
 
     MAKING = "making"
     READY = "ready"
@@ -21,7 +21,7 @@ class WorkspaceState(StrEnum):
 
 
 class Workspace(Value):
-    """`name` is the task's. Times are seconds since the epoch.
+    """A workspace.
 
     `commit` is where it began, on `branch` of `repository`; `observed_at` is when the repository was seen to have it
     there. All are None where there is no repository. `sandbox` is the living one that may write, `epoch` how many had
@@ -54,7 +54,7 @@ class Workspace(Value):
 
 
 class WorkspaceStatus(Value):
-    """What a workspace holds that is nowhere else, computed at this moment, never remembered.
+    """The content of a workspace that exists in no other place. paddock computes it for each request.
 
     Paths and names come from inside: an attacker may have chosen them.
 
@@ -67,9 +67,9 @@ class WorkspaceStatus(Value):
 
     workspace: Workspace
     head: str | None = None
-    """The commit that is checked out."""
+    """The current commit of the checkout."""
     on: str | None = None
-    """The branch that is checked out; None: none is."""
+    """The current branch of the checkout. None: no branch."""
     modified: int = 0
     """Files that differ from `head`. Without a repository: 0."""
     untracked: int = 0
@@ -81,7 +81,7 @@ class WorkspaceStatus(Value):
     """The first `MOST_NAMES` of those modified or untracked, as `git status --short` writes them."""
 
     unreadable: str | None = None
-    """Why none of this could be made out: its `.git` is broken, by accident or by intent."""
+    """The reason why git can't read this: a broken `.git`, by accident or by intent."""
 
     @property
     def clean(self) -> bool:
@@ -110,12 +110,12 @@ MOST_NAMES = 20
 
 
 class OpenWorkspace(Action[Workspace], tag="workspace.open"):
-    """The workspace of the task `name`: the one there is, with its files laid out, or a new one.
+    """Open the workspace of the task `name`: the existing one, restored if necessary, or a new one.
 
-    With `url` a new one is a checkout of that repository, as it was seen at most `max_age_seconds` ago: of `branch`
-    (None: the default one); with `ref` (a branch, tag or commit) it begins there, and `branch` may be new. With
-    `submodules` its submodules are fetched too: the repository names their addresses. Without `url` it is empty. One
-    that is there keeps what it has; asked for with another url or branch, or with submodules it lacks, it is refused.
+    With `url`, a new one is a checkout of that repository, at most `max_age_seconds` old: of `branch` (None: the
+    default one). With `ref` (a branch, tag or commit) it begins there, and `branch` may be new. With `submodules`
+    paddock also fetches its submodules, whose addresses the repository names. Without `url` it is empty. An existing
+    one keeps its content. The request fails for another url or branch, or for submodules that it lacks.
     """
 
     name: str
@@ -124,12 +124,12 @@ class OpenWorkspace(Action[Workspace], tag="workspace.open"):
     ref: str | None = None
     max_age_seconds: float = 60.0
     disk_mib: int | None = None
-    """None: as the one there is, or 10 GiB."""
+    """None: as the existing one, or 10 GiB."""
     submodules: bool = False
 
 
 class GetWorkspace(Action[Workspace], tag="workspace.get", repeatable=True):
-    """By id, unique prefix of one, or name: so with all that follow."""
+    """Return a workspace, by id, a unique prefix of one, or name. All actions below accept the same."""
 
     workspace: str
 
@@ -139,22 +139,29 @@ class ListWorkspaces(Action[tuple[Workspace, ...]], tag="workspace.list", repeat
 
 
 class InspectWorkspace(Action[WorkspaceStatus], tag="workspace.status", repeatable=True):
-    """What it holds that is nowhere else: computed now, in a sandbox made for that. Of one that was evicted: as it was
-    then, for nothing can have changed since."""
+    """Return the content of a workspace that exists in no other place, computed in a sandbox for that purpose.
+
+    For an evicted workspace it is the content at that time, because it can't have changed since.
+    """
 
     workspace: str
 
 
 class PinWorkspace(Action[Workspace], tag="workspace.pin"):
-    """Not evicted for `seconds` from now; 0: it may be."""
+    """Keep a workspace from eviction for `seconds` from now. With 0, paddock may evict it again."""
 
     workspace: str
     seconds: float
 
 
 class DeleteWorkspace(Action[None], tag="workspace.delete"):
-    """With all its files. Refused while a sandbox has it; and, without `discard`, while it holds anything that is
-    nowhere else. `epoch`: refused too if others have had it since."""
+    """Delete a workspace with all its files.
+
+    It fails while a sandbox uses it.
+
+    Without `discard` it also fails if data in the workspace exists in no other place. With `epoch`, it fails if other
+    sandboxes have had the workspace since.
+    """
 
     workspace: str
     discard: bool = False

@@ -1,7 +1,9 @@
-"""A policy is a sequence of rules, asked in order; the first answer stands. A rule that fails denies.
+"""A policy: a sequence of rules, of which the first answer decides.
 
-The daemon's: the state directory's own uid may do everything, below limits; a program inside a sandbox what children
-of that one need.
+A rule that raises an exception denies.
+
+With the daemon's rules, the state directory's own uid may do everything, below limits. A program inside a sandbox may
+do only the things that its child sandboxes need.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from paddock.model import (
 )
 
 Rule: TypeAlias = Callable[[Principal, Action[Any]], tuple[bool, str] | None]
-"""Whether it allows an action, and why; None: it has nothing to say."""
+"""A rule: whether it allows an action, and the reason. None: the rule doesn't apply."""
 
 _MOST = Limits(
     cpus=256,
@@ -51,7 +53,7 @@ class Policy(msgspec.Struct, frozen=True):
     rules: Mapping[str, Rule] = {}
 
     def decide(self, principal: Principal, action: Action[Any]) -> Decision:
-        """Never raises, but for what ends the program."""
+        """Decide on an action of a principal. It never raises, except for exceptions that end the program."""
         for name, rule in self.rules.items():
             try:
                 answer = rule(principal, action)
@@ -63,7 +65,9 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def local_policy(uid: int) -> Policy:
-    """Everything for `local:<uid>` below the limits, children for programs inside sandboxes; nothing for others."""
+    """Return the daemon's rules: all actions for `local:<uid>` below the limits, child sandboxes for programs inside,
+    and nothing for others.
+    """
 
     def own_uid(principal: Principal, _: Action[Any]) -> tuple[bool, str] | None:
         return (True, f"the state directory belongs to uid {uid}") if principal.id == f"local:{uid}" else None
@@ -83,7 +87,8 @@ def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
         case _ if outer is None:
             return False
         case CreateSandbox(spec=spec):
-            # Nothing of the host, nothing of others, nothing that outlives it or has children again.
+            # The child may not use the host's or another caller's resources, outlive its parent, or have children
+            # itself.
             host = spec.mounts or spec.snapshot or spec.workspace or spec.policy is not None
             return not (host or spec.persistent or spec.nested)
         case ForkSandbox() | PromoteChild():

@@ -1,4 +1,4 @@
-"""The authorities whose certificates paddock trusts when it connects to servers by TLS."""
+"""The certificate authorities that paddock trusts in TLS connections to servers."""
 
 from __future__ import annotations
 

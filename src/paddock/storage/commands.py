@@ -1,4 +1,4 @@
-"""Run one command of the caller's for what it prints, within bounds."""
+"""Runs one of the caller's commands for its output, with limits."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ async def output(
     most_bytes: int,
     input: bytes = b"",
 ) -> bytes:
-    """Return what a command prints; its stderr, which may hold secrets, is dropped. CommandFailed.
+    """Run a command and return its stdout.
 
-    It starts in /, where no workspace can mislead it, and ends with all that it has started.
+    Discard its stderr, which may contain secrets. Raises CommandFailed.
+
+    It starts in /, where no workspace can mislead it. At the end paddock kills all processes that it has started.
     """
     if not argv:
         raise CommandFailed("the command is empty")
@@ -78,7 +80,9 @@ async def _exchange(process: asyncio.subprocess.Process, input: bytes, most_byte
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill it with all that it has started. asyncio says that it has ended once its pipe was read to the end."""
+    """Kill a process with all that it has started. asyncio notices its end only after this reads its pipe to
+    the end.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     assert process.stdout is not None

@@ -30,7 +30,10 @@ def opener(*handlers: urllib.request.BaseHandler, authorities: Path | None = Non
 def ask(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request, *, seconds: float, most_bytes: int
 ) -> tuple[int, bytes]:
-    """Return the status, whichever it is, and the body. TooLong; OSError, HTTPException: there is no answer."""
+    """Send a request and return the status and the body.
+
+    Raises TooLong, and OSError or HTTPException without an answer.
+    """
     response: Any
     try:
         response = opener.open(request, timeout=seconds)

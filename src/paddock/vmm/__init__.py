@@ -1,4 +1,6 @@
-"""The controller of a VMM, and what serves a virtual machine its files. Both run out of the kit.
+"""The controller of a VMM, and the file server of a virtual machine.
 
-Standard library only; imports nothing of ours but itself.
+Both run out of the kit.
+
+Standard library only. It imports no other package of ours.
 """

@@ -1,12 +1,13 @@
 """The controller as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
 
-CONFIG is an object in JSON: see `controller`. Without it that is said first on the standard input (`_control`).
+CONFIG is an object in JSON: see `controller`. Without it, the controller reads its orders from its standard input
+(`_control`).
 """
 
 import sys
 
 if not __package__:
-    # Started by path: there is no parent package, so this directory (or zip) becomes the one that we import from.
+    # Without a parent package, this directory (or zip) becomes the one for our imports.
     import types
 
     package = types.ModuleType("paddock_vmm")

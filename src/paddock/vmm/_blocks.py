@@ -1,7 +1,7 @@
-"""A view as a block device: the protocol of network block devices, to one client who may be anybody, reading only.
+"""A view as a read-only block device: the protocol of network block devices, for one untrusted client.
 
-Protocol: https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md (fixed newstyle, simple replies).
-QEMU is the client; what it asks for, a hostile virtual machine may have chosen.
+Protocol: https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md (fixed newstyle, simple replies). QEMU is
+the client, and a hostile virtual machine may have chosen its requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OPEN_FILES = 64
 
 
 class Changed(OSError):
-    """A file is no longer what it was when the view was made."""
+    """A file has changed since the view's creation."""
 
 
 class View:
@@ -63,7 +63,7 @@ class View:
         return self._end * BLOCK
 
     def read(self, offset: int, length: int) -> bytes:
-        """OSError where a file cannot be read, or has changed."""
+        """Read a part of the device. Raises OSError if a file is unreadable, or has changed."""
         parts: list[bytes] = []
         while length:
             data = self._some(offset, length)

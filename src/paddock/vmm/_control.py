@@ -1,8 +1,8 @@
-"""What services ask of the controller: a line of JSON for each request, and one for its answer, in any order.
+"""Requests of services to the controller: a line of JSON for each, and one for its answer, in any order.
 
-A request has an `id`, its `op`, and how many descriptors (`fds`) came with it. Its answer has that `id`, and `error`
-where it is refused. The first connection begins with the controller's orders: a length of four bytes, and JSON.
-They hold secrets, so they are not on the command line, which everybody on the machine reads (proc(5)).
+A request has an `id`, its `op`, and the number of its descriptors (`fds`). The answer has that `id`, and `error` if the
+controller refuses. The first connection begins with the controller's orders: a length of four bytes, and JSON. They
+contain secrets, so they aren't on the command line, which all users of the machine can read (proc(5)).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pack_orders(orders: Json) -> bytes:
 
 
 def read_orders(source: int) -> Json:
-    """ConnectionError: whoever was to say it has gone."""
+    """Read the controller's orders. Raises ConnectionError if the sender has gone."""
     return json.loads(_read(source, int.from_bytes(_read(source, _LENGTH_BYTES), "big")))
 
 
@@ -47,7 +47,10 @@ def _read(source: int, count: int) -> bytes:
 
 
 class Fault(Exception):
-    """A refusal. `code` is a wire code of paddock's errors; `name` the kernel's word, where the kernel refused."""
+    """A refusal.
+
+    `code` is a wire code of paddock's errors. `name` is the kernel's error name, if the kernel refused.
+    """
 
     def __init__(self, code: str, message: str, *, name: str | None = None) -> None:
         super().__init__(message)
@@ -64,8 +67,12 @@ class Fault(Exception):
 
 
 class Control:
-    """One service's connection; owns the socket. `serve(control, id, request, descriptors)` returns the answer, or None
-    where it is given later. The descriptors that are left in the list are closed."""
+    """One service's connection, which owns the socket.
+
+    `serve(control, id, request, descriptors)` returns the answer, or None to answer later.
+
+    It closes the descriptors that remain in the list.
+    """
 
     def __init__(
         self,
@@ -96,7 +103,7 @@ class Control:
         self.answer(id, {"error": body})
 
     def _watch(self) -> None:
-        """While the service does not read, nothing more is read of what it asks."""
+        """While the service doesn't read its answers, this reads no more of its requests."""
         self._loop.watch(self._stream.fileno(), OUT if self._out else IN, self._ready)
 
     def _ready(self, events: int) -> None:

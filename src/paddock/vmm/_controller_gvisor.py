@@ -1,8 +1,8 @@
-"""The controller's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin, or where to go on.
+"""The gVisor part of the controller: it starts the gofer and the sentry, and tells the sentry to boot or to restore.
 
-`runsc run` wants namespaces, mounts and a new root, which a jail neither has to give nor would: what they are for is
-here already. So its two halves are started as it starts them itself, with descriptors in place of names, and one order
-is sent to the sentry's control socket. All of that is known to work with the versions that a probe has found to.
+`runsc run` needs namespaces, mounts and a new root, which a jail can't give it. The jail already provides their effect.
+So this starts its two halves as runsc itself does, with descriptors in place of names. Then it sends one order to the
+sentry's control socket. A probe has checked which versions work this way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .controller import Controller
 
 _ID = "sandbox"
-# As runsc makes it where there is no other network (runsc/boot/network.go, DefaultLoopbackLink); masks are base64.
+# The same as runsc without another network (runsc/boot/network.go, DefaultLoopbackLink). Masks are base64.
 _LOOPBACK = {
     "Name": "lo",
     "Addresses": [{"Address": "127.0.0.1", "PrefixLen": 8}, {"Address": "::1", "PrefixLen": 128}],
@@ -39,7 +39,7 @@ _LOOPBACK = {
     ],
 }
 _SENTRY_ENDS_SECONDS = 1.0
-# linux/audit.h, and the numbers of calls: chroot(2); fsetxattr(2), fgetxattr, flistxattr, fremovexattr
+# linux/audit.h, and the numbers of system calls: chroot(2), fsetxattr(2), fgetxattr, flistxattr, fremovexattr
 _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _CHROOT = {"x86_64": 161, "aarch64": 51}
 _ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
@@ -53,13 +53,15 @@ _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 
 class Course:
-    """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
-    where there is more than one id, `cpus`, `memory_bytes`.
+    """The gVisor course.
 
-    `loopback`: the network is the sentry's own, and nothing but this. `saves`, where a state can be saved and loaded:
-    `stamp`, `key` in hexadecimal, `place`: where its own is, `baked`: a place where there is one for all to begin with,
-    `before`: by their stamps, flags with which others were saved, and go on. `forget`: a place of which nothing is
-    loaded, now or later. `device`: what its platform drives, the path of a device file.
+    `options`: `runsc`, `flags` of both halves, `served` (arguments of both about the root), `spec` (OCI), `sentry_uid`
+    with several ids, `cpus`, `memory_bytes`.
+
+    `loopback`: the network is only the sentry's own. `saves` is there if it can save and load a state. It has `stamp`,
+    `key` in hexadecimal, and `place` of its own state. `baked` is the place of a shared initial state. `before` maps
+    stamps of older states to the flags with which they can still run. `forget`: a place with a state that must never
+    load. `device`: the path of the device file of its platform.
     """
 
     pipes = True
@@ -77,7 +79,7 @@ class Course:
         self._device: str | None = options.get("device")
         self._files: tuple[int, ...] = ()
         self._stands = False
-        # Autobound: a name in this network namespace, where nobody is but us and what we start.
+        # Autobound: a name in this network namespace, which has only our processes.
         self._control = socket.socket(socket.AF_UNIX)
         self._control.bind("")
         self._sentry = Sentry(controller.loop, self._control.getsockname())
@@ -86,9 +88,9 @@ class Course:
     def start(self, ends: dict[str, int]) -> list[int]:
         self._find()
         machine = os.uname().machine
-        # The gofer always changes its root, to the directory that it serves: that is "/", so nothing is to be done, and
-        # the jail lets nobody do it. Of symbolic links it asks for attributes in a way that fails, and `ls -l` says so
-        # of each; where there are no attributes it says nothing.
+        # The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the
+        # call, so a filter answers it. For symbolic links the gofer reads attributes in a way that fails, and `ls -l`
+        # reports that for each. It reports nothing if attributes don't exist.
         answers = {_CHROOT[machine]: 0} | dict.fromkeys(_ATTRIBUTES[machine], errno.EOPNOTSUPP)
         _pretend(_ARCHITECTURES[machine], answers, _ARCH_PRCTL.get(machine))
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -136,7 +138,7 @@ class Course:
         self._sentry.play(self._go_on(), over)
 
     def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Bring the line to rest: what is under way must not be cut off in the middle."""
+        """Bring the line to rest, because a save must not cut a message in the middle."""
         if self._saves is None:
             raise Fault("unsupported", "this sandbox's memory cannot be saved")
 
@@ -184,7 +186,7 @@ class Course:
             self._stands = False
             yield Call("containerManager.Resume", {})
 
-    # its parts
+    # parts of the course
 
     def _own(self) -> Saved:
         return self._saved(self._saves["place"])
@@ -193,7 +195,7 @@ class Course:
         return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
 
     def _find(self) -> None:
-        """OSError, ValueError: there is a state to go on from, and it is not what was saved."""
+        """Find the state to restore. Raises OSError or ValueError if there is an invalid one."""
         if self._saves is None:
             if (place := self._options.get("forget")) is not None:
                 Saved(place, "", b"").forget()  # the files go on without it, and must not meet it again
@@ -227,13 +229,13 @@ class Course:
         self._controller.end({"code": None, "signal": None})
 
     def _specification(self) -> int:
-        """Open a file of its own for each: they would share an offset. It is closed when they have started."""
+        """Open a separate file for each half, because they would share an offset. `_run` closes it after the start."""
         fd = os.memfd_create("spec", os.MFD_CLOEXEC)
         os.write(fd, self._spec)
         return fd
 
     def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
-        """Start `runsc <half>`; it finds what it is given from descriptor 3 on."""
+        """Start `runsc <half>`, which finds the descriptors of `given` from number 3 on."""
         ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
         numbers = {name: number for number, name in enumerate(ends, 3)}
         words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]
@@ -264,13 +266,11 @@ class Course:
 
 
 def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:
-    """From now on these calls do nothing and are answered so, with an error or 0, here and in all that is started.
+    """Make these calls do nothing, with an error or 0 as their result, in this process and all its children.
 
-    `arch_prctl`: the call by which programs would be kept from asking the processor what it is. That is answered as
-    where it cannot be done, so that the sentry lets them ask: each loader does, some 40 times, and each time would be
-    a fault that goes through the sentry, which tells them the same.
-
-    Of filters that agree to keep a call from the kernel, the newest says what the caller is told.
+    `arch_prctl` is the call that makes the CPUID instruction fault. It gets the error of a processor without that
+    feature, so the sentry lets programs execute CPUID. Each loader does so some 40 times. Each time would be a fault in
+    the sentry, with the same answer. Among the filters that block a call, the newest decides the result.
     """
     program = [
         (_LOAD, 0, 0, _SECCOMP_DATA_ARCH),

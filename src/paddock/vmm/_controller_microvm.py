@@ -1,8 +1,8 @@
-"""What the controller of a virtual machine does beside its lines: has its disks made (`_erofs`) and its files served
-(`_shares`), and has QEMU (`_qemu`) load a state or save one.
+"""The part of the controller for a virtual machine, beside its line.
 
-Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_erofs`), its memory;
-`state` and `lines` while it stands.
+It makes the machine's disks (`_erofs`), serves its files (`_shares`), and makes QEMU (`_qemu`) load or save a state.
+Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_erofs`), and its
+memory. While it stands, also `state` and `lines`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 
 class Course:
-    """Options: those of `_qemu`; `place`; `stamp`: which machine a state is for; `memory`: the image to
-    which it belongs; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and
-    `disk`: a command that makes one."""
+    """The course of a virtual machine.
+
+    Options: the ones of `_qemu`, `place`, `stamp` (the machine that a state is for), and `memory` (the image to which
+    it belongs).
+
+    `exports`: see `_shares`. A machine that boots also has `make`: `sources` of its view, and `disk`, a command that
+    makes one.
+    """
 
     pipes = False
 
@@ -36,7 +41,8 @@ class Course:
         self._make: Any = options.get("make")
         controller.restored = self._make is None
         self._shares: Shares | None = None
-        # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
+        # Only the machines that need these modules import them, before the seal, because a create waits for the
+        # imports.
         self._disks: Any = None if self._make is None else import_module(f"{__package__}._erofs")
         shows = bool(options.get("exports")) or controller.waits
         self._files: Any = import_module(f"{__package__}._shares") if shows else None
@@ -56,14 +62,14 @@ class Course:
         return [pid, self._show(exports)] if exports else [pid]
 
     def _show(self, exports: Any) -> int:
-        """Return the pid of who does."""
+        """Start the file server, and return its pid."""
         self._shares = shares = self._files.Shares(
             self._controller.loop, self._qemu.files, exports, self._place.path("files")
         )
         return shares.pid
 
     def show(self, request: Json) -> None:
-        """Those of one that waited, once."""
+        """Serve the files of a claimed spare, once."""
         if self._shares is not None or self._files is None:
             raise Fault("invalid_state", "this machine has its files")
         self._controller.watch(self._show(request["exports"]))
@@ -74,7 +80,7 @@ class Course:
     # standing
 
     def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Bring line and files to rest: what is under way must not be cut off in the middle."""
+        """Bring line and files to rest, because a save must not cut a request in the middle."""
         image = Image(str(request["memory"]), descriptors.pop()) if descriptors else None
 
         def quiet(why: str | None) -> None:
@@ -105,7 +111,7 @@ class Course:
         def saved(why: str | None) -> None:
             done(_tried(keep) if why is None else why)
 
-        # The memory knows this view: its copy comes along, whatever is baked later.
+        # The memory refers to this view, so its copy stays with it, even if the template's later changes.
         why = _tried(lambda: self._place.own("view", "table"))
         if why is None:
             self._qemu.save(None if image is None else image.fd, saved)
@@ -140,7 +146,7 @@ class Course:
 
 
 class Image:
-    """Where memory is saved: a copy of what the machine began with."""
+    """The target of a memory save: a copy of the machine's first image."""
 
     __slots__ = ("fd", "name")
 

@@ -1,9 +1,8 @@
-"""A view: the metadata of a read-only EROFS for directories that lie elsewhere, and a table of where its blocks are.
+"""A view: the metadata of a read-only EROFS for directories elsewhere, and a table of the places of its blocks.
 
-A virtual machine sees a block device that holds the metadata and behind it, block by block, the files themselves; they
-are read where they lie when the machine asks (`_blocks`). So nothing is copied, whatever the size of the tree.
-
-Format: Linux, fs/erofs/erofs_fs.h (6.1): extended inodes, plain layout; links and small directories inline.
+A virtual machine sees a block device with the metadata, and after it the files, block by block. `_blocks` reads a file
+from its place when the machine asks for it. So this copies nothing, for a tree of any size. Format: Linux,
+fs/erofs/erofs_fs.h (6.1): extended inodes, plain layout, with inline links and small directories.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The directory `place` of this machine, seen at `path` of the view, less the names `without` at its top.
+    """The directory `place` of this machine, at `path` of the view, without the names `without` at its top.
 
-    `owners` say whose files are below a path of the view, longest path first; None: the files' own.
+    `owners` maps paths of the view to the owners of the files below, longest path first. None: the files' own.
     """
 
     place: str
@@ -74,9 +73,10 @@ class _Node:
 
 
 def make_disks(controller: Controller, place: Place, wanted: Any) -> None:
-    """Make the disks of a machine that boots: the view of its template, and an empty one of its own.
+    """Make the disks of a machine that boots: the view of its template, and an empty disk.
 
-    `wanted`: `sources` of the view, `disk_bytes`, and `format`: a command that makes a file system in a file. OSError.
+    `wanted`: `sources` of the view, `disk_bytes`, and `format`, a command that makes a file system in a file. Raises
+    OSError.
     """
     os.makedirs(place.path(""), exist_ok=True)
     sources = tuple(_source(source) for source in wanted["sources"])
@@ -101,7 +101,10 @@ def _source(fields: Any) -> Source:
 
 
 def write_view(sources: tuple[Source, ...], metadata: BinaryIO, table: BinaryIO) -> int:
-    """Write both; the length of the device in bytes. A later source replaces what an earlier one has at its path."""
+    """Write metadata and table, and return the length of the device in bytes.
+
+    A later source replaces an earlier one at its path.
+    """
     root = _read(sources)
     nodes = list(_unique(root))
     block = _lay_out(nodes)
@@ -194,7 +197,10 @@ def _unique(root: _Node) -> Iterator[_Node]:
 
 
 def _lay_out(nodes: list[_Node]) -> int:
-    """Give every inode its place; the first block behind them. What is inline lies in the block of its inode."""
+    """Assign a slot to every inode, and return the first block after them.
+
+    Inline data lies in the block of its inode.
+    """
     offset = _FIRST_SLOT * _SLOT
     for node in nodes:
         inline = len(node.link) if stat.S_ISLNK(node.mode) else 0
@@ -218,7 +224,7 @@ def _directory_size(node: _Node) -> int:
 
 
 def _place_directories(nodes: list[_Node], block: int) -> int:
-    """Fill in what directories hold; large ones get blocks of their own."""
+    """Fill in the content of directories. Large ones get separate blocks."""
     parents: dict[int, _Node] = {}
     for node in nodes:
         for child in node.children.values():
@@ -239,7 +245,7 @@ def _place_directories(nodes: list[_Node], block: int) -> int:
 
 
 def _pack(node: _Node, parent: _Node) -> list[bytes]:
-    """Sorted by name over all blocks; a block has its entries first, then its names."""
+    """Pack a directory's entries, sorted by name over all blocks. A block has its entries first, then its names."""
     blocks: list[bytes] = []
     names: list[bytes] = []
     used = 0

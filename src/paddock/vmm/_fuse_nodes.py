@@ -1,8 +1,8 @@
-"""What the other kernel knows: a number for each file that it has looked up, and how the file is found again.
+"""The nodes of a session: a number for each file that the other kernel has looked up, and the way to find it again.
 
-A node is its place (parent and name, kept right through renames), and while it is used a descriptor that holds it.
-Descriptors are few, nodes are many: one whose descriptor was closed is opened again by its place, one component after
-the other without following anything, and must be the file that it was. A file without a name keeps its descriptor.
+A node is its place (parent and name, which follow renames), and while in use also a descriptor. There are more nodes
+than descriptors. After this closes a node's descriptor, it reopens the node by its place, one component after the
+other, without following links. The result must be the same file. A file without a name keeps its descriptor.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ Key = tuple[int, int, int, bool]  # export, device, inode, and whether it is rea
 
 
 class Export:
-    """A directory that is shown. `shared`: others write there too, so that nothing of it may be remembered for long.
-    `across`: parts of it are kept as they are, by mounts over themselves, and these are entered."""
+    """A directory for the machine.
+
+    `shared`: other programs write there too, so the kernel may cache nothing for long.
+
+    `across`: read-only parts of it are mounts over themselves, and lookups enter these.
+    """
 
     __slots__ = ("across", "directory", "index", "name", "shared", "writable")
 
@@ -39,15 +43,21 @@ class Export:
         return 1 if self.shared else _FOREVER
 
     def key(self, held: int, status: os.stat_result) -> Key:
-        """Return the key of a node. A file that had a second name before one of them was protected is two: it has its
-        name in the key."""
+        """Return the key of a node.
+
+        If a file had a second name before one of them became read-only, it counts as two: the key then differs.
+        """
         kept = self.across and bool(os.fstatvfs(held).f_flag & os.ST_RDONLY)
         return (self.index, status.st_dev, status.st_ino, kept)
 
 
 class Node:
-    """`parent` None: the export's own directory; `name` None: it has no name any more, or none that we know; `kind`:
-    S_IFMT; not `seen`: taken up from another process, and in a copy the key may be another."""
+    """A file.
+
+    `parent` None: the export's own directory. `name` None: no known name. `kind`: S_IFMT.
+
+    Not `seen`: it comes from another process, and in a copy its key may differ.
+    """
 
     __slots__ = ("data", "export", "held", "key", "kind", "lookups", "name", "number", "parent", "seen", "writable")
 
@@ -115,7 +125,7 @@ class Nodes:
     # looking up
 
     def enter(self, parent: Node, name: bytes, held: int) -> tuple[Node, os.stat_result]:
-        """Return the node of what was found as `name` in `parent`, with one lookup more. `held` is ours from now on."""
+        """Return the node of the file `name` in `parent`, with one lookup more. It owns `held` from now on."""
         try:
             status = os.fstat(held)
             kind = stat.S_IFMT(status.st_mode)
@@ -162,7 +172,7 @@ class Nodes:
     # descriptors
 
     def held(self, node: Node) -> int:
-        """Return the descriptor that holds it; valid until the next call."""
+        """Return the node's descriptor, which is valid until the next call."""
         if node.held >= 0:
             self._used(node)
             return node.held
@@ -190,7 +200,7 @@ class Nodes:
         self._keep(node, held)
 
     def status(self, node: Node) -> os.stat_result:
-        """Also notes the number that it has now: an overlay gives a file another when it is first written to."""
+        """Return the status of the file, and update its key: an overlay changes a file's number at its first write."""
         held = self.held(node)
         status = os.fstat(held)
         self._rekey(node, node.export.key(held, status))
@@ -208,7 +218,7 @@ class Nodes:
             del self.by_key[node.key]
 
     def data(self, node: Node, *, write: bool) -> int:
-        """Return a descriptor to read or write it by; valid until the next call."""
+        """Return a descriptor for the file's data, which is valid until the next call."""
         if node.kind == stat.S_IFDIR and not write:
             flags = os.O_RDONLY | os.O_DIRECTORY
         elif node.kind == stat.S_IFREG:
@@ -225,7 +235,7 @@ class Nodes:
         return node.data
 
     def listed(self, node: Node) -> int:
-        """Return a descriptor to list a directory by; the caller's."""
+        """Return a descriptor to list a directory. The caller closes it."""
         return _open_as_owner(self.held(node), os.O_RDONLY | os.O_DIRECTORY, node.export)
 
     def set_data(self, node: Node, fd: int, writable: bool) -> None:
@@ -241,7 +251,7 @@ class Nodes:
             self._data.pop(node.number, None)
 
     def keep_nameless(self, node: Node) -> None:
-        """Its name is about to go: what holds it stays open until it is forgotten."""
+        """Keep the descriptor of a file that loses its name, until the other kernel forgets it."""
         self.held(node)
         self._held.pop(node.number, None)
         self.nameless[node.number] = node
@@ -252,7 +262,7 @@ class Nodes:
             self._unkey(oldest)  # its number on the disk may be another file's next
 
     def named(self, node: Node) -> None:
-        """After all it has one."""
+        """Note that the file has a name after all."""
         if self.nameless.pop(node.number, None) is not None:
             self._keep(node, node.held)
 
@@ -260,7 +270,7 @@ class Nodes:
         node.held = held
         self._held[node.number] = node
         if len(self._held) > self._most_held:
-            # Half of them at once: those on the way to a file that is looked for are the youngest.
+            # Half of them at once: the parents of the present file are the youngest.
             for _ in range(len(self._held) // 2):
                 self._let_go(next(iter(self._held.values())))
 
@@ -275,7 +285,7 @@ class Nodes:
         if node.number in self._held:
             self._held.move_to_end(node.number)
 
-    # taking up what another process has known
+    # nodes from another process
 
     def take_up_root(self, export: int, number: int, lookups: int) -> Node:
         node = self.roots[self.exports[export].name]
@@ -284,7 +294,7 @@ class Nodes:
         return self._taken(node)
 
     def take_up(self, parent: Node, name: bytes | None, number: int, kind: int, lookups: int, ino: int) -> Node:
-        """By `ino` two names of one file are known as such, where copies keep it."""
+        """Add a node of another process. `ino` identifies two names of one file, if the copy preserves that."""
         node = Node(number, parent.export, parent, name, kind, lookups=lookups, seen=False)
         root = self.roots[parent.export.name]
         if ino and lookups and root.key is not None:
@@ -300,8 +310,11 @@ class Nodes:
 
 
 def _open_as_owner(held: int, flags: int, export: Export) -> int:
-    """Open it. The other kernel has checked who may. A file of ours that denies us is opened all the same: git makes
-    its objects with mode 0444, and then writes to them."""
+    """Open a file, for which the other kernel has checked permissions.
+
+    If its mode excludes us as its owner, open it all the same: git makes its objects with mode 0444, and then writes to
+    them.
+    """
     try:
         return reopen(held, flags)
     except PermissionError:
@@ -315,7 +328,7 @@ def _open_as_owner(held: int, flags: int, export: Export) -> int:
             os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode))
 
 
-# calls of the kernel on a file that a descriptor only holds (O_PATH), never by a path that somebody could change
+# system calls on a file by its O_PATH descriptor, never by a path that another process could change
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 # RESOLVE_NO_MAGICLINKS | NO_SYMLINKS | BENEATH, and NO_XDEV (openat2(2), Linux 5.6)
@@ -345,8 +358,10 @@ def _checked(result: int) -> int:
 
 
 def hold(directory: int, name: bytes, *, across: bool = False) -> int:
-    """Return a descriptor of what `name` is: of a link itself, not of what it leads to, and, but `across`, of no other
-    mount."""
+    """Return a descriptor of the file `name`, without following a link.
+
+    Unless `across`, it must not be on another mount.
+    """
     how = _HOW.pack(_HELD, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
     for attempt in range(_ATTEMPTS):
         try:
@@ -358,13 +373,12 @@ def hold(directory: int, name: bytes, *, across: bool = False) -> int:
 
 
 def reopen(held: int, flags: int) -> int:
-    """Return what `held` holds, opened. A regular file or a directory: the caller has looked."""
+    """Open the file of `held`. The caller has checked that it is a regular file or a directory."""
     return os.open(place(held), flags | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def place(held: int) -> str:
-    """Return a path that leads to the very file that is held (of a link: to the link), for calls that know
-    paths only."""
+    """Return a path to the file behind a descriptor (for a link: to the link itself), for calls that need a path."""
     return f"/proc/self/fd/{held}"
 
 
@@ -373,7 +387,7 @@ def chown(held: int, uid: int, gid: int) -> None:
 
 
 def kill_privileges(fd: int) -> None:
-    """Take away what a write by an ordinary writer takes away: the set-user-ID bit, and set-group-ID of a program."""
+    """Clear the bits that a write by an ordinary user clears: the set-user-ID bit, and set-group-ID of a program."""
     mode = os.fstat(fd).st_mode
     kept = mode & ~stat.S_ISUID
     if mode & stat.S_IXGRP:
@@ -383,7 +397,10 @@ def kill_privileges(fd: int) -> None:
 
 
 def set_times(held: int, accessed: tuple[int, int], modified: tuple[int, int]) -> None:
-    """Seconds and nanoseconds each; UTIME_NOW and UTIME_OMIT in place of nanoseconds."""
+    """Set access and modification time, each in seconds and nanoseconds.
+
+    UTIME_NOW and UTIME_OMIT replace nanoseconds.
+    """
     times = _TIMES.pack(*accessed, *modified)
     _checked(_libc.utimensat(-100, place(held).encode(), times, 0))
 

@@ -1,12 +1,12 @@
-"""The process that serves files to a virtual machine: one stream of FUSE to it, one socket to whoever started it.
+"""The process that serves files to a virtual machine: one FUSE stream to it, and one socket to the controller.
 
-A process of its own, so that a slow disk holds up nothing but this. It is told over the socket, one datagram of JSON
-each: `pause` (answered when the other side has stopped asking and has all its answers), `save`, `go`.
+It is a separate process, so that a slow disk delays nothing else. Orders come over the socket, one datagram of JSON
+each: `pause` (answered when the other side has all its answers and stops its requests), `save`, `go`.
 
-What is saved is what a session knows, kept beside a machine's memory and taken up by a fork's: numbers and places, no
-descriptors. The fork's files are a copy of the same instant, so each place still leads to the same file. A file that
-was open and had no name any more is in no copy: its content is kept here, up to a bound, and beyond that it is lost,
-and counted.
+A saved state has the session's nodes: numbers and places, without descriptors. It lies beside the machine's memory, and
+a fork restores it. The fork's files are a copy of the same instant, so each place still leads to the same file. A file
+without a name isn't in the copy. Up to a limit, the state therefore contains its content. Beyond it, the file is lost,
+and counts as lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class FileServer(NamedTuple):
 
 
 def start_file_server(stream: int, exports: tuple[Export, ...], *, saved: int | None = None) -> FileServer:
-    """Forks it; it ends with us, and when the stream does. `saved` is a directory that `save` was once told to fill.
+    """Fork the server.
+
+    It ends with us, and with the stream. `saved` is a directory that an earlier `save` has filled.
 
     The caller keeps (and should close) `stream` and the exports' descriptors.
     """
@@ -81,7 +83,7 @@ def _run(parent: int, stream: int, control: socket.socket, exports: tuple[Export
 
 
 def _descriptors() -> int:
-    """How many files may be held, after the limit was raised as far as it goes."""
+    """Return the number of files that nodes may keep open, after raising the limit as far as possible."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = _MAX_DESCRIPTORS * 3 if hard == resource.RLIM_INFINITY else hard
@@ -102,12 +104,12 @@ class Server:
         self._running = True
 
     def run(self) -> None:
-        """Until the stream has ended, or says what is not FUSE."""
+        """Serve until the stream ends, or isn't FUSE."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         buffer = bytearray(_PIECE)
         while self._running:
-            # Nothing more is read as long as answers are not taken: so what is kept is one piece and its answers.
+            # This reads no more until the other side takes its answers, so it buffers one piece and its answers.
             poll.register(self._stream, select.POLLOUT if self._unsent else select.POLLIN)
             for fd, _ in poll.poll():
                 if fd == self._stream:
@@ -180,7 +182,7 @@ class Server:
             self._reply({"error": f"the state of the files could not be kept: {error.strerror}"})
 
     def _discard(self) -> None:
-        """From here on the files are not those of the state."""
+        """Delete the saved state, because the files change from here on."""
         if self._kept is not None:
             for name in state_names(os.listdir(self._kept)):
                 os.unlink(os.path.join(self._kept, name))
@@ -199,7 +201,7 @@ class Server:
 
 
 def save_state(nodes: Nodes, directory: int) -> int:
-    """How many files could not be kept. Nothing must be asked for meanwhile."""
+    """Save the state, and return the number of lost files. There must be no requests meanwhile."""
     alive = _with_parents(nodes)
     lost, left = 0, _MOST_ORPHANS
     for node in [node for node in alive if node.name is None]:
@@ -224,7 +226,7 @@ def save_state(nodes: Nodes, directory: int) -> int:
 
 
 def _with_parents(nodes: Nodes) -> list[Node]:
-    """All that is known and all that leads there, parents first."""
+    """Return all known nodes and their parents, parents first."""
     order: dict[int, Node] = {}
     for node in nodes.by_number.values():
         way: list[Node] = []
@@ -238,7 +240,7 @@ def _with_parents(nodes: Nodes) -> list[Node]:
 
 
 def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
-    """Its size; None where it can't be kept."""
+    """Save the content of a file without a name, and return its size, or None if that isn't possible."""
     if node.kind != stat.S_IFREG or node.held < 0:
         return None
     status = os.fstat(node.held)
@@ -275,7 +277,7 @@ def _copy(source: int, sink: int, count: int, offset: int) -> int:
 
 
 def state_names(found: list[str]) -> list[str]:
-    """Those of its files."""
+    """Return the names of a saved state's files."""
     return [name for name in found if name.startswith("files.")]
 
 

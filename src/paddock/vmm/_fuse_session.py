@@ -1,11 +1,13 @@
-"""One session of another kernel's with our files: a request in, its answer out. What it says may be an attacker's.
+"""One session of another kernel with our files: it answers one request at a time.
 
-Every name is one component, found below a descriptor that we hold; nothing is followed, no other file system entered.
-Requests never wait for anybody: locks are the other kernel's own affair, special files are never opened. There are no
-open files here: a request names the file, and that is opened again as long as it is asked for.
+Requests may be an attacker's.
 
-Directories are read in pieces. A place in one is made of the name before it, so that entries which come and go
-meanwhile move no other: each that was there all the time is shown once, however long somebody keeps a place.
+Every name is one component, found below a descriptor of ours. It follows no link and enters no other file system.
+Requests never wait for another process: locks stay in the other kernel, and this never opens special files. It keeps no
+open files: a request names the file, and the session reopens it.
+
+It reads directories in pieces. A position in one is a hash of the name before it, so changes of other entries don't
+shift it. An entry that exists during the whole listing appears once, however long the reader pauses.
 """
 
 from __future__ import annotations
@@ -102,14 +104,14 @@ class Session:
         }
 
     def handle(self, message: memoryview) -> bytes:
-        """Return the answer; nothing to those that have none. Raises BadMessage where no answer could be addressed."""
+        """Return the answer, or b"" for requests without one. Raises BadMessage if it can't address an answer."""
         request = wire.parse(message)
         if request.opcode in wire.UNANSWERED:
             self._forget(request)
             return b""
         try:
-            # What is not in the table, the kernel does by itself or without, once it was told so (ENOSYS): opening
-            # and closing above all (`FUSE_NO_OPEN_SUPPORT`), so there are no open files here that a fork could lose.
+            # For an operation outside the table, ENOSYS makes the kernel proceed alone. These are above all open and
+            # close (`FUSE_NO_OPEN_SUPPORT`), so there are no open files here that a fork could lose.
             operation = self._operation(request)
             return wire.answer(request.unique, operation(request))
         except OSError as error:
@@ -202,7 +204,7 @@ class Session:
         except OSError:
             os.close(fd)
             raise
-        # Whoever makes a file writes to it next.
+        # A program that creates a file writes to it next.
         node = self._nodes.node(_WIDE.unpack_from(reply)[0])
         self._nodes.close_data(node)
         self._nodes.set_data(node, fd, writable=True)
@@ -221,7 +223,7 @@ class Session:
         return self._made(request, parent, name, stat.S_IFLNK)
 
     def _made(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
-        """Give what was just made to whom it shall belong, or take it away again."""
+        """Set the owner of a new file. If that fails, remove the file again."""
         directory = self._nodes.held(parent)
         held = hold(directory, name, across=parent.export.across)
         try:
@@ -248,7 +250,7 @@ class Session:
         except PermissionError:
             if self._may_give:
                 raise
-            # An ordinary user has one uid on the host: all that is made is his, whoever makes it in there.
+            # An ordinary user has one uid on the host, which owns all new files, whatever their uid inside.
 
     def link(self, request: Request) -> bytes:
         (old,) = request.take(_LINK)
@@ -283,7 +285,7 @@ class Session:
         return b""
 
     def _known(self, parent: Node, name: bytes) -> Node | None:
-        """Return the node of what is there, if the other kernel knows it."""
+        """Return the node of the file there, if the other kernel knows it."""
         try:
             held = self._nodes.held(parent)
             status = os.stat(name, dir_fd=held, follow_symlinks=False)
@@ -292,7 +294,7 @@ class Session:
         return self._nodes.by_key.get(parent.export.key(held, status))
 
     def _gone(self, node: Node | None, parent: Node, name: bytes) -> None:
-        """`name` does not lead to it any more. If that was not the name that it is found by, nothing has changed."""
+        """Note that `name` doesn't lead to the file any more. If the node has another name, nothing changes."""
         if node is None:
             return
         if node.name == name and node.parent is parent:
@@ -335,7 +337,7 @@ class Session:
         return b""
 
     def _moved(self, node: Node | None, parent: Node, name: bytes) -> None:
-        """If it is there now: of two names of one file neither has moved."""
+        """Note a rename, if the file is there now: with two names of one file, neither has moved."""
         if node is not None and self._known(parent, name) is node:
             node.parent, node.name = parent, name
             self._nodes.named(node)
@@ -402,7 +404,7 @@ class Session:
     def statfs(self, request: Request) -> bytes:
         return wire.statfs_reply(os.fstatvfs(self._nodes.held(self._nodes.node(request.node))))
 
-    # who may
+    # permissions
 
     def _directory(self, number: int) -> Node:
         node = self._nodes.node(number)
@@ -411,7 +413,7 @@ class Session:
         return node
 
     def _target(self, number: int, name: bytes) -> tuple[Node, bytes]:
-        """Read a name in a directory that may be written to."""
+        """Return the directory and the name for a change. Raises OSError if it is read-only."""
         node = self._directory(number)
         if not node.export.writable:
             raise OSError(errno.EROFS, "read-only")
@@ -423,7 +425,7 @@ class Session:
             raise OSError(errno.EROFS, "read-only")
         return node
 
-    # what files hold
+    # content of files
 
     def read(self, request: Request) -> bytes:
         _, offset, size, *_ = request.take(_READ)
@@ -499,7 +501,7 @@ class Session:
         return bytes(out)
 
     def _shown(self, parent: Node, name: bytes) -> bytes:
-        """As LOOKUP would have said; of what can't be looked up now, only the name is shown."""
+        """Return the answer of LOOKUP, or only the name if a lookup isn't possible now."""
         if name in (b".", b"..") or self._nodes.full:
             return wire.no_entry(0)
         try:
@@ -519,7 +521,7 @@ class Session:
         return listing
 
     def _scan(self, node: Node) -> Listing:
-        # Opened for this alone: btrfs shows no more entries than there were when a descriptor was opened or rewound.
+        # A new descriptor: btrfs only shows the entries of the time when a program opened or rewound it.
         fd = self._nodes.listed(node)
         try:
             return _entries(fd, node.export.index)
@@ -583,7 +585,10 @@ def _entries(fd: int, export: int) -> Listing:
 
 
 def _place(name: bytes) -> int:
-    """63 bits, above those of "." and "..". Two names with one place would have to be made so, on purpose."""
+    """Return a position of 63 bits, above the ones of "." and "..".
+
+    Only a deliberate attack gives two names the same.
+    """
     return max((crc32(name) << 31 | crc32(name[::-1], 1) >> 1) & (1 << 63) - 1, _ABOVE + 1)
 
 

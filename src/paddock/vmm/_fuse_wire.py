@@ -48,7 +48,7 @@ IN_BYTES, ENTRY_BYTES = _IN.size, _ENTRY.size + _ATTR.size
 
 
 class BadMessage(Exception):
-    """The other side does not speak FUSE: there is no next message to be found."""
+    """The other side doesn't speak FUSE, so there is no next message."""
 
 
 class Request:
@@ -65,7 +65,7 @@ class Request:
         return form.unpack_from(self.body, offset)
 
     def names(self, offset: int, count: int) -> list[bytes]:
-        """Return the strings that end the body. What is behind them (a security context) is not ours."""
+        """Return the strings that end the body. A security context may follow, which we ignore."""
         parts = bytes(self.body[offset:]).split(b"\0", count)
         if len(parts) != count + 1:
             raise OSError(errno.EINVAL, "a name without its end")
@@ -73,7 +73,7 @@ class Request:
 
 
 class Splitter:
-    """Bytes in, whole messages out. It never holds more than one message and what came with it."""
+    """Splits bytes into whole messages. It buffers at most one message and the bytes that came with it."""
 
     def __init__(self, smallest: int = _IN.size) -> None:
         self._smallest = smallest
@@ -111,7 +111,7 @@ class Splitter:
 
 
 def word(message: memoryview | bytes) -> int | None:
-    """Return what a message of ours says; None if it is FUSE's."""
+    """Return the value of our own message, or None if it is FUSE's."""
     return _WORD.unpack(message)[1] if len(message) == _WORD.size else None
 
 
@@ -143,7 +143,7 @@ def attributes(status: os.stat_result, ino: int) -> bytes:
 
 
 def top_attributes() -> bytes:
-    """Of the directory that holds the exports: only to be gone through."""
+    """Return the attributes of the directory with the exports. Programs can only pass through it."""
     return _ATTR_OUT.pack(1, 0, 0) + _ATTR.pack(ROOT, *(0,) * 8, stat.S_IFDIR | 0o555, 2, 0, 0, 0, _PAGE, 0)
 
 
@@ -161,20 +161,25 @@ def entry(node: int, status: os.stat_result, ino: int, seconds: int) -> bytes:
 
 
 def no_entry(seconds: int) -> bytes:
-    """There is no such name, and the kernel may remember that; also what stands for "." and "..": no node."""
+    """Return the answer that a name doesn't exist, which the kernel may cache.
+
+    It also stands for "." and "..": no node.
+    """
     return _ENTRY.pack(0, 0, seconds, 0, 0, 0) + bytes(_ATTR.size)
 
 
 def directory_entry(name: bytes, ino: int, kind: int, offset: int) -> bytes:
-    """`offset` is where the next one is found; `kind` is a file type as in st_mode, or 0."""
+    """Return a directory entry. `offset` is the position of the next one. `kind` is a file type as in st_mode, or 0."""
     head = _DIRENT.pack(ino, offset, len(name), kind >> 12)
     return head + name + bytes(-(len(head) + len(name)) % 8)
 
 
 def greeting(request: Request, *, shared: bool) -> bytes:
-    """Return the answer to INIT. A kernel that lacks what all the rest is built on is refused.
+    """Return the answer to INIT.
 
-    `shared`: files may change by others' hands, so what the kernel keeps of one is dropped when its mtime has changed.
+    Refuse a kernel without the needed features.
+
+    `shared`: other programs may change the files, so the kernel drops its cache of one when its mtime changes.
     """
     major, minor, readahead, flags = request.take(_INIT_IN)
     if major != _MAJOR or minor < _OLDEST or flags & _NEEDED != _NEEDED:

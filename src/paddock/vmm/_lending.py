@@ -1,10 +1,9 @@
 """Answers a program's open of one path with a descriptor of ours.
 
-QEMU before 9.0 opens the file of a machine's memory for writing, even where it maps it privately and never writes it.
-That file is shared by many machines, and nobody who runs one may write it: so this one call does not reach the kernel,
-and is answered with a descriptor for reading. No wall: what is asked for beside it goes on to the kernel as it was.
-
-Facts: seccomp_unotify(2); linux/seccomp.h, linux/bpf_common.h.
+QEMU before 9.0 opens the file of a machine's memory for writing, even for a private mapping without writes. Many
+machines share that file, and none may write it. So this one call doesn't reach the kernel, and gets a descriptor for
+reading. This isn't isolation: all other calls go on to the kernel unchanged. Facts: seccomp_unotify(2),
+linux/seccomp.h, linux/bpf_common.h.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ _GO_ON, _ADD_AND_SEND = 1, 2
 
 
 class Lending:
-    """`path`, when it is opened for reading and writing, is `fd`, which stays ours. Made by the parent; the child calls
-    `ask` before it becomes the program."""
+    """Answers an open of `path` for reading and writing with `fd`, which stays ours.
+
+    The parent creates it. The child calls `ask` before it executes the program.
+    """
 
     def __init__(self, loop: Loop, path: str, fd: int) -> None:
         self._loop, self._path, self._fd = loop, os.fsencode(path) + b"\0", fd
@@ -40,7 +41,7 @@ class Lending:
         self._listener = -1
 
     def ask(self) -> None:
-        """From here on."""
+        """Install the filter in the child, and send its listener to the parent."""
         socket.send_fds(self._theirs, [b"\0"], [_listen()])
 
     def begin(self) -> None:

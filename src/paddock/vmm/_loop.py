@@ -32,10 +32,9 @@ class Timer:
 
 
 class Loop:
-    """Calls what is registered, until `stop`.
+    """Calls the registered callbacks until `stop`.
 
-    A callback that raises is reported, and its descriptor not watched any more: it must not take what the other
-    callbacks serve down with it.
+    It reports a callback that raises, and stops watching its descriptor. The other callbacks go on.
     """
 
     def __init__(self) -> None:
@@ -55,12 +54,12 @@ class Loop:
         self._ready[fd] = ready
 
     def unwatch(self, fd: int) -> None:
-        """Must be called before the descriptor is closed. Nothing if it is not watched."""
+        """Stop watching a descriptor, before the caller closes it. Without effect for an unwatched one."""
         if self._ready.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """In the next round, after what is ready has been served."""
+        """Run a callback in the next round, after the ready descriptors."""
         self._soon.append(callback)
 
     def at(self, boottime: float, callback: Callable[[], None]) -> Timer:
@@ -117,7 +116,7 @@ def boottime() -> float:
 
 
 class ChildWatch:
-    """Calls `died(pid, wait_status)` for every child that died. Reaps them all, whoever they are."""
+    """Calls `died(pid, wait_status)` for every dead child. It reaps all children."""
 
     def __init__(self, loop: Loop, died: Callable[[int, int], None]) -> None:
         self._loop, self._died = loop, died
@@ -149,7 +148,7 @@ def report(error: BaseException) -> None:
 
 
 def described(error: BaseException) -> bytes:
-    # Not by `traceback`: that reads source files by name, which inside are the attacker's.
+    # Not by `traceback`: it reads source files by name, which are the attacker's inside.
     frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
     while frame is not None:
         lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
@@ -158,4 +157,4 @@ def described(error: BaseException) -> bytes:
 
 
 def _noted(number: int, frame: object) -> None:
-    """Do nothing: a handler must exist for the wake-up descriptor to be written."""
+    """Do nothing: the wake-up descriptor only works with a handler."""

@@ -1,4 +1,4 @@
-"""Which pages a process has of its own in a private mapping of a file: those that it has written.
+"""The pages of a private file mapping that a process has written.
 
 Facts: Linux, Documentation/admin-guide/mm/pagemap.rst.
 """
@@ -18,8 +18,12 @@ _CHUNK = 1 << 20
 
 
 def save(pid: int, path: str, size: int, target: int) -> int:
-    """Write what process `pid` has changed in its private mapping of `path`, `size` bytes, into `target`, a copy of
-    that file. How many bytes. It must stand still. OSError; ValueError: it does not map all of it."""
+    """Write the changed pages of process `pid` in its private mapping of `path`, `size` bytes, into `target`, a copy of
+    that file.
+
+    Return the number of bytes. The process must not run. Raises OSError, and ValueError if it doesn't map the whole
+    file.
+    """
     written = mapped = 0
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -37,7 +41,7 @@ def save(pid: int, path: str, size: int, target: int) -> int:
 
 
 def _mappings(pid: int, path: str) -> Iterator[tuple[int, int, int]]:
-    """Where it begins and ends, and where in the file that is."""
+    """Yield begin and end of each mapping, and its offset in the file."""
     with open(f"/proc/{pid}/maps", "rb") as file:
         for line in file:
             fields = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""One of those who speak over the trunk: a descriptor that is read, and written as it takes it."""
+"""A peer of the trunk: a non-blocking descriptor with a write buffer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from collections.abc import Callable
 from ._loop import IN, OUT, Loop
 
 Stream = socket.socket | tuple[int, int]
-"""A socket, or the descriptors of two pipes: the one that is read, and the one that is written."""
+"""A socket, or the descriptors of two pipes: one to read, and one to write."""
 HIGH = 1024 * 1024
-"""Bytes that wait for a peer beyond which nothing more is read for it."""
+"""Buffered bytes for a peer above which the other side must stop reading for it."""
 _READ = 256 * 1024
 
 
 class Peer:
-    """Owns the stream. `received(data)`; `gone()` once, when the other side is; `roomy()` when no more than `high`
-    bytes wait for it again."""
+    """A peer, which owns the stream.
+
+    `received(data)` gets data, and `gone()` runs once when the other side ends.
+
+    `roomy()` runs when its buffer is down to `high` bytes again.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Peer:
         return self.waiting_bytes > self._high
 
     def listen(self, wanted: bool) -> None:
-        """Whether what it says is read."""
+        """Start or stop to read from the peer."""
         self._reading = wanted
         self._watch()
 
@@ -83,7 +87,7 @@ class Peer:
         self._watched = wanted
 
     def _ready_to_read(self, events: int) -> None:
-        """Where both are one descriptor, to write as well."""
+        """Read. If both directions are one descriptor, write as well."""
         if self._out and events & ~IN and self._reader == self._writer:
             self._flush()
         if self._reading and events & ~OUT and not self.closed:
@@ -115,7 +119,7 @@ class Peer:
 
     def _receive(self) -> None:
         try:
-            # read, never recvmsg: descriptors that a guest sends are closed by the kernel, unseen.
+            # read, never recvmsg: then the kernel closes descriptors that a guest sends.
             data = os.read(self._reader, _READ)
         except BlockingIOError:
             return

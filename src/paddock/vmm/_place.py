@@ -11,9 +11,12 @@ Done = Callable[[str | None], None]
 
 
 class Place:
-    """Files of the machine, in the sandbox's own tree. `state`, and `moment`, which says what that is of, are there
-    only while nobody runs on them: whoever loads them removes them, since memory and disk go on. `ram` lies in a layer
-    below, the image `memory`, which others run from too, and is never written; a machine that boots has its own."""
+    """Files of the machine, in the sandbox's own tree.
+
+    `state` and its description `moment` exist only while no machine runs on them. A machine that loads them removes
+    them, because memory and disk change from then on. `ram` lies in a layer below, in the image `memory`, which other
+    machines share and none writes. A machine that boots has a separate one.
+    """
 
     def __init__(self, directory: str, stamp: str, memory: str) -> None:
         self._directory, self._stamp, self._memory = directory, stamp, memory
@@ -22,7 +25,7 @@ class Place:
         return f"{self._directory}/{name}"
 
     def check(self) -> None:
-        """OSError, ValueError: what was saved is not there, or another machine's."""
+        """Check the saved state. Raises OSError or ValueError if it is missing, or another machine's."""
         with open(self.path("moment"), "rb") as file:
             saved = json.loads(file.read())
         if saved["stamp"] != self._stamp:
@@ -31,13 +34,13 @@ class Place:
             raise ValueError("the state of the machine and its memory are not of one moment")
 
     def keep(self, memory: str) -> None:
-        """Keep what was saved: it is whole."""
+        """Put the complete saved state in place."""
         with open(self.path("moment"), "wb") as file:
             file.write(json.dumps({"stamp": self._stamp, "memory": memory}).encode())
         os.rename(self.path("state.new"), self.path("state"))
 
     def forget(self) -> None:
-        """From here on memory and disk are not those of the state."""
+        """Delete the saved state, because memory and disk change from here on."""
         for name in ("state", "moment", "state.new"):
             try:
                 os.unlink(self.path(name))
@@ -45,6 +48,6 @@ class Place:
                 continue
 
     def own(self, *names: str) -> None:
-        """Has the tree hold these files, whatever layer they were in."""
+        """Copy these files into the tree, from the layer that has them."""
         for name in names:
             os.close(os.open(self.path(name), os.O_RDWR | os.O_CLOEXEC))

@@ -1,5 +1,7 @@
-"""A process of ours that begins to serve: only the descriptors that it needs, signals as they were, no imports; and the
-few kernel calls for it that the standard library lacks."""
+"""The start of a serving process: only the necessary descriptors, default signals, and no more imports.
+
+It also has kernel calls that the standard library lacks.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,10 @@ def close_others(keep: tuple[int, ...]) -> None:
 
 
 class Sealed:
-    """The only finder that is left: after pivot_root a file that is found by name is the attacker's. `fatal`, for
-    tests: code that hides an ImportError must not hide this one."""
+    """The only remaining finder: after pivot_root a file with a given name may be the attacker's.
+
+    `fatal`, for tests: end the process, because code could hide an ImportError.
+    """
 
     def __init__(self, *, fatal: bool) -> None:
         self._fatal = fatal
@@ -61,8 +65,10 @@ class Sealed:
 
 
 def seal_imports(*, fatal: bool = False) -> None:
-    """Seal imports: what is imported stays usable; nothing else ever is, in this process and its forks. A first seal
-    stays."""
+    """Seal imports: present modules stay usable, and this process and its forks can import no others.
+
+    A first seal stays.
+    """
     finders: list[Any] = sys.meta_path
     if not any(isinstance(finder, Sealed) for finder in finders):
         finders[:] = [Sealed(fatal=fatal)]

@@ -1,12 +1,13 @@
-"""QEMU as what runs a machine; it is told what to do on its monitor, and reads the view from a block server of ours.
+"""QEMU as the machine's VMM.
 
-It maps the file `ram`: shared, where it boots, so that its memory is there when it stands. What is loaded maps it
-privately, as all do that began with it: what the machine changes are pages of QEMU's own, and saving it is writing
-these over a copy of that file. A state is that of the devices alone (`xen-save-devices-state` is the one command for
-it, and has nothing of Xen in it).
+It takes orders on its monitor, and reads the view from our block server.
 
-Options beside the course's: `argv`; `streams`: descriptors of QEMU's by line; `descriptors`: by name (`files`,
-`monitor`, `blocks`); `memory_bytes`.
+At boot it maps the file `ram` shared, so a save only needs the file. A restored machine maps it privately, as others do
+with the same image. Its changes are pages of QEMU's own, and a save writes these over a copy of that file. A state
+covers only the devices (`xen-save-devices-state` is the one command for it, and has nothing of Xen in it).
+
+Options beside the course's: `argv`, `streams` (descriptors of QEMU by line), `descriptors` by name (`files`, `monitor`,
+`blocks`), and `memory_bytes`.
 """
 
 from __future__ import annotations

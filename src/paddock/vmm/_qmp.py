@@ -1,8 +1,7 @@
-"""QEMU's monitor protocol, for a poll loop: scripts say what they want next and are told what came of it.
+"""QEMU's monitor protocol, for a poll loop.
 
-A script is a generator: it yields a `Command`, and is sent what that returned, or `Failed` is raised in it; or it
-yields an `Awaited` event, and is sent its data.
-Protocol: QEMU, docs/interop/qmp-spec.rst.
+A script is a generator. It yields a `Command`, and gets its result, or the exception `Failed`. Or it yields an
+`Awaited` event, and gets its data. Protocol: QEMU, docs/interop/qmp-spec.rst.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LARGEST_LINE = 1 << 20
 
 
 class Failed(Exception):
-    """QEMU refused, or is gone."""
+    """QEMU refused, or has ended."""
 
 
 class Command:
@@ -57,7 +56,7 @@ class Monitor:
         loop.watch(stream.fileno(), IN, self._ready)
 
     def play(self, script: Script, done: Callable[[str | None], None]) -> None:
-        """`done(None)` when it has come to its end, `done(why)` when it failed. One is played at a time."""
+        """Run a script. Call `done(None)` at its end, or `done(why)` after a failure. Only one runs at a time."""
         assert self._script is None
         self._script, self._done = script, done
         self._events.clear()

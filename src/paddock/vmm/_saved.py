@@ -1,7 +1,7 @@
 """A sentry's state as files of a directory: the kernel's objects, and the memory of all programs.
 
-Whoever loads one has the sentry believe all that is in it, so it must be one that a sentry of ours has saved: a seal
-says so, made with a key that nobody inside has. Memory is not sealed: it is the programs' own.
+A sentry that loads one trusts it, so one of our own sentries must have saved it. A seal proves this, with a key that no
+process inside has. The seal doesn't cover memory, which belongs to the programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from ._control import Json
 
 _FILES = ("kernel", "pages", "memory")
-"""In the order of the sentry's: state, metadata of the pages, pages."""
+"""The files in the sentry's order: state, metadata of the pages, pages."""
 _SEALED = 2
 _ABOUT = "about"
 _MOST = 1 << 28
@@ -30,7 +30,7 @@ class Saved:
         self._stamp, self._key = stamp, key
 
     def prepare(self) -> None:
-        """Remove what stands in its place and is no directory: it could lead to where programs write."""
+        """Remove a file of another kind in its place: it could lead to a path that programs can write."""
         try:
             os.unlink(self.place)
         except (FileNotFoundError, IsADirectoryError):
@@ -45,12 +45,12 @@ class Saved:
         return True
 
     def of(self) -> str:
-        """Return the stamp that it has. OSError, ValueError: what is there is not what was saved."""
+        """Return the stamp of the saved state. Raises OSError or ValueError if it is invalid."""
         with _Directory(self.place) as directory:
             return str(_about(directory)["stamp"])
 
     def new_files(self) -> tuple[int, ...]:
-        """To be written; the caller closes them."""
+        """Create the files for a save. The caller closes them."""
         self.prepare()
         os.makedirs(self.place, mode=0o700, exist_ok=True)
         self.forget()
@@ -58,7 +58,7 @@ class Saved:
             return tuple(os.open(name, os.O_RDWR | _NEW, 0o600, dir_fd=directory) for name in _FILES)
 
     def conclude(self, files: tuple[int, ...]) -> None:
-        """They are written: from now on it is there."""
+        """Complete the save after the sentry has written the files."""
         about = {"stamp": self._stamp, "seal": self._seal(files)}
         with _Directory(self.place) as directory:
             fd = os.open(_ABOUT, os.O_WRONLY | _NEW, 0o600, dir_fd=directory)
@@ -66,7 +66,7 @@ class Saved:
             file.write(json.dumps(about).encode())
 
     def open(self) -> tuple[int, ...]:
-        """OSError, ValueError: what is there is not what was saved."""
+        """Open the saved state. Raises OSError or ValueError if it is invalid."""
         files: list[int] = []
         try:
             with _Directory(self.place) as directory:

@@ -1,7 +1,7 @@
-"""The control socket of gVisor's sentry, for a poll loop: scripts say what they want next and are told what came of it.
+"""The control socket of gVisor's sentry, for a poll loop.
 
-A script is a generator that yields a `Call`: it is sent what that returned, or `Refused` is raised in it. One script is
-played at a time, on a connection of its own. Protocol: gVisor, pkg/urpc.
+A script is a generator that yields a `Call`. It gets the result, or the exception `Refused`. One script runs at a time,
+on a separate connection. Protocol: gVisor, pkg/urpc.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LARGEST_ANSWER = 1 << 20
 
 
 class Refused(Exception):
-    """The sentry refused, or is gone."""
+    """The sentry refused, or has ended."""
 
 
 class Call:
-    """`files` are handed over, and stay the caller's to close."""
+    """A call to the sentry. It passes `files`, and the caller still closes them."""
 
     __slots__ = ("argument", "files", "method")
 

@@ -19,8 +19,12 @@ Done = Callable[[str | None], None]
 
 
 class Shares:
-    """`exports`: `name`, `place` in here, `writable`, `shared`, `across`. `directory` is where the state is kept while
-    the machine stands; one that lies there already is taken up."""
+    """The file server of a machine.
+
+    `exports`: `name`, `place` in here, `writable`, `shared`, `across`.
+
+    `directory` has the state while the machine stands. If there is one already, the server restores it.
+    """
 
     def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
         self._loop, self._directory = loop, directory
@@ -39,7 +43,10 @@ class Shares:
         loop.watch(self._control.fileno(), IN, self._heard)
 
     def stand(self, done: Done) -> None:
-        """`done(None)` when nothing is under way and the state is kept, until `go`; `done(why)` if it goes on."""
+        """Pause the file server.
+
+        Call `done(None)` when it has saved its state and waits for `go`, or `done(why)` if it goes on.
+        """
         self._done = done
         self._patience = self._loop.after(_QUIET_SECONDS, self._impatient)
         self._say({"op": "pause"})

@@ -1,8 +1,8 @@
-"""The trunk: connections of services with those who serve behind another level, over one port (`native/lines.h`).
+"""The trunk: connections of services with servers inside the sandbox, over one port (`native/lines.h`).
 
-What goes over a connection nobody looks at here: whoever it is for checks it. Each has credit, so one that takes
-nothing keeps nobody else from the guest. A guest that breaks the rules of the trunk ends with its wall: no command in
-there can make it, but who is root of its kernel.
+The trunk doesn't inspect the content of a connection: its receiver checks it. Each has a separate credit, so a slow one
+delays no other. If a guest violates the trunk's protocol, paddock ends the sandbox. Only root of the guest's kernel can
+cause that, not an ordinary command.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ class Offence(Exception):
 
 
 class Trunk:
-    """`offended(words)`: the guest lies. It is told at once that a new host is there; nobody is served before it has
-    answered."""
+    """The trunk to a guest.
+
+    `offended(words)` runs when the guest violates the protocol.
+
+    It tells the guest at once that there is a new host. It serves connections only after the guest's answer.
+    """
 
     def __init__(self, loop: Loop, port: Stream, offended: Callable[[str], None]) -> None:
         self.loop, self._offended = loop, offended
@@ -43,14 +47,14 @@ class Trunk:
         self._stands = False
         self._silences = 0  # answers to STILL that are to come
         self._held: list[bytes] = []
-        """What is to be said when the guest may be spoken with again."""
+        """Messages for the guest, held until it may receive them."""
         self._patience: Timer | None = None
         self._port = Peer(loop, port, self._heard, self._hung_up, self._heed)
         self._port.listen(True)
         self._port.send(_frame(_HELLO, 0, _NUMBER.pack(_VERSION)))
 
     def add(self, name: str, stream: socket.socket) -> None:
-        """Add a client, for whoever has that name inside."""
+        """Add a client, for the server with that name inside."""
         if self._ended or len(self._lines) >= _MOST_LINES:
             stream.close()
             return
@@ -62,7 +66,10 @@ class Trunk:
     # standing still
 
     def stand(self, done: Done) -> None:
-        """`done(None)` when nothing is under way in either direction, until `go`; `done(why)` if it goes on."""
+        """Stop both directions.
+
+        Call `done(None)` when no message is under way, until `go`, or `done(why)` if the trunk goes on.
+        """
         self._still = done
         self._port.send(_frame(_STILL, 0))
         self._stands = True
@@ -94,11 +101,11 @@ class Trunk:
         if done is not None:
             done(why)
 
-    # what lines do
+    # interface of the lines
 
     @property
     def takes(self) -> bool:
-        """Whether more is to be read for the guest."""
+        """Whether lines should read more for the guest."""
         return self._greeted and not self._stands and not self._port.full
 
     def say(self, kind: int, number: int, body: bytes = b"") -> None:
@@ -115,7 +122,7 @@ class Trunk:
         for line in list(self._lines.values()):
             line.heed()
 
-    # what the guest does
+    # messages from the guest
 
     def _heard(self, data: bytes) -> None:
         self._buffer += data
@@ -161,7 +168,7 @@ class Trunk:
 
 
 class _Line:
-    """One service's connection. It is forgotten when both sides have said END."""
+    """One service's connection. The trunk removes it after END from both sides."""
 
     def __init__(self, trunk: Trunk, number: int, stream: socket.socket) -> None:
         self._trunk, self._number = trunk, number
@@ -172,7 +179,7 @@ class _Line:
         self._peer = Peer(trunk.loop, stream, self._heard, self._left, self._roomy, high=0)
 
     def heed(self) -> None:
-        """Send what it may, and read on when that is all."""
+        """Send as much as allowed, and read on when nothing remains."""
         while self._unsent and self._credit and self._trunk.takes:
             size = min(len(self._unsent), self._credit, _BODY)
             self._trunk.say(_DATA, self._number, bytes(self._unsent[:size]))
@@ -213,7 +220,7 @@ class _Line:
         self.heed()
 
     def _left(self) -> None:
-        """Note that the client is gone. What it has said is said."""
+        """Note the client's end. Its earlier data still goes to the guest."""
         self._gone = True
         self.heed()
 

@@ -1,15 +1,15 @@
-"""The controller: runs in a VMM's jail beside the isolation, starts it, and is the only one who speaks with what is
-behind it. Services have a socket handed in to it (`_came`), each for one identity inside, or for `control`; the service
-that starts it has that one on its standard input.
+"""The controller: it runs in a VMM's jail beside the guest, starts it, and is its only peer.
 
-Its configuration: `name` of its own socket; `identities`; `child`: `argv`, `env`, `cwd`, `uid` of a program whose
-input and output are the one line over which all is said (`_trunk`), or in its place `course`: the module
-`_controller_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in their
-environment; `waiting`: it is nobody's sandbox until somebody claims it; `fatal_imports`, in tests: an import after the
-start ends the process.
+A service passes a socket in to it (`_came`), for one identity inside, or for `control`. The service that starts it has
+its connection on the standard input.
 
-It ends when one of its children does, and they end with it: so does the sandbox. What waits also ends with the
-connection that it was started by.
+Its configuration: `name` of its own socket, `identities`, and one of two kinds of guest. `child` has `argv`, `env`,
+`cwd` and `uid` of a program. Its input and output are the one line for all data (`_trunk`). Or `course` names the
+module `_controller_<course>` of a level, with its `options`. `env` is the environment of the sandbox's commands.
+`waiting`: it is a spare until a claim. `fatal_imports`, in tests: an import after the start ends the process.
+
+It ends with any of its children, and ends the others. The sandbox then ends too. A spare also ends with the connection
+of its starter.
 """
 
 from __future__ import annotations
@@ -38,24 +38,31 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol
 
     class Course(Protocol):
-        """What a level adds. It is made before anything is started, and may take part in the controller's loop."""
+        """The part of a level.
+
+        The controller makes it before it starts a process, and it may use the controller's loop.
+        """
 
         pipes: bool
-        """The line is two pipes: `ends` has what the isolation reads as `LINE`, and what it writes as `OUT`.
-        Else it is a
-        socket, which is `LINE`."""
+        """The line is two pipes: `ends` has `LINE` for the guest's input, and `OUT` for its output.
+
+        Otherwise it is a socket, which is `LINE`.
+        """
 
         def start(self, ends: dict[str, int]) -> list[int]:
-            """Start the isolation; `ends` are its ends of the line. The end of any of these processes is that
-            of all."""
+            """Start the guest. `ends` are its ends of the line. The end of any of these processes ends all."""
             ...
 
         def show(self, request: Json) -> None:
-            """Serve what is asked for."""
+            """Serve the requested files."""
             ...
 
         def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-            """`done(None)` when it stands and its state is saved; `done(why)` when that failed. Fault: it cannot be."""
+            """Save the state.
+
+            Call `done(None)` when the guest stands with its state saved, or `done(why)` after a failure. Raises Fault
+            if it can't.
+            """
             ...
 
         def thaw(self, done: Done) -> None:
@@ -68,7 +75,7 @@ if TYPE_CHECKING:
 
 
 NO_ROOM = "there is no room"
-"""So begins why something could not be saved, where the disk is full."""
+"""Prefix of the reason of a failed save if the disk is full."""
 LOG_BYTES = 16 * 1024
 LINE, OUT = "line", "out"
 _CONTROL = "control"
@@ -108,9 +115,9 @@ class Controller:
         self._frozen: _Freeze | None = None
         self._pids: list[int] = []
         self.restored = False
-        """The guest has begun before, in a sandbox that this one was made of."""
+        """The guest began in an earlier sandbox, from which this one comes."""
         self.figures: dict[str, float] = {}
-        """How long some steps took, in seconds: for whoever asks (`ping`)."""
+        """Durations of some steps in seconds, for `ping`."""
         self._ended: Json | None = None
         self._told = False
         self._course = self._make_course()
@@ -169,9 +176,12 @@ class Controller:
         return self._log.text()
 
     def spawn(self, child: Json, ends: dict[str, int], before: Callable[[], None] | None = None) -> int:
-        """Start a program as `child` says, as another `uid` if it has one; what it prints goes to the log. `streams`
-        says by which numbers it has which of the ends. OSError. `before` is called there, while descriptors are where
-        they are here."""
+        """Start a program as `child` says, as another `uid` if it has one.
+
+        Its output goes to the log. `streams` assigns descriptor numbers to the ends.
+
+        `before` runs in the child, before its descriptors move. Raises OSError.
+        """
         wanted = {int(number): ends[name] for name, number in child["streams"].items()}
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted
@@ -192,11 +202,11 @@ class Controller:
 
     @property
     def waits(self) -> bool:
-        """It is nobody's sandbox yet."""
+        """Whether it is still a spare."""
         return not self._claimed
 
     def watch(self, pid: int) -> None:
-        """Its end is that of all, as of those that the course has started at first."""
+        """Watch a process, whose end ends all, like the first processes of the course."""
         self._pids.append(pid)
 
     def end(self, status: Json) -> None:
@@ -217,7 +227,7 @@ class Controller:
         self._leave()
 
     def _leave(self) -> None:
-        """When all have taken what there was to say; somebody may be about to ask."""
+        """Leave after all services have received the last message. One may be about to ask."""
         if not self._told or any(control.unsent for control in self._controls):
             self.loop.after(0.01, self._leave)
         else:
@@ -243,7 +253,7 @@ class Controller:
                 _, uid, _ = unpack("iII", payload)
         streams = [socket.socket(fileno=fd) for fd in descriptors]
         name = data.decode("ascii", "replace")
-        # Whoever may start a controller may speak with it, and nobody else who is in here.
+        # A user that may start a controller may use it, and no other process in here.
         if uid == os.geteuid() and len(streams) == 1 and self._serve(name, streams[0]):
             return
         for stream in streams:
@@ -313,8 +323,10 @@ class Controller:
 
 
 class _Freeze:
-    """The wall stands, with its state saved, until the service that asked for it has it thawed, or goes; `for_good`
-    means: never."""
+    """A stop of the guest with a saved state.
+
+    It lasts until the requesting service thaws it, or leaves. `for_good` means: forever.
+    """
 
     def __init__(
         self, course: Course, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
@@ -338,7 +350,7 @@ class _Freeze:
             self.thaw(self._asked)
 
     def thaw(self, id: int | None) -> None:
-        """`id` is the request that is answered when it goes on."""
+        """Thaw the guest. `id` is the request to answer when it goes on."""
         self._closing, self._asked = True, id
         if self._stands and not self._for_good:
             self._stands = False
@@ -355,7 +367,7 @@ class _Freeze:
 
 
 class _Plain:
-    """A level whose wall is one program."""
+    """A level whose guest is one program."""
 
     pipes = True
 
@@ -377,7 +389,7 @@ class _Plain:
 
 
 class Log:
-    """The last of what children print: `writer` is theirs."""
+    """The last output of children. They write to `writer`."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -397,7 +409,7 @@ class Log:
         self._read()
 
     def _read(self) -> bool:
-        """Whether there was anything."""
+        """Read some output. Return whether there was any."""
         try:
             data = os.read(self._reader, LOG_BYTES)
         except BlockingIOError:

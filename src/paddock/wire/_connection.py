@@ -22,18 +22,21 @@ _raising = allocate_lock()
 
 
 class Connection:
-    """For one thread at a time. OSError where the socket fails, WireError where the peer does not keep the protocol."""
+    """A connection for one thread at a time.
+
+    Raises OSError for the socket, and WireError if the peer violates the protocol.
+    """
 
     def __init__(self, peer: socket.socket, *, max_body: int = MAX_REPLY) -> None:
         self._peer = peer
         self._inbox = Inbox(max_body)
         self._ready: deque[Frame] = deque()
         self._was_read = False
-        """The first of them has been returned."""
+        """A flag: `receive` has returned the first of them."""
         self._channel = 0
 
     def next_channel(self) -> int:
-        """Return a number that no earlier request of this connection has. The answer to the one before is done with."""
+        """Return a number that no earlier request of this connection has. The previous answer is no longer in use."""
         self._drop_read()
         self._channel = self._channel % 0xFFFF_FFFF + 1
         return self._channel
@@ -44,13 +47,13 @@ class Connection:
         self.send_packed(pack(kind, channel, body, descriptors=descriptors, flags=flags), descriptors)
 
     def send_packed(self, frames: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send what `pack` has made; `descriptors` are those of the first frame."""
+        """Send the result of `pack`. `descriptors` belong to the first frame."""
         sent = send_some(self._peer, frames, descriptors)
         if sent < len(frames):
             self._peer.sendall(memoryview(frames)[sent:])
 
     def receive(self) -> Frame | None:
-        """Return the next frame; None at the end of the connection, between two frames."""
+        """Return the next frame, or None if the connection ends between two frames."""
         self._drop_read()
         while not self._ready:
             data, descriptors, lost = receive_some(self._peer)
@@ -69,24 +72,25 @@ class Connection:
         return bool(poll.poll(1000 * seconds))
 
     def read(self) -> list[Frame] | None:
-        """For a peer that poll(2) has news of: the frames that are whole after one read; None at the end."""
+        """Read once, after poll(2) reports the peer, and return the complete frames, or None at the end."""
         data, descriptors, lost = receive_some(self._peer)
         return self._inbox.feed(data, descriptors, lost=lost) if data else None
 
     def unread(self) -> None:
-        """Have the next `receive` return the latest frame once more: an exception may have come before anybody
-        had it."""
+        """Make the next `receive` return the latest frame again: an exception may have come before its
+        receiver had it.
+        """
         self._was_read = False
 
     def _drop_read(self) -> None:
-        """Its receiver has it by now, and closes its descriptors."""
+        """Drop the latest frame: its receiver has it by now, and closes its descriptors."""
         if self._was_read:
             self._was_read = False
             self._ready.popleft()
 
     @property
     def is_stale(self) -> bool:
-        """Whether the peer has closed it, or sent a frame unasked, since the last request."""
+        """Tell whether the peer has closed it, or sent an unexpected frame, since the last request."""
         try:
             self._peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -108,7 +112,7 @@ class Connection:
 
 
 def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequence[int] = ()) -> int:
-    """As much as one call takes; `descriptors` go with the first byte. The number of bytes."""
+    """Send as much as one call takes, and return the number of bytes. `descriptors` go with the first byte."""
     if not descriptors:
         return peer.send(data)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())
@@ -131,8 +135,10 @@ def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequen
 
 
 def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:
-    """Return what has come, its descriptors, close-on-exec, and whether some were lost for want of room
-    (recvmsg(2))."""
+    """Return the received data, its descriptors, and whether some are lost for want of space (recvmsg(2)).
+
+    They are close-on-exec.
+    """
     data, messages, flags, _ = peer.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     if not messages and not flags & _TRUNCATED:
         return data, [], False

@@ -1,17 +1,18 @@
-"""A codec without I/O: bytes and descriptors in, frames out.
+"""A codec without I/O: it converts bytes and descriptors to frames.
 
 A frame is a header of 16 bytes, little-endian, and a body of JSON:
 
     u32 length of the body | u16 kind | u16 flags | u32 channel | u8 number of descriptors | u8 0 | u16 0
 
 The descriptors of a frame travel with its first byte (SCM_RIGHTS, unix(7)). Each OPEN gets one REPLY or one ERROR on
-its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it. CLOSE on
-channel 0 is the daemon's last frame on a connection: what it has not answered there, it has not started.
+its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it. CLOSE on channel
+0 is the daemon's last frame on a connection. The daemon has not started any request without an answer there.
 
-Both sides say their PROTOCOL in HELLO. What comes before they agree never changes, so that every version can name and
-replace a daemon of every other one: the header, HELLO, REPLY, ERROR and CLOSE, the fields that `codec.Hello`,
-`codec.Welcome`, `codec.Status` and `codec.Request.control` have now, and `status`, `stop` and `restart`. A reader
-passes over fields that it doesn't know; new ones have defaults.
+Both sides send their PROTOCOL in HELLO. The part before their agreement never changes, so that every version can name
+and replace a daemon of every other one. It has the header, HELLO, REPLY, ERROR and CLOSE, and the commands `status`,
+`stop` and `restart`. It also has the present fields of `codec.Hello`, `codec.Welcome`, `codec.Status` and
+`codec.Request.control`. A reader ignores unknown fields. New ones have defaults.
+
 `docs/design/daemon.md` has the whole.
 """
 
@@ -31,24 +32,27 @@ PROTOCOL = 1
 MAX_REQUEST = 16 << 20
 """Bytes of a client's body: 2 MiB of arguments and environment, at worst six characters for each byte."""
 MAX_REPLY = 1 << 30
-"""Bytes of the daemon's body: what `exec` captured, in base64."""
+"""Bytes of the daemon's body: the output of `exec`, in base64."""
 MAX_DESCRIPTORS = 16
-"""Of one frame: as many as a sandbox may have mounts."""
+"""Descriptors of one frame: as many as a sandbox may have mounts."""
 NO_REPLY = 1
 """A flag of OPEN: the client doesn't wait for an answer, and the daemon sends none."""
 AGAIN = 2
-"""A flag of OPEN: the connection on which the client asked this before has ended. What was done is not done twice."""
+"""A flag of OPEN: the client repeats it after the end of its connection.
+
+The daemon must not do completed work twice.
+"""
 
 _HEADER = Struct("<IHHIBBH")
 HEADER_BYTES = _HEADER.size
 
 
 class WireError(Exception):
-    """What arrived is not the protocol, or ended in the middle of a frame. The connection must be dropped."""
+    """The data isn't the protocol, or ended in the middle of a frame. The reader must close the connection."""
 
 
 class NotSent(ConnectionResetError):
-    """The peer has gone, and has not got the whole request; or it has said that it did not start it."""
+    """The peer ended before it had the whole request, or has reported that it didn't start it."""
 
 
 class Kind(IntEnum):
@@ -78,11 +82,11 @@ else:
 
 
 class Frame(_Fields):
-    """The receiver owns `descriptors` and closes them. `lost`: it had no room for all that were sent (recvmsg(2))."""
+    """A frame. The receiver owns `descriptors` and closes them. `lost`: some didn't fit (recvmsg(2))."""
 
 
 class Inbox:
-    """Holds at most one unfinished frame; after a WireError it is of no more use. `close` it at the end."""
+    """Buffers at most one unfinished frame. After a WireError it isn't usable. `close` it at the end."""
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
@@ -130,7 +134,7 @@ class Inbox:
 
 
 def pack(kind: Kind, channel: int, body: bytes = b"", *, descriptors: Sequence[int] = (), flags: int = 0) -> bytes:
-    """One frame; its descriptors are sent beside its first byte."""
+    """Pack one frame. The caller sends its descriptors with the first byte."""
     return _HEADER.pack(len(body), kind, flags, channel, len(descriptors), 0, 0) + body
 
 

@@ -32,7 +32,10 @@ class Shape:
 
 
 class Message:
-    """`unpack` accepts what `pack` makes and nothing else: WireError says so. `pack` refuses what is too long."""
+    """The base class of messages.
+
+    `unpack` only accepts the output of `pack`, and raises WireError for the rest. `pack` refuses too long values.
+    """
 
     SHAPE: ClassVar[Shape]
 

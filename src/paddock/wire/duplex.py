@@ -19,7 +19,10 @@ from ._connection import receive_some, send_some
 from ._frames import Frame, Inbox, Kind, NotSent, WireError, close_all, pack
 
 LEAVE_SECONDS = 10.0
-"""A process that ends connections without a word is given so long to end before it is taken for a stranger."""
+"""Time in which a process that ends connections without a message must end itself.
+
+Otherwise it counts as a stranger.
+"""
 MAX_BODY = 64 << 20
 """Bytes: ten thousand rules are two million."""
 _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})
@@ -51,7 +54,7 @@ class Line(ABC):
     def send(
         self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
     ) -> None:
-        """Send it by and by. `descriptors` are closed here when they have gone, or can't go. NotSent."""
+        """Send a frame when possible. It closes `descriptors` after the send, or a failure. Raises NotSent."""
         if self.closed:
             close_all(descriptors)
             raise NotSent("the other side has gone")
@@ -82,7 +85,7 @@ class Line(ABC):
 
     @abstractmethod
     def _over(self) -> None:
-        """Note that nothing more comes. It is called once."""
+        """Note the end of incoming data. It runs once."""
 
     def _fail(self, error: OSError | WireError) -> None:
         self.close()
@@ -144,8 +147,12 @@ class Line(ABC):
 
 
 class Duplex(Line):
-    """The loop calls `heard` with each frame that is no answer, whose descriptors are its own then, and `ended` once,
-    when nothing more comes. A WireError that `heard` raises ends the connection."""
+    """A connection in an event loop.
+
+    It calls `heard` with each frame that isn't an answer, which then owns the descriptors.
+
+    It calls `ended` once, at the end of incoming data. A WireError that `heard` raises ends the connection.
+    """
 
     def __init__(
         self,
@@ -159,13 +166,15 @@ class Duplex(Line):
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
         self.why = ConnectionError("the other side went away before it answered")
-        """What those who wait for an answer are told at the end, as NotSent if the peer has not got their request."""
+        """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
 
     async def ask(self, body: bytes, descriptors: tuple[int, ...] = (), *, kind: Kind = Kind.OPEN) -> Frame:
-        """Return the answer: HELLO, REPLY or ERROR. `descriptors` are closed here, whatever happens.
+        """Return the answer: HELLO, REPLY or ERROR.
 
-        ConnectionError: the peer has gone; NotSent if it has not heard this. OSError if there was no room for the
-        descriptors of the request or of the answer.
+        It always closes `descriptors`.
+
+        Raises ConnectionError if the peer has gone, and NotSent if the peer hasn't got the request. Raises OSError if
+        the descriptors of the request or of the answer don't fit.
         """
         channel = 0 if kind is Kind.HELLO else next(self._channels)
         answer = self._asked[channel] = self._loop.create_future()
@@ -219,9 +228,11 @@ async def greet(
     heard: Callable[[Duplex, Frame], None],
     ended: Callable[[Duplex], None],
 ) -> tuple[Duplex, Frame] | None:
-    """Connect, say HELLO, and return the connection with the answer. None if nobody listens there. Stranger.
+    """Connect, send HELLO, and return the connection with the answer.
 
-    One that is just leaving ends the connection: then its end is awaited, and what listens there after it is met.
+    Return None without a listener. Raises Stranger.
+
+    A leaving process ends the connection. Then this waits for its end, and connects to the next one.
     """
     while (peer := connect()) is not None:
         line = Duplex(peer, heard, ended)
@@ -241,7 +252,7 @@ async def greet(
 
 
 async def _ends(pid: int) -> bool:
-    """Whether that process ends within LEAVE_SECONDS."""
+    """Tell whether that process ends within LEAVE_SECONDS."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

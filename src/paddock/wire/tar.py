@@ -1,7 +1,9 @@
-"""The headers of a tar archive that an attacker may have written. No I/O; little memory; one pass.
+"""The headers of a tar archive that an attacker may have written.
 
-Reads ustar, pax and GNU's long names (tar(5), POSIX pax) and refuses what it does not understand. `tarfile` reads a
-header of any size into memory, takes a damaged header for the end, and follows formats that nothing here needs.
+No I/O, little memory, one pass.
+
+It reads ustar, pax and GNU's long names (tar(5), POSIX pax), and refuses all else. `tarfile` reads a header of any size
+into memory, takes a corrupt header for the end, and follows formats that paddock doesn't need.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ _OCTAL = re.compile(rb"[0-7]*")
 
 
 class TarError(ValueError):
-    """What came is not an archive, or not one any more."""
+    """The data isn't an archive, or not any more."""
 
 
 class Entry(NamedTuple):
-    """One file of the archive, as the archive says it: nothing about its name and target is checked. `mtime` is in
-    nanoseconds. `size` is that of the content, which files have alone."""
+    """One file of the archive, with an unchecked name and target.
+
+    `mtime` is in nanoseconds. `size` is the one of the content, which only files have.
+    """
 
     name: bytes
     kind: bytes
@@ -43,11 +47,12 @@ class Entry(NamedTuple):
 
 
 class Headers:
-    """Takes the headers of an archive one by one. Between an entry and the next header, its reader passes over the
-    content and its padding.
+    """Takes the headers of an archive one by one.
 
-    `wanted` is how many bytes the next `take` has to be given. `complete` from the archive's end on. `spent` counts the
-    bytes of extended headers, of which those of one entry may have `most_bytes` and each `most_records`.
+    Between an entry and the next header, its reader skips the content and its padding.
+
+    `wanted` is the number of bytes for the next `take`. `complete` is true after the archive's end. `spent` counts the
+    bytes of extended headers. One entry may have `most_bytes` of them, and each header `most_records`.
     """
 
     def __init__(self, *, most_bytes: int, most_records: int) -> None:
@@ -93,7 +98,7 @@ class Headers:
 
     def _extend(self, kind: bytes, data: bytes) -> None:
         if kind in (_LONG_NAME, _LONG_TARGET):
-            # Under names that no record has: what pax says holds, whichever comes first.
+            # Under names that no record has: pax takes precedence, in any order.
             self._own[b"\0path" if kind == _LONG_NAME else b"\0linkpath"] = data.partition(b"\0")[0]
             return
         records = _records(data, self._most_records)
@@ -110,7 +115,7 @@ class Headers:
         if any(key.startswith(_SPARSE) for key in said) or kind == b"S":
             raise TarError(f"{shown(name)} is a sparse file: make the archive without --sparse")
         if kind in _FILES:
-            # As old archives write a directory.
+            # Old archives write a directory this way.
             kind = DIRECTORY if name.endswith(b"/") else FILE
         elif kind not in _KINDS:
             raise TarError(f"{shown(name)} is of a kind {kind!r} that is not known")
@@ -120,7 +125,7 @@ class Headers:
         return Entry(
             name=name,
             kind=kind,
-            # Whatever the header says; a hard link's size is that of the file it leads to.
+            # The header may say otherwise: the size of a hard link is that of its target.
             size=size if kind == FILE else 0,
             mode=_number(header[100:108]) & 0o7777,
             uid=_decimal(said, b"uid", _number(header[108:116])),
@@ -132,8 +137,12 @@ class Headers:
 
 
 class Reader:
-    """Turn the bytes of an archive into entries, each followed by the pieces of its content. `limits` are those of
-    `Headers`. What follows the archive's end is ignored."""
+    """Turns the bytes of an archive into entries, each followed by the pieces of its content.
+
+    `limits` are the ones of `Headers`.
+
+    It ignores all data after the archive's end.
+    """
 
     def __init__(self, **limits: int) -> None:
         self.headers = Headers(**limits)

@@ -180,7 +180,7 @@ class _Conversation:
         return self.meter.exceeded(self._steps)
 
     async def ask(self) -> Reply:
-        """TimeoutError when the budget's time is over; ModelFailed."""
+        """Ask the model for a reply. Raises TimeoutError when the budget's time is over, and ModelFailedError."""
         began = time.monotonic()
         seconds, budget = self.meter.seconds_left(), self.meter.budget
         reply = await awithin(

@@ -1,4 +1,4 @@
-"""Warm once, fork per attempt, judge each by the tests, keep the best. Everything else is killed, whatever happens."""
+"""Prepare one sandbox, fork it for each attempt, test each, and keep the best. It always kills the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .agent import AsyncAgent
 from .checkout import AsyncCheckout
 
 Try = Callable[[AsyncSandbox, int], Later[Effort | None]]
-"""Changes something in a fork, which is its own; the number says which attempt it is, from 0."""
+"""Makes an attempt in a fork. The number identifies the attempt, from 0."""
 
 
 async def acompare(

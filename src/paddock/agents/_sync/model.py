@@ -211,7 +211,7 @@ class AnthropicModel(Endpoint):
             client = Anthropic(**settings)
         except AnthropicError as error:
             raise unusable("anthropic", error, "ANTHROPIC_API_KEY") from None
-        # The SDK would say so at the first request, which is after everything was set up.
+        # The SDK would report this only at the first request, after the whole setup.
         if not any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials")):
             raise unusable("anthropic", "it has no key", "ANTHROPIC_API_KEY")
         return client

@@ -21,7 +21,7 @@ from .compare import forked
 Step = Callable[[Sandbox, Node, int], Now[str | None]]
 """Changes a fork of a node's state; the number says which branch it is. The text that it returns describes the step."""
 Score = Callable[[Sandbox], Now[float]]
-"""How good a state is, in a fork of its own: what it leaves behind there is no part of the state."""
+"""Scores a state in a separate fork. Its own changes there aren't part of the state."""
 
 
 def tree_search(
@@ -83,7 +83,7 @@ def tree_search(
 
 
 class _Search:
-    """`states` are the forks of the nodes that may be gone on from."""
+    """A search. `states` are the forks of the nodes from which it may continue."""
 
     def __init__(self, checkout: Checkout, step: Step, score: Score, parallel: int) -> None:
         self._checkout = checkout

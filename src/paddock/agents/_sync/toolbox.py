@@ -122,7 +122,7 @@ class Toolbox:
                 case Bash(command=command, timeout_seconds=wanted):
                     return self._command(["/bin/bash", "-c", command], _bounded(wanted, seconds), None)
                 case _:
-                    # A command has its own deadline; a file may be a pipe that nobody writes to.
+                    # A command has its own deadline. A file may be a pipe without a writer.
                     return within(seconds, self._file, tool)
         except BadCall as error:
             return Observation(text=str(error), failed=True)
@@ -167,7 +167,7 @@ class Toolbox:
                 raise BadCall("that is no tool for files")
 
     def _text(self, path: str) -> str:
-        """BadCall where it cannot be shown and written back unchanged."""
+        """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""
         data = self._sandbox.filesystem.read(join(self._directory, path), max_bytes=_READ_BYTES)
         try:
             return data.decode()

@@ -25,7 +25,7 @@ from ._bake import BAKED, STATE, Shape, seal_key
 from ._bundle import cores, flags, saves, served, specification
 
 PLACE = "/.vessel"
-"""Where the jail has runsc."""
+"""The path of runsc's directory in the jail."""
 _KEY_FILE = "gvisor.key"
 _BAKING_SECONDS = 120.0
 _NOBODY = 65534
@@ -34,8 +34,8 @@ _MIB = 1 << 20
 _TMP = "/tmp"  # noqa: S108 (inside)
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
 _OPEN_FILES = 65536
-# What a process inside is for the kernel outside, which counts threads: a traced one with some, and those of the sentry
-# that trace it. The sentry ends when it is refused one.
+# The outer kernel counts threads. A process inside is a traced process with some threads, and the sentry has some that
+# trace it. The sentry ends if the kernel refuses one.
 _THREADS_OF_ONE = 10
 _MEMORY_FILE_BYTES = 1 << 50  # all memory inside is one sparse file, which grows by gigabytes
 
@@ -74,7 +74,7 @@ class GvisorBackend(VmmBackend):
         return GvisorInstance(self, id, template, incarnation, env)
 
     def remembers(self) -> str | None:
-        """Why copies of a sandbox have its files and not its memory; None: they have both."""
+        """Return why copies of a sandbox lack its memory, or None if they have it."""
         found = self._look()
         if isinstance(found, str):
             return found
@@ -107,7 +107,7 @@ class GvisorBackend(VmmBackend):
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
     async def _settled(self, found: _probe.Found) -> _probe.Found:
-        """Whoever comes first has KVM tried; it is tried to its end, whether he waits or not."""
+        """Try KVM at the first call. The trial runs to its end, even if the caller leaves."""
         if self._trying is None:
             self._trying = self.start(self._try_kvm(found))
         settled = await asyncio.shield(self._trying)
@@ -144,7 +144,7 @@ class GvisorBackend(VmmBackend):
         return await self.ordered(plan, jail, found)
 
     async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
-        """Return what the controller is told, for that runsc on that platform."""
+        """Return the controller's orders for that runsc on that platform."""
         shape = await self._shape(plan, jail, found)
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
@@ -193,10 +193,11 @@ class GvisorBackend(VmmBackend):
             ) from None
 
     def _saves(self, found: _probe.Found, plan: SandboxPlan | None = None) -> bool:
-        """Whether its memory can be saved: not that of one whose sockets are the jail's, and not where the sentry opens
-        files itself (where all have one id): a state that was saved so forgets what was mounted where. With a mount
-        at /tmp or below it, neither: runsc hides an empty /tmp below one of its own, and the state that is baked has
-        that, since its /tmp is empty.
+        """Tell whether it can save a sandbox's memory.
+
+        It can't if the sandbox has sockets of the jail. It can't if the sentry opens files itself (where all files have
+        one id): the state then forgets its mounts. A mount at /tmp or below it also prevents it. runsc hides an empty
+        /tmp below one of its own, and the baked state has that, because its /tmp is empty.
         """
         if plan is not None and (
             plan.exits or any(PurePosixPath(m.target).is_relative_to(_TMP) for m in plan.spec.mounts)
@@ -289,7 +290,7 @@ class GvisorInstance(VmmInstance):
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Freeze it, with its memory in its tree as well where that can be saved."""
+        """Freeze the sandbox, and save its memory in its tree if possible."""
         async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
             with contextlib.suppress(UnsupportedError):
                 await saved.enter_async_context(self.saved())
@@ -307,8 +308,9 @@ def _told(found: _probe.Found, asked: str | None) -> str:
 
 
 def _recipe(found: _probe.Found) -> Recipe:
-    """Return the tree with runsc: so it is there whatever a template holds, and stays when the machine's is
-    replaced."""
+    """Return the recipe of the tree with runsc: it works with any template, and stays when the machine's runsc
+    changes.
+    """
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:
         program = Path(found.program).read_bytes()

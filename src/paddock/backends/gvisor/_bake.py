@@ -1,7 +1,7 @@
-"""Baking: a guest is started once for a shape of sandbox; every sandbox of that shape begins where it stood.
+"""Baking: paddock starts a guest once for a shape of sandbox, and every sandbox of that shape begins from its state.
 
-What is baked is a tree of the pool with the state of a sentry (`vmm/_saved.py`), in which our guest waits for its
-first word: it needs nothing of the template. It is made as templates are: under a lock, whole or not at all.
+The result is a tree of the pool with the state of a sentry (`vmm/_saved.py`), in which our guest waits for its first
+message. It is independent of the template. paddock builds it like templates: under a lock, atomically.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Progress, Recipe
 
 STATE = f"/{FROZEN}"
-"""In a sandbox's own tree: what it, or the one that it was copied from, has saved. Nobody inside sees it."""
+"""The directory in a sandbox's own tree with its saved state, or the state of its source. No program inside sees it."""
 BAKED = "/.baked"
-"""Where the jail has the state that is for all."""
+"""The path of the shared state in the jail."""
 _VERSION = "2"
 _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """All that decides what a guest is like before it is anybody's. `spec`: of any sandbox; `program`: the runsc;
-    `guest`: the tree with its pid 1; `who`: whom its agents are."""
+    """The inputs of a guest before its use.
+
+    `spec` fits any sandbox. `program` identifies the runsc.
+
+    `guest` is the tree with its pid 1, and `who` are the users of its agents.
+    """
 
     version: str
     platform: str
@@ -46,7 +50,7 @@ class Shape:
 
     @cached_property
     def stamp(self) -> str:
-        """By which a state is known to be for this shape."""
+        """Return the stamp of states for this shape."""
         decides = json.dumps([self.flags, self.spec, self.cpus, self.guest, self.who], sort_keys=True)
         return f"runsc {self.version} ({self.platform}), shape {hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
@@ -64,7 +68,7 @@ class Shape:
 
 
 def seal_key(place: Path) -> bytes:
-    """By it a controller knows what was saved here. Made when it is first needed."""
+    """Return the key with which a controller seals states. The first use creates it."""
     with suppress(FileExistsError):
         fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
@@ -73,7 +77,7 @@ def seal_key(place: Path) -> bytes:
 
 
 def _processor() -> str:
-    """Return what it can do: a state is for one that can do as much."""
+    """Return the processor's features, which a state may need."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("ascii", "replace").splitlines():
             name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""What runsc is told: the machine that the sandbox's programs see (the OCI runtime specification), and its flags."""
+"""The input of runsc: the machine for the sandbox's programs (the OCI runtime specification), and its flags."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from paddock.model import Limits
 
-# What root inside has: the same as in a jail. gVisor's own kernel is who grants and checks them.
+# The capabilities of root inside, the same as in a jail. gVisor's own kernel grants and checks them.
 _CAPABILITIES = tuple(
     f"CAP_{name}"
     for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
 )
 _TO_BE_RENAMED = "CAP_SYS_ADMIN"
-"""What init has beside: it alone, and nobody whom it starts (`native/led.c`)."""
+"""An additional capability of init. It doesn't pass it to its children (`native/led.c`)."""
 _TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 _TO_NAME_IT = "CAP_DAC_OVERRIDE"  # /etc/hosts is that user's too
 _MIB = 1 << 20
-# From about then on a sentry opens files itself, unless it is told not to, and is told who serves which mount.
+# Since about that date a sentry opens files itself, unless a flag forbids it, and needs the server of each mount.
 _WHO_SERVES_SINCE = 20240101
 
 
@@ -30,14 +30,14 @@ def saves(date: int) -> bool:
 
 
 def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> list[str]:
-    """For gofer and sentry alike, of a runsc of `date`. No namespaces, no new root, no groups: the jail is all that.
+    """Return the flags of gofer and sentry, of a runsc of `date`.
 
-    `one_id`: all files are of the one id there is. The sentry opens them itself then, as far as the jail goes: a gofer
-    that may do no more than he opens each new file a second time, and so makes none that is read-only (`git add`).
+    There are no namespaces, new roots or groups, because the jail has them.
 
-    `loopback`: nothing leads out, and the sentry has a network of its own, which it can save; else it is the jail's.
-
-    `shared`: what is written is in the tree at once, where a snapshot finds it, and what the host changes is seen.
+    `one_id`: all files have the only id there is. The sentry then opens them itself, within the jail's limits. A gofer
+    without more rights opens each new file a second time, and so can't make a read-only one (`git add`). `loopback`:
+    the sentry has a separate network without a route, which it can save. Otherwise it has the jail's. `shared`: writes
+    are in the tree at once, where a snapshot finds them, and changes of the host show inside.
     """
     later = [
         f"--directfs={str(one_id).lower()}",  # where there are more, the sentry opens none
@@ -58,7 +58,7 @@ def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> 
 
 
 def served(date: int) -> list[str]:
-    """Return what both are told of the root: files are the gofer's, with nothing above them."""
+    """Return the flags of both about the root: the gofer serves files, without an overlay."""
     return ["--gofer-mount-confs=lisafs:none"] if date >= _WHO_SERVES_SINCE else []
 
 
@@ -72,18 +72,23 @@ def specification(
     occupied: Iterable[str] = (),
     hidden: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the OCI specification. The sandbox's root is that of the jail, which the gofer serves. `quotas`: the root
-    is limited to its size. `occupied`: targets of mounts in it. `hidden`: directories of it that nobody inside sees."""
+    """Return the OCI specification.
+
+    The sandbox's root is that of the jail, which the gofer serves.
+
+    `quotas`: the root has a size limit. `occupied`: targets of mounts in it. `hidden`: directories of it that no
+    program inside sees.
+    """
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
     mounts += [_mount(place, "tmpfs", "ro", "mode=0555", "size=4096") for place in hidden]
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
         if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
             mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))
-    # A quota counts what is written, and not the holes of sparse files.
+    # A quota counts written blocks, and not the holes of sparse files.
     largest = [] if quotas else [_limit("RLIMIT_FSIZE", limits.disk_mib * _MIB)]
     bounding = _CAPABILITIES if uid == 0 else ()
-    # gVisor gives a first process that is not root no capability. So init is root even where all else is one user's,
-    # who its agents become.
+    # gVisor gives a first process capabilities only if it is root. So init is root even if all else belongs to one
+    # user, which its agents become.
     first = (_TO_BE_RENAMED, *(bounding or (*_TO_BECOME_ANOTHER, _TO_NAME_IT)))
     return {
         "ociVersion": "1.0.2",

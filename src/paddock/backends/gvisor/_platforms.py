@@ -1,9 +1,9 @@
-"""Platforms: how a sentry comes to hear what programs ask of it, and which of them are tried, in which order.
+"""Platforms: the ways in which a sentry intercepts programs, and the order in which paddock tries them.
 
-KVM is the fastest of them on a machine of its own. In one that is itself virtual each of its steps is one of two
-machines, and systrap is faster, as gVisor's documentation says; and there `/dev/kvm` is often there and runs nothing.
-So it is tried unasked on a machine of its own only, and asked for by name anywhere; and as what it takes to know that
-it works is a sandbox's whole life, it is tried where another is known to work (`_proof`).
+KVM is the fastest on a physical machine. In a virtual one each step is one of two machines, and systrap is faster, as
+gVisor's documentation says. There `/dev/kvm` often exists and runs nothing. So paddock tries KVM by default only on a
+physical machine, and by name anywhere. Only a sandbox's whole life proves that it works, so paddock tries it after
+another platform works (`_proof`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def device(platform: str) -> str | None:
 
 
 def without_device(date: int, name: str | None) -> tuple[str, ...] | str:
-    """Those of a runsc of `date` that need none, the best first; or why `name`, which was asked for, cannot be had."""
+    """Return the platforms of a runsc of `date` without a device, the best first, or why the requested `name` isn't
+    available.
+    """
     own = (SYSTRAP, PTRACE) if date >= _SYSTRAP_SINCE else (PTRACE,)
     if name == KVM and (why := why_not_kvm(name)) is not None:
         return f"{SETTING} is {KVM!r}, and {why}"
@@ -36,7 +38,7 @@ def without_device(date: int, name: str | None) -> tuple[str, ...] | str:
 
 
 def why_not_kvm(name: str | None) -> str | None:
-    """Why it is not tried where `name` was asked for; None: it is."""
+    """Return why paddock doesn't try KVM if the setting is `name`, or None if it does."""
     if name not in (None, KVM):
         return f"{SETTING} says so"
     if not DEVICE.is_char_device():
@@ -49,12 +51,15 @@ def why_not_kvm(name: str | None) -> str | None:
 
 
 def facts(name: str | None) -> tuple[str, ...]:
-    """Return what all that depends on. Whether KVM runs anything depends on this boot of the host."""
+    """Return the inputs of that choice. Whether KVM works depends on this boot of the host."""
     return name or "", "" if why_not_kvm(name) is not None else proc.boot_id()
 
 
 def _virtual() -> bool:
-    """Or nobody knows. A hypervisor shows itself by a flag of the processor (CPUID, leaf 1, ECX bit 31)."""
+    """Tell whether this machine is virtual, or it isn't known.
+
+    A hypervisor shows itself by a flag of the processor (CPUID, leaf 1, ECX bit 31).
+    """
     if os.uname().machine != _X86:
         return True
     try:

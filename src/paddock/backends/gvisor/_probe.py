@@ -1,6 +1,6 @@
-"""Is there a runsc, is it new enough, on which platform does it run a program here? Found out once, and written down.
+"""Finds a runsc of a sufficient version, and a platform on which it runs a program here. paddock stores the result.
 
-Only a program that has run is proof: a version that starts, a platform that is named, a device that is there are none.
+Only a program that has run is proof, not a version, a supported platform or a device.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _MOST_WORDS = 300
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A runsc that has run a program. `facts` are what that depends on."""
+    """A runsc that has run a program. `facts` are the inputs of this result."""
 
     program: str
     version: str
     date: int
     platform: str
     terminals: bool
-    """Ctrl-C and the like work in them; early ones have nothing of that."""
+    """Whether signals such as Ctrl-C work in terminals. Early versions lack them."""
     stats: bool
-    """Files can be looked at as newer coreutils do; early ones refuse it."""
+    """Whether stat works as in newer coreutils. Early versions refuse it."""
     facts: tuple[str, ...]
     tries_kvm: bool = False
-    """Whether sandboxes live on KVM is still to be seen."""
+    """Whether a trial of sandboxes on KVM is still necessary."""
     beside: str = ""
-    """The platform that it had before KVM was known to work: what was saved then goes on there."""
+    """The platform before KVM was proven. States from then continue there."""
     without: str = ""
-    """Why not on KVM, where that was tried."""
+    """The reason against KVM after a trial."""
     refused: str = ""
-    """KVM was asked for by name, and is not to be had."""
+    """The reason why KVM isn't available, although the settings name it."""
 
 
 def programs(state_dir: Path) -> tuple[Path, ...]:
@@ -60,7 +60,7 @@ def programs(state_dir: Path) -> tuple[Path, ...]:
 
 
 def look(state_dir: Path) -> Found | str:
-    """Return what there is, or one sentence: what is missing."""
+    """Return the present runsc, or a sentence about what is missing."""
     there = programs(state_dir)
     if not there:
         return f"runsc (gVisor) is not installed: {FIX}"
@@ -69,13 +69,13 @@ def look(state_dir: Path) -> Found | str:
 
 
 def fix(state_dir: Path) -> str:
-    """Return what to do where there is none."""
+    """Return the next step if there is none."""
     given = read_config(state_dir).gvisor_platform
     return FIX if given is None else f"without {_platforms.SETTING} in config.toml it is what works"
 
 
 def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
-    """Remembers what came of KVM: that sandboxes live on it, or why not."""
+    """Store the result of the KVM trial: sandboxes run on it, or the reason against it."""
     if isinstance(kvm, str):
         why = kvm[:_MOST_WORDS]
         is_asked_for = read_config(state_dir).gvisor_platform is not None
@@ -99,7 +99,7 @@ def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
 
 
 def remembered(state_dir: Path) -> Found | None:
-    """Return what was found out about the runsc that there is now, if it was."""
+    """Return the stored result for the present runsc, or None."""
     there = programs(state_dir)
     try:
         known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
@@ -140,7 +140,7 @@ def _attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
 
 
 def stamp(runsc: Path) -> tuple[str, ...]:
-    """Of the file, so that another one is known to be."""
+    """Return a stamp of the file, which differs for another one."""
     there = runsc.stat()
     return str(runsc), str(there.st_size), str(there.st_mtime_ns)
 

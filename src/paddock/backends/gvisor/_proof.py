@@ -1,7 +1,7 @@
-"""KVM has to show that sandboxes live on it, before one is anybody's: started as they are, in a jail, saved, started
-from what was saved, and told to run a program. What it showed is written down.
+"""The trial of KVM: a sandbox must run on it before a real one does. paddock stores the result.
 
-A program that runs by itself (`_trial`) would show less: the device may answer each question, and stand still later.
+It starts one as usual in a jail, saves it, restores it, and runs a program. A program alone (`_trial`) would prove
+less: the device may answer each question, and hang later.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from ._backend import GvisorBackend
 
 GREETING_SECONDS = 30.0
-"""A guest greets within one of them; the rest is for a busy host."""
+"""A guest greets within one second. The rest is for a busy host."""
 _LIFE_SECONDS = 120.0
 _NAMES = re.compile(r" of (sb|wv)_\w+| (sb|wv)_\w+")  # of what was made for the trial
 
 
 async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
-    """Return what there is, on which platform, for certain: on KVM, or as `found`, with the reason.
+    """Decide the platform for certain: KVM, or the one of `found`, with the reason.
 
-    What fails on both says nothing of KVM. It is raised where KVM was asked for by name; else this program goes on as
-    `found`, and the next one tries again.
+    A failure on both proves nothing about KVM. If the settings name KVM, this raises it. Otherwise this process
+    continues with `found`, and the next one tries again.
     """
     kvm: _probe.Found | str = replace(found, platform=KVM, beside=found.platform, tries_kvm=False, without="")
     try:
@@ -54,7 +54,7 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
 
 
 async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
-    """Run the trial. What it raises says what did not work."""
+    """Run the trial. Its exception says what failed."""
     templates = await backend.templates()
     name = f"{WAITING}{os.urandom(8).hex()}"
     plan = SandboxPlan(

@@ -17,9 +17,9 @@ from paddock.vmm.controller import Controller
 from ._bundle import flags, served, specification
 
 _RAN, _TERMINALS, _STATS = 40, 1, 2
-"""What the program ends with, and nothing else does: the first, and what it found to work."""
-# A terminal is one if it can be made raw at once, and back, and if Ctrl-C and a change of size are signalled.
-# Files are looked at with AT_NO_AUTOMOUNT, as coreutils from 9.1 on do; who refuses it refuses `ls`.
+"""Exit code of the program, which no other program has: the first, plus bits for the features that work."""
+# A terminal counts if it can switch to raw mode and back at once, and delivers signals for Ctrl-C and a change of size.
+# The test uses stat with AT_NO_AUTOMOUNT, like coreutils from 9.1 on: without it `ls` fails.
 _LOOK = f"""
 import ctypes, fcntl, os, signal, termios, tty
 master, slave = os.openpty()
@@ -57,7 +57,7 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from paddock.backen
 
 
 def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
-    """Say why `runsc` runs no program here on that platform, which needs no device; or what of a program works."""
+    """Return why `runsc` runs no program here on that platform, which needs no device, or the features that work."""
     source = str(Path(__file__).parents[3])
     argv = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", _LOOK)
     options = {

@@ -1,8 +1,10 @@
-"""KVM, or a processor that is emulated? Only a machine that has booted is proof; what it showed is written down.
+"""The choice of the accelerator: KVM or emulation.
 
-/dev/kvm is there in many places where it boots nothing: in a virtual machine whose own host lets it run none, it
-answers every question and then stands still. So KVM is tried with the first machine that is baked, and once for what
-that depends on: kernel, QEMU, who we are, and this boot of the host.
+Only a machine that has booted is proof, and paddock stores the result.
+
+/dev/kvm exists in many places where it boots nothing: in a virtual machine whose host forbids it, it answers every
+question and then hangs. So paddock tries KVM with the first machine that it bakes, once for each kernel, QEMU, user and
+boot of the host.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None) -> Choice:
-    """`given`, or what is known; KVM, unproven, if nothing is. `programs`: QEMU and kernel."""
+    """Return the accelerator: `given`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
     if given is not None:
         return Choice(given, "config.toml says so")
     if not DEVICE.is_char_device():
@@ -73,7 +75,7 @@ def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
 
 
 def processor() -> str:
-    """Return what a machine under KVM is shown of the host's processor: a state is for that one only."""
+    """Return the host's processor as a machine under KVM sees it: a state only works on that one."""
     fields: dict[str, str] = {}
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""The level `microvm`: a kernel of its own for every sandbox, in QEMU, in a jail."""
+"""The level `microvm`: a separate kernel for every sandbox, in QEMU, in a jail."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 class MicrovmBackend(VmmBackend):
     name = "microvm"
     level = Level.MICROVM
-    # Translated code, 128; stacks of threads, 64; the rest room: where nothing but RLIMIT_DATA keeps the limit.
+    # Translated code 128, stacks of threads 64, and a reserve, where only RLIMIT_DATA enforces the limit.
     extra_memory_mib = 512
     extra_processes = 64
     at_hand = False  # a machine that does nothing yet is to share as much of its memory as it can
@@ -79,7 +79,7 @@ class MicrovmBackend(VmmBackend):
 
     @property
     def root_user(self) -> bool:
-        """The machine's own, whoever we are."""
+        """Whether it has a root user: the machine's own, for every user of the host."""
         return True
 
     @property
@@ -128,7 +128,7 @@ class MicrovmBackend(VmmBackend):
             Check(area="microvm", name="sleep", status="ok", detail=slept),
         )
 
-    # what the base asks
+    # interface of the base class
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> MicrovmInstance:
         return MicrovmInstance(self, id, template, incarnation, env)
@@ -199,7 +199,7 @@ class MicrovmBackend(VmmBackend):
         return _accelerator.choose(self.directory, self._programs(), self.config.accelerator)
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
-        """Return the baked one for this plan; the first that is baked shows whether KVM boots anything here."""
+        """Return the baked tree for this plan. The first bake shows whether KVM works here."""
         if self._accelerator().proven:
             made_of = await self._ingredients(plan)
             return await self._baked(plan, made_of), made_of
@@ -282,7 +282,7 @@ class MicrovmInstance(VmmInstance):
     # the guest
 
     async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Make what each sandbox has."""
+        """Make the directories that each sandbox has."""
         for path, (uid, gid) in directories.items():
             try:
                 await self.file(StatFile(sandbox=self.id, path=path, user="0"))
@@ -300,8 +300,10 @@ class MicrovmInstance(VmmInstance):
         await asyncio.gather(*map(self.order, told))
 
     async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
-        """Run these commands, so that what they need is in the machine's memory. A missing one was not needed. An
-        image's shell is a stranger's and may never end, while others wait for this machine."""
+        """Run these commands, so that the machine's memory has their files.
+
+        Ignore missing ones. An image's shell is untrusted and may never end, and other sandboxes wait for this machine.
+        """
         for argv in commands:
             with contextlib.suppress(PaddockError, TimeoutError):
                 handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
@@ -328,7 +330,7 @@ class MicrovmInstance(VmmInstance):
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:
-    """Around the machine are this machine's own programs; of the template nothing but a view."""
+    """Return the jail of the machine: the host's own programs, and only a view of the template."""
     host = made_of.host
     disk_bytes = jail.disk_bytes + made_of.machine.memory_bytes
     return jail._replace(
@@ -359,7 +361,9 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
 
 
 def _own_address() -> bytes:
-    """Of a card: made up, of one station (IEEE 802: the first byte's lowest two bits)."""
+    """Return a network address for a card: random, locally administered, unicast (IEEE 802: the first byte's lowest two
+    bits).
+    """
     return bytes((0x02,)) + os.urandom(5)
 
 

@@ -1,8 +1,8 @@
-"""Baking: a machine is booted once for a template and a size; every sandbox of these begins where it stood.
+"""Baking: paddock boots a machine once for a template and a size, and every such sandbox begins from its state.
 
-What is baked is a tree of the pool, a layer below the sandboxes' own: `/vm` with the disk, the memory, the devices'
-state and the view of the template (`vmm/_erofs.py`). It is made as templates are: under a lock, whole or not at all,
-and found by all that decides how it comes out.
+The result is a tree of the pool, a layer below the sandboxes' own. `/vm` has the disk, the memory, the devices' state
+and the view of the template (`vmm/_erofs.py`). paddock builds it like templates: under a lock, atomically, and under a
+digest of all its inputs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpk
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """All that decides how it comes out. `host` is the template whose programs run the machine; `whole`: trees have all
-    ids of a system, without, all files in them are one user's; `guest`: the program that is the machine's pid 1.
-    Under KVM also `processor`, which the guest sees, and `boot_id`: that it is baked anew after each boot of the host
-    is the proof that KVM still boots something."""
+    """The inputs of a bake.
+
+    `host` is the template with the machine's programs. `guest` is the machine's pid 1.
+
+    `whole`: trees have all ids of a system. Otherwise all their files belong to one user. Under KVM also `processor`,
+    which the guest sees, and `boot_id`. A new bake after each boot of the host proves that KVM still works.
+    """
 
     kernel: Kernel
     qemu: Qemu
@@ -75,7 +78,7 @@ class Ingredients:
         return recipe
 
     def disks(self) -> dict[str, Any]:
-        """Return what the controller is told to make."""
+        """Return the controller's orders for the disks."""
         owners = None
         if not self.whole:
             below = sorted(self.directories().items(), key=lambda item: -len(item[0]))
@@ -110,14 +113,14 @@ class Ingredients:
         }
 
     def directories(self) -> dict[str, tuple[int, int]]:
-        """Who owns what must be there."""
+        """Return the owners of the required directories."""
         default = self.template.user(None)
         assert default is not None
         homes = {user.home: (user.uid, user.gid) for user in self.template.users if user.home != "/"}
         return {**homes, self.template.workdir: (default.uid, default.gid)}
 
     def _who(self) -> list[tuple[int, int]]:
-        """Whom its agents are, and whose directories there are."""
+        """Return the users of its agents, and the owners of its directories."""
         default = self.template.user(None)
         assert default is not None
         return [(default.uid, default.gid), *self.directories().values()]
@@ -129,7 +132,9 @@ def _digest(program: Path) -> str:
 
 
 def _installed() -> list[int]:
-    """When programs were last installed on this machine: a view of another /usr would have holes."""
+    """Return the times of the last installation of programs on this machine: with another /usr a view would
+    have holes.
+    """
     return [os.stat(place).st_mtime_ns for place in _INSTALLED if os.path.exists(place)]
 
 

@@ -1,5 +1,6 @@
-"""Memory of machines, as trees of the pool (`pool/memories.py`): which one a machine begins with, and a new one for
-each moment at which it is saved."""
+"""Memory of machines, as trees of the pool (`pool/memories.py`): the image at a machine's start, and a new one for each
+save.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +22,20 @@ class Images:
         self._memories = memories
 
     async def for_start(self, tree: str, baked: str) -> str | None:
-        """Return the image to which the state in this tree belongs; None: it has none of its own, and begins as it was
-        baked. InvalidStateError: that image is gone."""
+        """Return the image of the state in this tree, or None if it begins from the baked state.
+
+        Raises InvalidStateError if that image is missing.
+        """
         return await asyncio.to_thread(self._for_start, tree, baked)
 
     async def of_state(self, tree: str) -> str:
-        """As `for_start` has found it; empty where it begins as it was baked."""
+        """Return the image like `for_start`, or "" if it begins from the baked state."""
         first, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
         return first if first.startswith(PREFIX) else ""
 
     @asynccontextmanager
     async def saving(self, tree: str, save: Save) -> AsyncGenerator[None]:
-        """Stop the machine of this tree while the block runs. Copies of the tree lean on what was saved."""
+        """Stop the machine of this tree while the block runs. Copies of the tree use the saved image."""
         base, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
         image = self._memories.image(PREFIX + os.urandom(8).hex())
         try:

@@ -1,7 +1,7 @@
-"""What virtual machines boot: a kernel of Debian's, and their first root directory, with the modules that it needs.
+"""The kernel of virtual machines (Debian's), and their first root directory, with its modules.
 
-Format of that: Linux, Documentation/driver-api/early-userspace/buffer-format.rst (newc). Not compressed: emulated
-machines unpack slowly.
+The format: Linux, Documentation/driver-api/early-userspace/buffer-format.rst (newc). It isn't compressed, because
+emulated machines decompress slowly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = Path("/usr/local/lib/paddock/kernel")
 REMEDY = "tools/bootstrap levels (as root, on Debian), or `kernel` in config.toml: a vmlinuz with its modules beside it"
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 PROGRAM = "/machine"
-"""By this name the guest knows that it is pid 1 of a machine (`native/machine.h`)."""
+"""The name by which the guest knows that it is pid 1 of a machine (`native/machine.h`)."""
 _DIRECTORIES = ("dev", "root", "modules")
 _CONSOLE = (5, 1)
 _NUMBERS = re.compile(r"\d+")
@@ -44,9 +44,11 @@ class Kernel:
         return f"{self.release} {info.st_size} {info.st_mtime_ns}"
 
     def chain(self, wanted: tuple[str, ...]) -> tuple[bytes, ...]:
-        """Return modules in the order in which they are loaded, decompressed. NotConfiguredError: one can't be read.
+        """Return modules in the order of loading, decompressed.
 
-        What is not there as a file is built in: Debian's kernels name what they lack only when it is used.
+        Raises NotConfiguredError for an unreadable one.
+
+        A module without a file is built in: Debian's kernels report a missing one only at its use.
         """
         order: dict[str, bytes] = {}
         for name in wanted:

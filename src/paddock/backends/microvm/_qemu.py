@@ -1,4 +1,4 @@
-"""QEMU: where it is, which one it is, and how a machine is described to it."""
+"""QEMU: its path, its version, and the command line of a machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 4, 5, 6
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What must be the same when a machine is made and when its state is loaded."""
+    """The properties that a machine and a load of its state must share."""
 
     memory_mib: int
     processors: int
@@ -62,7 +62,7 @@ class Qemu:
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
     def options(self, machine: Machine, *, boot: bool) -> dict[str, Any]:
-        """Return what the controller is told of it, beside what every course is."""
+        """Return the controller's options for it, beside the ones of every course."""
         return {
             "argv": self.command(machine, boot=boot),
             "streams": {"line": _FIRST_PORT},

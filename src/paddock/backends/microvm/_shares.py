@@ -1,8 +1,7 @@
-"""What of the host's a virtual machine sees as files: the trees of its plan, and its directories.
+"""The host's files in a virtual machine: the trees of its plan, and its directories.
 
-In the VMM's jail they lie where nothing of the machine's programs is; in the machine, at the targets of the plan.
-What a policy lets nobody change in there is mounted read-only over itself in the jail, where no power of the machine's
-reaches.
+In the VMM's jail their paths avoid the machine's programs. In the machine they are at the targets of the plan. The jail
+mounts protected paths read-only over themselves, out of reach of the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PLACE = "/exports"
 
 
 def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
-    """`jail` with them out of the way. What it has beside those of the plan stays where it is."""
+    """Return `jail` with these files at other paths. Its additional trees stay in place."""
     places = [_place(number) for number in range(len(plan.trees) + len(plan.spec.mounts))]
     own = len(plan.trees)
     trees = [tree._replace(target=place) for tree, place in zip(jail.trees, places[:own], strict=False)]
@@ -29,13 +28,12 @@ def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
 
 
 def on_disk(plan: SandboxPlan) -> list[str]:
-    """Return what a policy lets nobody change, and would lie on the machine's own disk, where its root can do
-    anything."""
+    """Return the protected paths on the machine's own disk, where its root can change everything."""
     return [path for path in plan.protect if _kept(plan, path) is None]
 
 
 async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) -> UnsupportedError:
-    """Of these one is there; says which."""
+    """Return the error for the first present path of these."""
     for path in paths:
         if not await is_absent(path):
             break
@@ -48,7 +46,10 @@ async def unkept(paths: list[str], is_absent: Callable[[str], Awaitable[bool]]) 
 
 
 def exports(plan: SandboxPlan) -> list[dict[str, Any]]:
-    """Return what the controller serves. `shared`: others may write there, too; `across`: parts of it are kept."""
+    """Return the directories that the controller serves.
+
+    `shared`: other programs may write there. `across`: parts of it are protected.
+    """
     trees = [{"writable": tree.writable, "shared": False} for tree in plan.trees]
     mounts = [
         {"writable": mount.mode is not MountMode.READ_ONLY, "shared": mount.mode is not MountMode.COPY_ON_WRITE}
@@ -71,14 +72,14 @@ class Share(NamedTuple):
 
 
 def shares(plan: SandboxPlan) -> list[Share]:
-    """Return what the guest is told to mount, outermost first."""
+    """Return the mounts for the guest, outermost first."""
     told = zip(exports(plan), _targets(plan), strict=True)
     found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(told)]
     return sorted(found, key=lambda share: share.target.count("/"))
 
 
 def _kept(plan: SandboxPlan, path: str) -> str | None:
-    """Where that path lies in the VMM's jail; None: in no share."""
+    """Return where that path lies in the VMM's jail, or None if it is in no share."""
     targets = _targets(plan)
     above = [(len(target), number) for number, target in enumerate(targets) if _is_below(path, target)]
     if not above:

@@ -1,5 +1,9 @@
-"""What programs in a virtual machine are to trust: files that the daemon fills beside the sandbox (`access/_trust`)
-and a jail sees at once are brought in here whenever they have changed."""
+"""The trusted certificates of programs in a virtual machine.
+
+The daemon fills these files beside the sandbox (`access/_trust`).
+
+A jail sees changes at once. This copies changed files into the machine.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ class Trust:
         self._brought: tuple[int, int] | None = None
 
     def fresh(self) -> list[Request]:
-        """Return what the guest has not been told yet; nothing where there is no way out."""
+        """Return the updates that the guest lacks, or nothing without network access."""
         try:
             info = (self._directory / layout.TRUST).stat()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What sandboxes wait to be allowed, and your answer: `paddock.approvals`."""
+"""Approvals that sandboxes wait for, and your answers: `paddock.approvals`."""
 
 from __future__ import annotations
 

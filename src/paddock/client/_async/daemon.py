@@ -1,5 +1,8 @@
-"""The transport to the daemon, and the handles that its answers open. The bytes of a handle flow through descriptors
-whose other ends the daemon has; everything else that it does is a call."""
+"""The transport to the daemon, and the handles in its answers.
+
+The bytes of a handle flow through descriptors, with the daemon at the other end. All other methods of a handle are
+calls.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AsyncDaemonTransport:
-    """Carries actions to the daemon. A call that is interrupted or cancelled has been undone when it ends."""
+    """Carries actions to the daemon. An interrupted or cancelled call ends after its undo."""
 
     def __init__(self, calls: AsyncCalls) -> None:
         self._calls = calls
@@ -70,7 +73,7 @@ class AsyncDaemonTransport:
         return (await self._calls.ask(body, (), again=what == "status")).body
 
     async def aclose(self) -> None:
-        """Nothing: the session is this process's, not this transport's."""
+        """Do nothing: the session belongs to this process, not to this transport."""
 
 
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
@@ -95,7 +98,7 @@ def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> 
 
 
 async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> Any:
-    """Do as the caller what the daemon's plan says, and tell the daemon of it.
+    """Carry out the daemon's plan as the caller, and report the result to the daemon.
 
     It writes a promotion on the host, or pushes to a remote with this process's credentials.
     """
@@ -135,7 +138,7 @@ class _Stream:
         return await self.calls.call(self.handle, method, cancels=cancels, **fields)
 
     def drop(self) -> None:
-        """Close it: its handle is closed."""
+        """Close the pipe, after its handle."""
         self.pipe.close()
 
 
@@ -145,7 +148,10 @@ def _opened(calls: AsyncCalls, frame: Frame) -> _Stream:
 
 
 class _Reader:
-    """`method` tells, at the end of the bytes, whether they are all. Without a `lease` the handle is closed with it."""
+    """A stream to read.
+
+    `method` checks at the end that all bytes have come. Without a `lease` it closes the handle with it.
+    """
 
     def __init__(
         self, stream: _Stream, *, method: str, lease: Lease | None = None, followed: _Followed | None = None
@@ -169,7 +175,7 @@ class _Reader:
         return data
 
     async def _follow(self, why: PaddockError) -> None:
-        """Read on at the next daemon: all that this one has sent is read."""
+        """Continue at the next daemon, after all bytes of this one."""
         followed = self._followed
         while followed is not None and await followed.take_up(self._stream.handle):
             self._stream.pipe.close()
@@ -189,7 +195,7 @@ class _Reader:
             await self._stream.call("close", cancels=False)
 
     def drop(self) -> None:
-        """Its handle is closed."""
+        """Close the pipe, after its handle."""
         self._stream.pipe.close()
 
     def __del__(self) -> None:
@@ -222,7 +228,7 @@ class _Writer:
         await self._stream.call("abort", cancels=False)
 
     def drop(self) -> None:
-        """Its handle is closed."""
+        """Close the pipe, after its handle."""
         self._stream.pipe.close()
 
     def __del__(self) -> None:
@@ -270,19 +276,20 @@ class _Changes:
 
 
 class _Followed:
-    """A command, at whichever daemon has it. Its handle and its streams share this, and it knows none of them: what is
-    dropped is closed at once."""
+    """A command, at its present daemon.
+
+    Its handle and its streams share this object, which has no reference to them. So Python frees a dropped one at once.
+    """
 
     def __init__(self, calls: AsyncCalls, handle: int, action: Action[Any], id: ExecId, lease: Lease) -> None:
         self._calls, self.handle, self._action, self._id, self._lease = calls, handle, action, id, lease
         self._taking = AsyncMutex()
         self.stdin: _Stream | None = None
         self.streams: dict[str, _Stream] = {}
-        """Those of the last daemon that nobody reads yet, by the method that ends each."""
+        """Streams of the last daemon without a reader yet, by the method that ends each."""
 
     async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        """Call a method of its handle. What may be done twice is asked of the next daemon where the first one has
-        ended."""
+        """Call a method of its handle. If the first daemon has ended, call a repeatable one at the next."""
 
         def unknown(problem: str) -> DaemonLostError:
             return lost(self._action, self._id, problem)
@@ -321,7 +328,7 @@ class _Followed:
 
 
 def _streams(calls: AsyncCalls, frame: Frame) -> dict[str, _Stream]:
-    """Of a command, by the method that ends each."""
+    """Return the streams of a command, by the method that ends each."""
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     return {
         f"{name}.end": _Stream(calls, handle.handle, descriptor)
@@ -330,11 +337,14 @@ def _streams(calls: AsyncCalls, frame: Frame) -> dict[str, _Stream]:
 
 
 _AGAIN = frozenset(("close", "kill", "resize", "wait", "stdin.close", "stdin.abort"))
-"""What may be done twice to a command."""
+"""Methods of a command that can run twice."""
 
 
 class _Input(_Writer):
-    """What a command reads. The pipe is open until all of it has arrived: the next daemon may have to go on."""
+    """The stdin of a command.
+
+    The pipe stays open until all data has arrived: the next daemon may have to continue it.
+    """
 
     def __init__(self, stream: _Stream, lease: Lease, followed: _Followed) -> None:
         super().__init__(stream, lease=lease)

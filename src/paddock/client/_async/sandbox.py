@@ -88,7 +88,7 @@ class AsyncSandbox:
     """
 
     _warns = False
-    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
+    """Whether dropping this object leaves a sandbox that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
         self._info = info
@@ -282,7 +282,7 @@ class AsyncSandbox:
 
     @property
     def files(self) -> AsyncFilesystem:
-        """Its files: read, write, list, upload, download."""
+        """The files of the sandbox: read, write, list, upload, download."""
         from .filesystem import AsyncFilesystem
 
         return AsyncFilesystem(self.id, self._transport)
@@ -309,7 +309,7 @@ class AsyncSandbox:
         wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Run a command to its end and return how it ended.
+        """Run a command to its end, and return the result.
 
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
@@ -912,8 +912,9 @@ class AsyncSandbox:
         A command, a file, a port, or input for a running command is a use. Its TTL and the timeouts of its commands
         stand still meanwhile. Pausing a paused sandbox does nothing.
 
-        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
-        until when, `info.left_seconds` how much of the TTL is left.
+        Its TTL and the timeouts of its commands don't run meanwhile. paddock keeps a paused sandbox for 30 days
+        (`paused_retention_days` in `config.toml`). `info.kept_until` is the end, and `info.left_seconds` the rest of
+        the TTL.
 
         Args:
             to_disk: Write the memory of a microVM to disk, and give it back. The next use wakes it where it stood. Its

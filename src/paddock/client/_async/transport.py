@@ -26,7 +26,7 @@ R = TypeVar("R")
 class AsyncTransport(Protocol):
     """Carries an action to paddock and its result back. Errors are those of `paddock.errors`."""
 
-    # An action's own result type is the asynchronous handle; here stands what this side of the seam holds.
+    # Carries an action to paddock and its result back. Raises the errors of `paddock.errors`.
     @overload
     async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = 5
-"""Of what may be asked of the next daemon, and the next."""
+"""Methods that the next daemon can repeat, five times in all."""
 
 
 class Calls:
-    """Any number of threads and tasks may use it. A call that is interrupted or cancelled has been undone when it ends:
-    a second interrupt does not wait for that."""
+    """Requests to the daemon, for any number of threads and tasks.
+
+    An interrupted or cancelled call ends after its undo. A second interrupt doesn't wait for that.
+    """
 
     def __init__(self, session: Session) -> None:
         self._lines = Lines(session)
@@ -48,12 +50,14 @@ class Calls:
         undo: Undo = nothing,
         lost: Lost = lost_call,
     ) -> Frame:
-        """Return the REPLY. Raise the daemon's error, or `lost` where its outcome is unknown.
+        """Return the REPLY.
 
-        A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
-        that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
-        what became of it, or says that it doesn't. A daemon that leaves says what it has not started, which is sent to
-        the next one. Of what it was working on only what is `repeatable` is asked of the next one, five times in all.
+        Raise the daemon's error, or `lost` if the outcome isn't known.
+
+        If the connection ends, this sends the request once more, on a new connection: the others may lead to a dying
+        daemon. If the daemon had the whole request, it gets it as `AGAIN`, unless not `again`. It then knows the
+        outcome, or reports that it doesn't. A leaving daemon names the requests that it hasn't started, and this sends
+        them to the next one. It repeats a request in progress only if that is `repeatable`, five times in all.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         line = None

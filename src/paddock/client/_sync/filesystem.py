@@ -26,7 +26,7 @@ Path = str | os.PathLike[str]
 
 
 class Filesystem:
-    """`sandbox.files`. Paths are those inside; relative ones start at the template's working directory.
+    """`sandbox.files`.
 
     A user of the sandbox does everything inside it, so that no name in there leads anywhere else.
     A refusal is a FileError. It is also Python's own: FileNotFoundError, PermissionError, IsADirectoryError.

@@ -89,7 +89,7 @@ class Sandbox:
     """
 
     _warns = False
-    """Whether dropping this object leaves a sandbox behind that only its TTL ends."""
+    """Whether dropping this object leaves a sandbox that only its TTL ends."""
 
     def __init__(self, info: SandboxInfo, transport: Transport) -> None:
         self._info = info
@@ -283,7 +283,7 @@ class Sandbox:
 
     @property
     def files(self) -> Filesystem:
-        """Its files: read, write, list, upload, download."""
+        """The files of the sandbox: read, write, list, upload, download."""
         from .filesystem import Filesystem
 
         return Filesystem(self.id, self._transport)
@@ -310,7 +310,7 @@ class Sandbox:
         wait_for_approval: Duration | None = None,
         **old: Unpack[OldTimeout],
     ) -> ExecResult:
-        """Run a command to its end and return how it ended.
+        """Run a command to its end, and return the result.
 
         A non-zero exit, a signal or an exceeded limit is a result, not an exception.
 
@@ -913,8 +913,9 @@ class Sandbox:
         A command, a file, a port, or input for a running command is a use. Its TTL and the timeouts of its commands
         stand still meanwhile. Pausing a paused sandbox does nothing.
 
-        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
-        until when, `info.left_seconds` how much of the TTL is left.
+        Its TTL and the timeouts of its commands don't run meanwhile. paddock keeps a paused sandbox for 30 days
+        (`paused_retention_days` in `config.toml`). `info.kept_until` is the end, and `info.left_seconds` the rest of
+        the TTL.
 
         Args:
             to_disk: Write the memory of a microVM to disk, and give it back. The next use wakes it where it stood. Its

@@ -1,4 +1,4 @@
-"""Levels side by side: what each costs, and what it stops. See docs/levels.md."""
+"""Comparison of levels: costs, and the attacks that each stops. See docs/levels.md."""
 
 from ._attacks import ATTACKS as ATTACKS
 from ._attacks import Host as Host

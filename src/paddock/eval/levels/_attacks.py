@@ -1,6 +1,7 @@
-"""Attempts to get out, each harmless where it succeeds. They judge effects, not refusals: a call that another kernel
-answers has done nothing to this one. What this machine offers to those inside is worthless, harmless, and known by a
-value that is nowhere else.
+"""Attempts to break out, all harmless where they succeed.
+
+They judge effects, not refusals: a call that another kernel answers has no effect on this one. The bait for them is
+worthless, and has a unique value.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from paddock.errors import NotFoundError, UnsupportedError
 from paddock.linux._syscall_names import numbers
 
 _VARIABLE = "PADDOCK_BENCH_CANARY"
-# What a machine is called behind QEMU's user network, Docker, Podman, libvirt.
+# The host's addresses behind QEMU's user network, Docker, Podman and libvirt.
 _KNOWN_GATEWAYS = ("10.0.2.2", "172.17.0.1", "10.88.0.1", "192.168.122.1")
 
 
 class Lure(msgspec.Struct, frozen=True, kw_only=True):
-    """As whoever attacks is told of it: the strongest position is to know all but `value`."""
+    """The bait, as an attacker knows it: the strongest position is to know all but `value`."""
 
     file: str
     shared_memory: str
@@ -45,12 +46,12 @@ class Lure(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[str, ...]
     """Sockets that govern this machine or paddock."""
     kernel: tuple[str, str]
-    """Its boot id and version."""
+    """The boot id and version of the host's kernel."""
     calls: dict[str, int]
 
 
 class Host:
-    """The lure as it is outside, where what became of it is seen."""
+    """The bait on the host, where the effects of attacks show."""
 
     def __init__(self, lure: Lure, value: str, process: subprocess.Popen[bytes], datagrams: socket.socket) -> None:
         self.lure, self.value = lure, value
@@ -67,7 +68,7 @@ class Host:
 
 @contextmanager
 def lure(doors: Iterable[Path] = ()) -> Generator[Host]:
-    """While the block lasts. A new one for each level: an attack may have used it up."""
+    """Set up a new bait for the block. Each level needs a new one, because an attack may use it up."""
     value, marker = secrets.token_hex(16), f"paddock-bench-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddock-bench-", dir="/var/tmp")))
@@ -111,7 +112,7 @@ def lure(doors: Iterable[Path] = ()) -> Generator[Host]:
 
 @contextmanager
 def _variable(value: str) -> Generator[None]:
-    """In the environment of what is started from here."""
+    """Put the value into the environment of processes that the block starts."""
     os.environ[_VARIABLE] = value
     try:
         yield
@@ -121,7 +122,7 @@ def _variable(value: str) -> Generator[None]:
 
 @contextmanager
 def _serving(server: socket.socket, value: str) -> Generator[None]:
-    """Give `value` to all who connect."""
+    """Send `value` to every client that connects."""
     server.listen()
 
     def serve() -> None:
@@ -142,7 +143,7 @@ def _serving(server: socket.socket, value: str) -> Generator[None]:
 
 
 def _addresses() -> tuple[str, ...]:
-    """Return the one that this machine is seen under outside, if it has any: nothing is sent."""
+    """Return the address that this machine uses towards the outside, if it has any. It sends no packet."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe, suppress(OSError):
         probe.connect(("192.0.2.1", 9))
         return (str(probe.getsockname()[0]),)
@@ -205,8 +206,12 @@ print(json.dumps([attempt(code) for code in attacks]))
 
 
 class Attack(NamedTuple):
-    """`code` runs inside and gives to `answer` what it found: text that may hold the canary, or whether it succeeded.
-    `seen` tells outside what no answer can."""
+    """An attack.
+
+    `code` runs inside and passes its findings to `answer`: a text that may contain the canary, or success.
+
+    `seen` checks on the host for effects that no answer can show.
+    """
 
     name: str
     after: str
@@ -316,8 +321,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attack(sandbox: Sandbox, host: Host) -> tuple[Verdict, ...]:
-    """All of them, by root inside where there is one. CommandFailedError: it let nobody begin."""
-    # Not by an argument: what is to be found among processes would be found in this one.
+    """Make all attacks, as root inside if possible. Raises CommandFailedError if the sandbox can't start them."""
+    # Not by an argument: an attack that searches the processes would find it in this one.
     told = msgspec.json.encode((host.lure, [one.code for one in ATTACKS]))
     argv, user = ["python3", "-I", "-S", "-c", PREAMBLE], _strongest(sandbox)
     result = sandbox.exec(argv, user=user, input=told, timeout_seconds=_SECONDS, capture_bytes=_MOST_BYTES, check=True)

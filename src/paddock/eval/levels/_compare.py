@@ -1,5 +1,6 @@
-"""Levels side by side: in turns, with the same programs, under the same attacks; and what each costs: its sandboxes'
-lives, and work inside beside the same work outside.
+"""Compares levels in turns, with the same programs, under the same attacks.
+
+The costs are the times of creation and deletion, and of work inside relative to the same work outside.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ ORDER = (*LIFE, *WORK)
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """`values` in turns with those of other levels; without any, `why`."""
+    """A measured figure. `values` are in turns with the ones of other levels. Without any, `why` gives the reason."""
 
     name: str
     unit: str
@@ -73,7 +74,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken:
-    """The figures of one level while they are taken. What fails is not tried again, and says why."""
+    """The measurements of one level in progress. It doesn't repeat a failed one, and keeps the reason."""
 
     def __init__(self, create: Callable[[], Sandbox]) -> None:
         self._create = create
@@ -100,7 +101,7 @@ class Taken:
         self._keep("kill", time.perf_counter() - start)
 
     def work(self, name: str, outside_seconds: float) -> None:
-        """Do some of `WORK`, beside what it took outside."""
+        """Run one program of `WORK`, and compare its time with the one outside."""
         argv = ["python3", "-I", "-S", "-c", _CLOCK.format(WORK[name])]
         try:
             with self._create() as sandbox:
@@ -117,7 +118,7 @@ class Taken:
         )
 
     def _fork(self, sandbox: Sandbox) -> None:
-        """Until the child has done something."""
+        """Fork, and run a command in the child."""
         with sandbox.fork() as child:
             _true(child)
 
@@ -162,7 +163,7 @@ _RULING = (
 
 
 class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail`: what makes the isolation here."""
+    """The result of one level. `detail`: the technology of its isolation."""
 
     level: str
     detail: str
@@ -193,9 +194,11 @@ def compare(
     transport: Transport | None = None,
     on_step: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Compare the levels of these names, or all that this machine has and that isolate; weakest first.
-    InvalidArgumentError (no such level, rounds), LevelUnavailableError (one that was named), and whatever keeps
-    sandboxes from being made."""
+    """Compare the levels of these names, or all isolating levels of this machine, weakest first.
+
+    Raises InvalidArgumentError (no such level, rounds), LevelUnavailableError (a level of `names` is missing), and the
+    errors of creating sandboxes.
+    """
     if rounds < 1:
         raise InvalidArgumentError(f"rounds={rounds} must be 1 or more", field="rounds")
     transport = transport or default_transport()
@@ -270,7 +273,7 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def notes(found: Comparison) -> list[str]:
-    """Return what the table has no room for."""
+    """Return the remarks that don't fit into the table."""
     said = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
     for one in found.levels:
         said += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]

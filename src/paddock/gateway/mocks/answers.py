@@ -1,4 +1,4 @@
-"""What answers in a sandbox in the place of hosts that its policy mocks: texts, cassettes and handlers."""
+"""The answers for hosts that a sandbox's policy mocks: texts, cassettes and handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_FIELDS = 200
 
 
 def check(answer: MockAnswer) -> None:
-    """ValueError: it can't be sent as a server's answer is."""
+    """Check an answer. Raises ValueError if a server couldn't send it."""
     if not 200 <= answer.status <= 599:
         raise ValueError(f"{answer.status} is no status of an answer")
     if len(answer.headers) > _MOST_FIELDS:
@@ -39,7 +39,7 @@ def check(answer: MockAnswer) -> None:
 
 
 def response_of(answer: MockAnswer, *, head_only: bool) -> Response:
-    """Make the response's head. Where its body ends is said by us, whatever the headers say."""
+    """Make the response's head. The gateway sets the length of the body, and ignores headers about it."""
     try:
         phrase = HTTPStatus(answer.status).phrase
     except ValueError:
@@ -58,7 +58,7 @@ _MOST_NEAR = 3
 
 
 class Cassette:
-    """Of one sandbox under one revision: what it has given out is gone."""
+    """The cassette of one sandbox under one revision. It gives each answer once."""
 
     def __init__(self, exchanges: Sequence[Recorded]) -> None:
         self._left: dict[tuple[str, str], list[Recorded]] = {}
@@ -66,7 +66,7 @@ class Cassette:
             self._left.setdefault((one.method, one.url), []).append(one)
 
     def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
-        """Give out the next matching answer. Raise Refused if none is left."""
+        """Return the next matching answer, and remove it. Raise Refused if there is none."""
         left = self._left.get((method, url), [])
         digest = hashlib.sha256(body).hexdigest()
         for index, one in enumerate(left):
@@ -94,7 +94,7 @@ def anonymous(data: bytes, book: SecretBook) -> bytes:
 
 
 def stand_in(name: str) -> bytes:
-    """Return what a mock is shown of a secret."""
+    """Return the mock's view of a secret."""
     return b"paddock-secret-" + name.encode()
 
 
@@ -150,7 +150,7 @@ class Handler:
         return said
 
     def end(self) -> None:
-        """End the handler for good. A request that waits for its answer is refused."""
+        """End the handler for good. A waiting request gets a refusal."""
         self._ended = True
         if not self._turn.locked():
             self._stop()
@@ -204,7 +204,7 @@ MOST_HANDLERS = 16
 
 
 class Mocks:
-    """Begun anew with each revision: what handlers keep, and what cassettes have given out."""
+    """The mocks of one revision. A new revision resets handlers and cassettes."""
 
     def __init__(self, host: HandlerHost | None, book: Callable[[], SecretBook]) -> None:
         self._host, self._book = host, book

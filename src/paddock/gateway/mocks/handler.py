@@ -1,6 +1,6 @@
-"""The process of one handler: a mock's Python, without any power, asked through the one socket that it has.
+"""The process of one handler: a mock's Python, without privileges, with one socket.
 
-`answers.py` checks what it answers, and relies on nothing here.
+`answers.py` checks its answers, and doesn't trust it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE = "<string>"
 
 Handle: TypeAlias = Callable[[Request], object]
 
-# What Python needs to compute and to import its library, and to speak through a socket that is there.
+# The system calls that Python needs to compute, import its library, and use an open socket.
 _CALLS = """
 read readv pread64 write writev lseek close fcntl dup open openat stat fstat lstat newfstatat statx
 access faccessat faccessat2 readlink readlinkat getdents64 getcwd ioctl
@@ -44,7 +44,7 @@ clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times get
 
 
 class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`error`: the handler raised, or returned what cannot be sent."""
+    """A mock's answer. `error`: the handler raised, or returned an unusable value."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -159,7 +159,7 @@ def _read(messages: BinaryIO) -> bytes:
 
 
 class HandlerHost(ForkServer):
-    """The process that handlers are forked from."""
+    """The process that forks handlers."""
 
     def __init__(self) -> None:
         super().__init__("the host of handlers", _give_up_powers, be_a_handler)
@@ -168,7 +168,7 @@ class HandlerHost(ForkServer):
 
 
 def start_host() -> HandlerHost | None:
-    """Start the process that handlers are forked from. Return None if this kernel can't confine them."""
+    """Start the process that forks handlers. Return None if this kernel can't confine them."""
     return HandlerHost() if landlock.kernel_abi() >= 1 else None
 
 

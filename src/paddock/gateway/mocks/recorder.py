@@ -1,4 +1,4 @@
-"""Keeps what requests were answered, for a cassette: as the sandbox saw it, bounded, and never silently less."""
+"""Records exchanges for a cassette, as the sandbox saw them, with a size limit. It reports each omission."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_KEPT = frozenset({"connection", "keep-alive", "content-length", "transfer-e
 
 
 class Recorder:
-    """Of one sandbox, from `StartRecording` on."""
+    """The recording of one sandbox, since `StartRecording`."""
 
     def __init__(self, book: Callable[[], SecretBook]) -> None:
         self._book = book
@@ -34,7 +34,7 @@ class Recorder:
 
     @contextmanager
     def recording(self, authorized: AuthorizedRequest) -> Generator[Exchanged]:
-        """Keep what is answered in the block. What fails is omitted."""
+        """Record the exchange of the block. Omit a failed one."""
         exchanged, method, url = Exchanged(), authorized.request.method, authorized.url
         try:
             yield exchanged
@@ -70,7 +70,7 @@ class Exchanged:
 
     def __init__(self) -> None:
         self.body: bytes | None = None
-        """Of the request; None: it is larger than can be kept."""
+        """The body of the request. None: it is too large for the recording."""
         self.response: Response | None = None
         self.content = bytearray()
 

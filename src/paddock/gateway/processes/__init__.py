@@ -1,1 +1,1 @@
-"""Run beside the gateway what must not share its memory: fork servers and the process resolver."""
+"""Processes beside the gateway that must not share its memory: fork servers and the process resolver."""

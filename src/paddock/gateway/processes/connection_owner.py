@@ -1,4 +1,4 @@
-"""Ask the process resolver who made a connection: one question of each sandbox at a time, in turn."""
+"""Asks the process resolver which process made a connection: one question of each sandbox at a time, in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .process_resolver import MOST_BYTES, First, unknown
 MOST_WAITING = 64
 ANSWER_SECONDS = 10.0
 News = Callable[[str, str, int, dict[str, Any]], None]
-"""What came to pass, in which sandbox and incarnation, and what is known of it."""
+"""Reports an event: its name, the sandbox and its instance, and the details."""
 
 
 class ConnectionOwners:
@@ -45,8 +45,10 @@ class ConnectionOwners:
     async def who(
         self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
     ) -> dict[str, Any]:
-        """Say who made the connection that was accepted as `sock`, on its way to `remote`; or why that is unknown.
-        `first` is pid 1 of the sandbox."""
+        """Return the process that made the connection `sock` to `remote`, or the reason why it isn't known.
+
+        `first` is pid 1 of the sandbox.
+        """
         try:
             local = sock.getpeername()[:2]
         except OSError:
@@ -135,7 +137,7 @@ class ConnectionOwners:
 
 
 def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
-    """Record what came to pass of a process inside. What can't be recorded of it is missing."""
+    """Record an event of a process inside. If the log is full, the record is missing."""
     with suppress(UnrecordedError):
         log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
 

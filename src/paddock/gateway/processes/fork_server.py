@@ -1,4 +1,4 @@
-"""Processes beside the gateway. They are forked before it has opened anything, so that there is nothing in them."""
+"""Processes beside the gateway. They fork before it opens anything, so their memory has no secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from paddock.linux import descriptors, prctl
 
 Work: TypeAlias = Callable[[socket.socket, int], object]
-"""What a child does with its socket. It gets the pid of the process that forked it."""
+"""The work of a child with its socket. It gets the pid of its parent."""
 
 _ORDER = struct.Struct("!cQ")
 _START, _END = b"s", b"e"
@@ -52,9 +52,11 @@ def _be_beside(name: str, work: Callable[[socket.socket], object], peer: socket.
 
 
 class ForkServer:
-    """A process that forks others, each of which does `work`, in what `confine` has left to all of them.
+    """A process that forks others.
 
-    It reads orders of fixed size, and nothing that anybody else has written.
+    `confine` restricts it, and each child does `work`.
+
+    It reads orders of fixed size from the gateway, and no data of others.
     """
 
     def __init__(self, name: str, confine: Callable[[], object], work: Work) -> None:
@@ -69,7 +71,10 @@ class ForkServer:
         self._next = 0
 
     def start(self) -> tuple[int, socket.socket]:
-        """Start a process. Return its number, and the socket to it. OSError: the server is gone or does not keep up."""
+        """Start a process.
+
+        Return its number, and the socket to it. Raises OSError if the server has died or is too slow.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._next += 1
         try:

@@ -126,7 +126,7 @@ class ProcessResolver:
         self._last: dict[str, int] = {}
 
     def look(self, sandbox: str, first: First, inode: int) -> dict[str, Any]:
-        """Return what is recorded of the process that holds the socket."""
+        """Return the details of the process that holds the socket."""
         pid_1 = pid_of(first)
         if pid_1 is None:
             return unknown("the sandbox has ended")
@@ -232,11 +232,11 @@ class _Watched:
 
 
 class Starts:
-    """Which programs are started in sandboxes whose policy wants that known, and how they end.
+    """Reports the programs that start in sandboxes, and their ends, if the policy asks for it.
 
-    The kernel tells of every process of the machine; whose it is, is known by descent from the pid 1 of a sandbox.
-    Nobody inside waits for it, and nothing stops when it does: a start that could not be looked at in time is told as
-    one. `events`: None where the kernel does not tell. `say` raises BlockingIOError where it can't be said now.
+    The kernel reports every process of the machine. A process belongs to a sandbox by descent from its pid 1. No
+    process inside waits for a report. If this looks at a process too late, it still reports the start. `events` is None
+    if the kernel doesn't report. `say` raises BlockingIOError if it can't send the report now.
     """
 
     def __init__(self, events: News | None, say: Say, describe: Describe) -> None:
@@ -246,7 +246,7 @@ class Starts:
         self._inner: dict[int, int] = {}
 
     def watch(self, sandbox: str, incarnation: int, first: int | None) -> str | None:
-        """Report processes of a sandbox until `leave`. Return why that can't be done, or None."""
+        """Report processes of a sandbox until `leave`. Return the reason if it can't, or None."""
         if self._events is None or first is None:
             return "this kernel does not tell this user of processes" if first else "the sandbox has ended"
         if not self._watched:
@@ -280,7 +280,7 @@ class Starts:
                 return
 
     def hear(self) -> None:
-        """Return some of what has come."""
+        """Read and process some of the pending events."""
         if self._events is None:
             return
         lost = False

@@ -1,1 +1,1 @@
-"""Read and write what programs say: HTTP, TLS hellos, DNS. Pure: bytes and values, no sockets."""
+"""Protocols as pure functions of bytes and values, without sockets: HTTP, TLS hellos, DNS."""

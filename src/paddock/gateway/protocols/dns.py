@@ -1,4 +1,6 @@
-"""Answers to what a sandbox's resolver asks. Nothing is ever asked of anybody else.
+"""Answers to a sandbox's DNS queries.
+
+The module itself sends no query.
 
 Addresses stand for names: the resolver returns them, and connections to them count as connections to the names.
 """
@@ -22,8 +24,12 @@ _LAST = int(NETWORK.broadcast_address) - 1
 
 
 class Synthetic:
-    """The names of one sandbox. The least recently used makes room for a new one, but not while it is connected to;
-    its address is given to another name as late as possible."""
+    """The names of one sandbox.
+
+    A new one replaces the least recently used one without a connection.
+
+    The address of a removed name stays unused for as long as possible.
+    """
 
     def __init__(self, most: int = MOST_NAMES, first: int = _FIRST, last: int = _LAST) -> None:
         self._most, self._first, self._last = most, first, last
@@ -33,7 +39,7 @@ class Synthetic:
         self._live: Counter[str] = Counter()
 
     def address(self, name: str) -> str | None:
-        """Return the address of a name, or None if there is no room for another name."""
+        """Return the address of a name, or None if all addresses are in use."""
         known = self._by_name.get(name)
         if known is not None:
             self._by_name.move_to_end(name)
@@ -45,7 +51,7 @@ class Synthetic:
         return address
 
     def name(self, address: str) -> str | None:
-        """Return the name that was answered with `address`, which counts as used by that."""
+        """Return the name behind `address`, and mark it as used."""
         name = self._by_address.get(address)
         if name is not None:
             self._by_name.move_to_end(name)
@@ -87,7 +93,7 @@ _IN, _A, _OPT, _IXFR, _AXFR = 1, 1, 41, 251, 252
 
 
 class Denied(Enum):
-    """Instead of an address: no such name for this sandbox; or not now."""
+    """An answer without an address: the sandbox may not use the name, or not at the moment."""
 
     NAME = _NXDOMAIN
     NOW = _SERVFAIL
@@ -154,14 +160,16 @@ def _read(query: bytes) -> _Question | None:
 
 
 def _bare(query: bytes, code: int) -> bytes:
-    """Header only: for what can't be read, or not be quoted."""
+    """Return an answer without the question, for an unreadable query."""
     flags = 0x8000 | (query[2] & 0x79) << 8 | 0x80 | code
     return query[:2] + flags.to_bytes(2, "big") + bytes(8)
 
 
 def take_queries(buffer: bytearray) -> Iterator[bytes]:
-    """Take those that are whole from what came over TCP, where each has its length before it. ValueError: one is too
-    long."""
+    """Remove the complete queries from a TCP buffer, in which each has its length before it.
+
+    Raises ValueError if one is too long.
+    """
     while len(buffer) >= 2:
         end = 2 + int.from_bytes(buffer[:2], "big")
         if end > 2 + MAX_QUERY_BYTES:

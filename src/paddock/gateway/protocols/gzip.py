@@ -1,4 +1,4 @@
-"""gzip, in pieces and bounded: what is small on the wire cannot become large here."""
+"""gzip, in pieces, with a limit on the decompressed size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _RATIO = 200
 
 
 class Undecodable(ValueError):
-    """It is not gzip, or becomes far larger than honest content does."""
+    """The data isn't gzip, or decompresses to far more than honest content."""
 
 
 class Gzip:

@@ -1,8 +1,7 @@
-"""HTTP/1 messages: heads to a parsed form and back, and how far a body goes in the bytes that came.
+"""HTTP/1 messages: it parses and writes heads, and finds the ends of bodies.
 
-What is passed on is written anew from the parsed form alone, so that nothing which two readers could read differently
-gets through. What an honest client never sends is refused, not repaired: both lengths, folded lines, control
-characters, two hosts.
+The gateway writes each message anew from the parsed form, so no ambiguous bytes pass. It refuses messages that no
+honest client sends, and doesn't repair them: both lengths, folded lines, control characters, two hosts.
 """
 
 from __future__ import annotations
@@ -39,14 +38,16 @@ _LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"author
 
 
 class BadMessage(ValueError):
-    """A head or a body that is not HTTP/1.1 as it is meant to be written."""
+    """A head or a body that isn't valid HTTP/1.1."""
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """What both kinds have. `fields` go end to end: without host, lengths, and what is for one hop only.
+    """The common part of request and response heads.
 
-    `length` is that of the body in bytes; None with `chunked` False: a request has none, a response's goes on to the
-    end of the connection.
+    `fields` are end-to-end: without host, lengths, and hop-by-hop fields.
+
+    `length` is the size of the body in bytes. None without `chunked`: a request has no body, and a response's body ends
+    with the connection.
     """
 
     minor: int = 1
@@ -65,7 +66,10 @@ class Head(msgspec.Struct, kw_only=True):
 
 
 class Request(Head, kw_only=True):
-    """`host` is the Host field as it came; `expects`: it waits for 100 before it sends its body."""
+    """A request head.
+
+    `host` is the Host field as received. `expects`: the client waits for 100 before it sends its body.
+    """
 
     method: str
     target: str
@@ -74,7 +78,7 @@ class Request(Head, kw_only=True):
 
 
 class Response(Head, kw_only=True):
-    """`bodiless`: it has none whatever it says, and what it says (`length`) is about another."""
+    """A response head. `bodiless`: it has no body, and `length` describes that of another response."""
 
     status: int
     phrase: bytes
@@ -82,7 +86,7 @@ class Response(Head, kw_only=True):
 
 
 def head_end(data: bytearray, start: int = 0) -> int:
-    """Return where the head at the start of `data` ends, its empty line included, or -1 if more is needed."""
+    """Return where the head at the start of `data` ends, with its empty line, or -1 if the data is incomplete."""
     end = data.find(b"\r\n\r\n", start)
     if end >= 0:
         if end > MAX_HEAD_BYTES:
@@ -106,7 +110,7 @@ def read_request(head: bytes) -> Request:
 
 
 def request_of(method: str, target: str, fields: Fields, *, minor: int = 1) -> Request:
-    """Make a request of what was written. BadMessage: two could read its fields differently."""
+    """Make a request from parsed values. Raises BadMessage if two readers could disagree about its fields."""
     known = _joined(fields)
     length, chunked = _framing(known, minor)
     connection = _tokens(known.get(b"connection", b""))
@@ -141,7 +145,7 @@ def read_response(head: bytes, method: str) -> Response:
 
 
 def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b"", minor: int = 1) -> Response:
-    """Make a response to a request with `method` of what was written. BadMessage."""
+    """Make a response to a request with `method` from parsed values. Raises BadMessage."""
     known = _joined(fields)
     length, chunked = _framing(known, minor)
     connection = _tokens(known.get(b"connection", b""))
@@ -161,7 +165,7 @@ def response_of(status: int, fields: Fields, method: str, *, phrase: bytes = b""
 
 
 def write_request(request: Request, target: str, host: str) -> bytearray:
-    """Write a request for an upstream: `target` in origin form, `host` as it was checked."""
+    """Write a request for an upstream: `target` in origin form, and the checked `host`."""
     head = bytearray(f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\n", "ascii")
     _write_fields(head, request.fields)
     if request.chunked:
@@ -271,7 +275,7 @@ _NO_TRAILERS = frozenset(
 
 
 def trailers_of(fields: Fields) -> Fields:
-    """Leave out of what follows a body what belongs before it."""
+    """Remove the fields that may not be in trailers."""
     if len(fields) > MAX_FIELDS:
         raise BadMessage(f"more than {MAX_FIELDS} header fields")
     return [field for field in fields if field[0].lower() not in _NO_TRAILERS]
@@ -286,9 +290,11 @@ class Ending:
 
 
 class Body:
-    """Takes what belongs to one body from the front of a buffer. `extensions`: those of chunks are skipped, not
-    refused (what comes from inside may not have any). `ending`: all that is in the buffer belongs to it, until that
-    has come."""
+    """Takes the content of one body from the front of a buffer.
+
+    `extensions`: skip the extensions of chunks. Without it, as for data from inside, they are errors. `ending`: the
+    whole buffer belongs to the body, until this object reports the end.
+    """
 
     def __init__(
         self, head: Head, *, to_the_end: bool = False, extensions: bool = False, ending: Ending | None = None
@@ -303,7 +309,7 @@ class Body:
         self.trailers: Fields = []
 
     def take(self, buffer: bytearray) -> bytes:
-        """Take the next bytes of content, of those that are there; empty: more is needed, or it is `done`."""
+        """Take the next bytes of content from the buffer. Empty: the data is incomplete, or the body is `done`."""
         if self.done:
             return b""
         if self._ending is not None:
@@ -408,7 +414,10 @@ class BodyStream:
         begun: bytes = b"",
         watch: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Pass on `body`. `begun` was taken of it before. `watch` sees all of it, and may raise."""
+        """Pass on `body`.
+
+        `begun` is the part of it that a caller has already taken. `watch` sees all of it, and may raise.
+        """
         self._begun, self._watch = begun, watch
         self._body, self._filter, self._trailers = body, filter, trailers
 
@@ -418,11 +427,11 @@ class BodyStream:
 
     @property
     def last(self) -> Fields | None:
-        """Return the trailers once the whole body was taken, or None if more follows."""
+        """Return the trailers after the end of the body, or None before it."""
         return self._trailers(self._body.trailers) if self._body.done else None
 
     def take(self, buffer: bytearray) -> bytes:
-        """Take what can go on of what came; not to be asked for again when it is `done`."""
+        """Take the content that can go on. Don't call it again when it is `done`."""
         data = self._body.take(buffer)
         if self._begun:
             data, self._begun = self._begun + data, b""

@@ -1,8 +1,9 @@
-"""HTTP/2: a stream's header lists as messages and back, and where frames begin and end. Pure.
+"""HTTP/2: it converts header lists to messages and back, and splits a stream of bytes into frames.
 
-The fields of a list are checked as those of HTTP/1.1 are, and what a stream carries is authorized in the same form.
-Frames are read before the engine reads them. That refuses too much of anything, and takes GOAWAY out, which the engine
-would take for the end of all streams.
+Pure.
+
+It checks the fields of a list like the ones of HTTP/1.1, and gives the same messages for authorization. `Frames` sees
+frames before the engine. It refuses floods, and removes GOAWAY, which the engine would take for the end of all streams.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ def _read(fields: Iterable[tuple[bytes, bytes]]) -> tuple[dict[bytes, bytes], Fi
 
 
 def _host(authority: bytes | None, rest: Fields) -> bytes:
-    """Taken out of the fields, where it is too. BadMessage: none, or two."""
+    """Remove the Host from the fields, and return it.
+
+    Raises BadMessage without one, or if it differs from the authority.
+    """
     named = [value for name, value in rest if name == b"host"]
     rest[:] = [field for field in rest if field[0] != b"host"]
     if authority is not None:
@@ -167,7 +171,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class Flood(Exception):
-    """More than any honest peer sends; `code` is that of HTTP/2."""
+    """A peer sent more than any honest one does. `code` is the error code of HTTP/2."""
 
     def __init__(self, what: str, code: int) -> None:
         super().__init__(what)
@@ -182,7 +186,7 @@ class GoAway(msgspec.Struct, frozen=True):
 
 
 class Frames:
-    """Of one direction. `server`: a client's preface comes first."""
+    """The frames of one direction. `server`: a client's preface comes first."""
 
     def __init__(self, clock: Callable[[], float], *, server: bool) -> None:
         self._free = TokenBucket(PER_SECOND, BURST, clock)
@@ -191,7 +195,7 @@ class Frames:
         self._block = 0
 
     def feed(self, data: bytes | bytearray) -> list[bytes | GoAway]:
-        """Whole frames, as they came. Flood: nothing that follows is read."""
+        """Return the complete frames, unchanged. After Flood, the caller must not read on."""
         held = self._held
         held += data
         if self._preface and not self._skip_preface():

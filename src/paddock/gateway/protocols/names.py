@@ -1,7 +1,7 @@
-"""Hosts as they come over the wire, in the one spelling that is authorized, compared and dialled.
+"""Host names and addresses in the canonical spelling for authorization, comparison and connections.
 
-A resolver takes more spellings of an address than `ipaddress` does (`0x7f.1`, `2130706433`, `127.1`): whatever is not a
-name of letters, digits and hyphens, or an address as it is always written, is refused.
+A resolver accepts more spellings of an address than `ipaddress` does (`0x7f.1`, `2130706433`, `127.1`). This accepts
+only names of letters, digits and hyphens, and addresses in their usual form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/?#\\\s]+)(?::([0-9]{1,5})
 
 
 class BadHost(ValueError):
-    """Not a name, and not an address as it is always written."""
+    """Neither a name nor an address in its usual form."""
 
 
 def canonical(host: str) -> str:
@@ -89,7 +89,10 @@ class BadTarget(Refused):
 
 
 def normal(target: str) -> str:
-    """Path and query in the one form that is authorized and sent. BadTarget: there is none."""
+    """Return path and query in the canonical form for authorization and for the upstream.
+
+    Raises BadTarget if there is none.
+    """
     path = normal_path(target)
     if path is None:
         raise BadTarget("a path that two servers could read differently: dots, slashes or escapes in disguise")

@@ -1,4 +1,4 @@
-"""What a program inside gets when a request is refused: at once, the reason and what to do next."""
+"""The answer to a refused request: immediate, with the reason and the next step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ _MOST_IN_HEAD = 300
 
 
 class Refused(Exception):
-    """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
-    record in the audit log, if it was recorded. `as_type`: who asked says nothing of a page that is refused, but of one
-    whose type is strange."""
+    """A refusal.
+
+    `status` is the one of HTTP, `rule` the rule that decided, and `number` the audit record, if there is one.
+
+    `as_type`: the client reports an unusable content type to its user, but not the text of a refusal. So the answer
+    puts the reason into the type.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Refused(Exception):
 
 
 def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = False) -> tuple[Response, bytes]:
-    """Make a whole response: JSON for who asks for it, plain text for everybody else."""
+    """Make a whole response: JSON for clients that accept it, plain text for others."""
     from .http1 import Response
 
     as_json = accept is not None and b"json" in accept.lower() and not refused.as_type
@@ -56,12 +60,12 @@ def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = Fal
 
 
 def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
-    """Choose the form of an answer for a client that accepts this; some understand more than they say."""
+    """Choose the form of an answer for a client. Some clients understand more than their Accept field says."""
     return b"application/problem+json" if user_agent is not None and user_agent.startswith(b"uv/") else accept
 
 
 def _json(refused: Refused) -> bytes:
-    # `title` and `detail` are those of RFC 9457, which uv shows; npm shows `error`
+    # `title` and `detail` are the ones of RFC 9457, which uv shows. npm shows `error`.
     said: dict[str, object] = {"error": f"refused by paddock: {refused.reason}"}
     said |= {"title": "refused by paddock", "detail": refused.reason}
     said |= {"status": refused.status, "id": refused.id, "rule": refused.rule, "reason": refused.reason}

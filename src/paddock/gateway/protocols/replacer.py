@@ -1,4 +1,4 @@
-"""Looking for a few byte strings in a stream, whatever pieces it comes in. Pure."""
+"""Searches a stream for a few byte strings, independent of its division into pieces. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 Replacement: TypeAlias = Callable[[bytes], bytes]
-"""Of what was found, what is to stand there. It may raise."""
+"""Returns the replacement for a match. It may raise."""
 
 
 class Filter(Protocol):
-    """Holds back what may be the beginning of something that it looks for."""
+    """Transforms a stream. It retains the possible beginning of a match."""
 
     def feed(self, data: bytes) -> bytes: ...
 
@@ -33,7 +33,7 @@ class Both:
 
 
 class Needles:
-    """The first that begins is found first; of those that begin at one place, the longest."""
+    """Byte strings to search for. The first match wins, and at one position the longest."""
 
     def __init__(self, needles: Sequence[bytes]) -> None:
         assert all(needles)
@@ -86,8 +86,7 @@ class Needles:
 
 
 class Replacer:
-    """One stream: what it is fed comes out with the needles replaced. What is held back is the beginning of a needle,
-    and never more."""
+    """Replaces the needles in one stream. It retains only the possible beginning of a needle."""
 
     def __init__(self, needles: Needles, replacement: Replacement) -> None:
         self._needles, self._replacement = needles, replacement
@@ -109,7 +108,7 @@ class Replacer:
         return b"".join((*parts, data[done:hold]))
 
     def end(self) -> bytes:
-        """Return what was held back and went on no further."""
+        """Return the retained bytes, at the end of the stream."""
         held, self._held = self._held, b""
         return self._needles.replaced(held, self._replacement)
 
@@ -127,7 +126,7 @@ _ENTITIES = {b"&amp;": b"&", b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&a
 _NUMBER = re.compile(rb"\\u(HHHH)|%(HH)|\\x(HH)|&#[xX](H+);?|&#([0-9]+);?".replace(b"H", _HEX))
 _SIGNS = bytes.maketrans(b"\\&", b"%%")
 _SECOND = frozenset(b"0123456789ABCDEFabcdef" + b"bfnrtux\"'\\/" + b"#algq")
-"""What an escape's first byte is followed by."""
+"""The bytes that may follow an escape's first byte."""
 _BREAKS = b"\r\n"
 _BREAK = re.compile(rb"([\r\n]+)")
 _MOST_REMEMBERED = 4096
@@ -136,7 +135,7 @@ LONGEST = 18
 
 
 def _decode(escape: bytes) -> bytes | None:
-    """Return what an escape stands for. None: it is cut."""
+    """Return the meaning of an escape, or None if it is incomplete."""
     if escape in _ENTITIES:
         return _ENTITIES[escape]
     match = _NUMBER.fullmatch(escape)
@@ -155,7 +154,7 @@ def _may_go_on(escape: bytes) -> bool:
 
 
 class _Decoded(dict[bytes, bytes]):
-    """What escapes stand for, without line breaks."""
+    """A cache of the meanings of escapes, without line breaks."""
 
     def __missing__(self, escape: bytes) -> bytes:
         if len(self) >= _MOST_REMEMBERED:
@@ -213,12 +212,16 @@ class _Text:
 
 
 class UnescapedReplacer:
-    """One stream, as `Replacer`, read with each escape decoded once and without line breaks; what is found is replaced
-    in the text as it came. It holds back what may be the beginning of a needle: at most `LONGEST` bytes for each
-    of the needle's, so a needle with more line breaks than that is not found."""
+    """A `Replacer` that decodes each escape once and ignores line breaks.
+
+    It replaces a match in the original text.
+
+    It retains the possible beginning of a needle: at most `LONGEST` bytes for each of the needle's. It therefore
+    doesn't find a needle with more line breaks than that.
+    """
 
     def __init__(self, needles: Needles, replacement: Callable[[bytes, int], bytes]) -> None:
-        """Replace by `replacement`, which is given a needle and how many bytes it takes up in the text."""
+        """Replace matches with the result of `replacement`, which gets the needle and its length in the text."""
         self._needles, self._replacement = needles, replacement
         self._most = LONGEST * (needles.longest + 1)
         self._held = b""
@@ -238,7 +241,7 @@ class UnescapedReplacer:
         return self._replaced(_Text(parts), data, [], len(data))[0]
 
     def _passed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what goes on, and what is held back."""
+        """Return the bytes that go on, and the ones to retain."""
         parts, stop = _split(data), len(data)
         if len(parts) > 1 and not parts[-1] and _may_go_on(parts[-2]):
             stop -= len(parts[-2])

@@ -1,6 +1,6 @@
-"""The first message of TLS, as far as a gateway has to read it: the name that is asked for, and what hides it.
+"""Parses the first message of TLS, as far as a gateway needs it: the server name, and an encrypted hello.
 
-It comes from inside a sandbox: cut into any records, up to 16 KiB long, and not always honest.
+It comes from inside a sandbox, in any division into records, up to 16 KiB long, and may be hostile.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_HELLO_BYTES = 16 << 10
-"""Post-quantum key shares make hellos of some 2 KiB; no client's is larger than this."""
+"""Largest hello. Post-quantum key shares make hellos of some 2 KiB, and no client sends a larger one than this."""
 
 ACCESS_DENIED = b"\x15\x03\x01\x00\x02\x02\x31"
 """The alert that a client reads as "access denied", as the first record of an answer."""
@@ -18,14 +18,14 @@ _SERVER_NAME, _ESNI, _ECH = 0, 0xFFCE, 0xFE0D
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """`server_name` as it was sent; `hidden`: an encrypted client hello may name another one."""
+    """A TLS hello. `server_name` is as received. `hidden`: an encrypted client hello may name another server."""
 
     server_name: str | None
     hidden: bool
 
 
 class MalformedHello(ValueError):
-    """Nothing that a TLS client sends."""
+    """The bytes aren't a hello of a TLS client."""
 
 
 def looks_like_tls(data: bytes | bytearray) -> bool:
@@ -34,7 +34,7 @@ def looks_like_tls(data: bytes | bytearray) -> bool:
 
 
 def read_hello(data: bytes | bytearray) -> Hello | None:
-    """Read a hello, or return None if more bytes are needed."""
+    """Read a hello, or return None if it is incomplete."""
     message = _message(bytes(data[:MAX_HELLO_BYTES]))
     if message is None:
         if len(data) >= MAX_HELLO_BYTES:
@@ -84,11 +84,11 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def block(self, size: int) -> bytes:
-        """Read what follows its own length of `size` bytes."""
+        """Read a block with a length of `size` bytes before it."""
         return self.take(self.number(size))
 
     def inner(self, size: int) -> _Reader:
-        """Return all that is left, which has to be one block."""
+        """Return the rest, which must be exactly one block."""
         inner = _Reader(self.block(size))
         self.done()
         return inner

@@ -43,10 +43,10 @@ def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str]
 
 
 class CachedFile:
-    """One file for one who asks: read from the disk, or kept while it passes.
+    """One file for one request: from the disk, or copied to it while it passes.
 
-    `how` is what the cache did, for the records; `given` URL and digest of what the client had to its end. As a filter
-    it holds the last bytes of a file back until all of it has the right digest.
+    `how` is the action of the cache, for the records. `given` is URL and digest of a file that the client has received
+    to its end. As a filter it retains the last bytes of a file until the whole has the right digest.
     """
 
     def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
@@ -57,7 +57,7 @@ class CachedFile:
         self.given: tuple[str, str] | None = None
 
     def close(self) -> None:
-        """Release what the request held."""
+        """Release the request's resources."""
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.discard()
@@ -69,7 +69,10 @@ class CachedFile:
     # -- from the disk -------------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, relay: Relay) -> bool | None:
-        """Give out what there is already: whether the connection can go on. None: the upstream has to be asked."""
+        """Answer from the cache, and return whether the connection can go on.
+
+        None: the caller must contact the upstream.
+        """
         connection, copy = self._connection, self._store.find(*self._wanted)
         if copy is None:
             return None
@@ -85,7 +88,7 @@ class CachedFile:
             connection.source = None
 
     async def _read_out(self, copy: Copy, request: Request, relay: Relay) -> bool | None:
-        """Read a file from the disk. Return None if it broke before anything was sent."""
+        """Read a file from the disk. Return None if it fails before the first byte of the answer."""
         client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
         response = whole(entry.fields, entry.size)
         stream = relay.returning(response)
@@ -110,7 +113,7 @@ class CachedFile:
     # -- from the upstream ---------------------------------------------------------------------------------------------
 
     def keep(self, response: Response, address: str) -> bool:
-        """Tell whether an answer from `address` is kept while it passes."""
+        """Tell whether the cache keeps an answer from `address` while it passes."""
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]

@@ -40,8 +40,12 @@ Opening = Hello | Literal["http", "raw", "silent"]
 
 
 class Connection:
-    """`target` is what was decided on and `request` what is under way now: both are authorized again when the policy
-    changes."""
+    """One connection of a sandbox.
+
+    `target` is its authorized target, and `request` the one under way.
+
+    When the policy changes, the gateway authorizes both again.
+    """
 
     def __init__(
         self, network: SandboxNetwork, client: ProxyStream, destination: tuple[str, int], *, flow: int | None = None
@@ -59,7 +63,7 @@ class Connection:
         self.pushed: tuple[Update, ...] = ()
         self.upstream: Upstream | None = None
         self.source: str | None = None
-        """The address that what is read from the package cache came from."""
+        """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
         self._held: list[str] = []
         self._decision: int | None = None
@@ -68,7 +72,7 @@ class Connection:
         self._seen, self._seen_at = 0, network.loop.time()
         self._why: str | None = None
 
-    # -- what the network does to it -----------------------------------------------------------------------------------
+    # -- changes from the network --------------------------------------------------------------------------------------
 
     def limit(self, seconds: float | None, client: ProxyStream | None = None) -> None:
         """Break off `client` (the client's) after so many seconds from now."""
@@ -101,7 +105,7 @@ class Connection:
                 stream.recheck(policy)
 
     def branch(self, stream: H2Stream) -> Connection:
-        """Make the branch of a stream: all that was decided on it holds for the stream."""
+        """Make the branch of a stream: the connection's decisions hold for the stream."""
         branch = Connection(self.network, stream, self.destination, flow=self.flow)
         branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
@@ -196,7 +200,7 @@ class Connection:
             await self._refuse(target, verdict, recorded=True)
 
     async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
-        """Serve `target`, which was allowed, with all that comes from now on."""
+        """Serve the allowed `target`, with all data from now on."""
         self.settle(target, verdict, literal=literal)
         self.limit(self.network.limits.first_byte)
         try:
@@ -243,7 +247,7 @@ class Connection:
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
     async def _opening(self, silence: float | None) -> Opening:
-        """Find out what the client speaks. After `silence` seconds the server may speak first. Raise MalformedHello."""
+        """Detect the client's protocol. After `silence` seconds the server may speak first. Raise MalformedHello."""
         client = self.client
         if not client.buffer and silence is not None:
             try:
@@ -268,8 +272,10 @@ class Connection:
                 return "raw" if buffer else "silent"
 
     def _identify(self, hello: Hello) -> None:
-        """Check the name in a hello against the name that was decided on. An allowed address takes the name, if that is
-        allowed itself. Raise Refused or BadHost."""
+        """Check the name in a hello against the authorized name.
+
+        A connection to an allowed address takes the name, if a rule allows it. Raise Refused or BadHost.
+        """
         target = self.target
         assert target is not None
         if self._tier is Tier.SPLICE and hello.hidden:
@@ -340,9 +346,10 @@ class Connection:
 
 
 class H2Streams:
-    """HTTP/2 of one connection from inside: each stream is a branch of it, with an exchange of its own.
+    """HTTP/2 on one connection from inside: each stream is a branch of it, with a separate exchange.
 
-    `branches` are the streams that have not ended; `left`: there will be no more."""
+    `branches` are the open streams. `left`: there will be no more.
+    """
 
     def __init__(self, connection: Connection, target: Target) -> None:
         self._connection, self._target, self._network = connection, target, connection.network
@@ -358,7 +365,7 @@ class H2Streams:
         )
 
     async def run(self) -> None:
-        """Lost; ends all that it began."""
+        """Serve the connection, and end all its streams at the end. Raises Lost."""
         connection, broken = self._connection, None
         connection.limit(self._network.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")

@@ -1,4 +1,4 @@
-"""Handle HTTP of one connection from inside. Each request is read, authorized and recorded before it goes anywhere."""
+"""Handles HTTP of one connection from inside. It reads, authorizes and records each request before it forwards it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Exchange:
             connection.limit(limits.keep_alive)
         return None
 
-    # -- what a request names ------------------------------------------------------------------------------------------
+    # -- the target of a request ---------------------------------------------------------------------------------------
 
     def _name(self, request: Request) -> tuple[Target, str]:
         """Return a request's target and path. Raise Refused if the two or three places that name them don't agree."""
@@ -109,7 +109,7 @@ class Exchange:
     # -- one request ---------------------------------------------------------------------------------------------------
 
     async def _pass(self, request: Request) -> bool:
-        """Pass one request. Return whether the connection goes on. Raise Refused if nothing was sent."""
+        """Pass one request. Return whether the connection goes on. Raise Refused if it hasn't sent an answer."""
         connection, client = self._connection, self._client
         target, path = self._name(request)
         if self._fixed is None:
@@ -168,7 +168,7 @@ class Exchange:
         return verdict
 
     def _watch(self, authorized: AuthorizedRequest) -> FormWatch | None:
-        """Return what watches a form, or None if no form is there or the method makes no difference. Raise Refused."""
+        """Return a watch for a form, or None without a form or if the method doesn't matter. Raise Refused."""
         request, verdict = authorized.request, authorized.verdict
         if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
             return None
@@ -202,8 +202,10 @@ class Exchange:
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
-        """Authorize a push by its commands, before its pack is read. Raise Refused if one of its refs is refused, and
-        so all of it."""
+        """Authorize a push by its commands, before reading its pack.
+
+        Raise Refused for the whole push if the policy refuses one of its refs.
+        """
         request, verdict = of.request, of.verdict
         reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
         try:
@@ -253,7 +255,7 @@ class Exchange:
             return await relay.forward()
 
     async def _mock(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
-        """Send the policy's own answer; no server is asked. Refused: what is to give it does not."""
+        """Send the policy's own answer, without contacting a server. Raise Refused without an answer."""
         network, client, request = self._network, self._client, authorized.request
         body = await relay.collect()
         mock = network.policy.mock(authorized.verdict.item or 0)
@@ -272,10 +274,12 @@ class Exchange:
         return request.keep_alive
 
     async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
-        """Use up a person's approval of exactly this request. Refused: there is none yet.
+        """Use up a person's approval of exactly this request.
 
-        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
-        what is packed may be large.
+        Raise Refused if there is none yet.
+
+        For a push, the names of its objects identify its content. git never packs them twice in the same way, and the
+        pack may be large.
         """
         network, verdict, pushed = self._network, authorized.verdict, tuple(map(str, self._connection.pushed))
         body = b"" if pushed else await relay.collect()

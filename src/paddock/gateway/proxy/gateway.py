@@ -1,4 +1,4 @@
-"""The gateway's data plane: the networks of sandboxes, and what they share."""
+"""The gateway's data plane: the networks of sandboxes, and their shared resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICK_SECONDS = 0.5
 _SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6, at its own level
 
 Destination = Callable[[socket.socket], tuple[str, int]]
-"""Where an accepted connection wanted to go. OSError."""
+"""Returns the original destination of an accepted connection. Raises OSError."""
 
 
 def original_destination(sock: socket.socket) -> tuple[str, int]:
@@ -52,12 +52,12 @@ class Gateway:
         self.destination, self.limits, self.owners = destination, limits or Limits(), owners
         self.pages, self.handlers = pages or RegistryServices(), handlers
         self.networks: dict[str, SandboxNetwork] = {}
-        """Those that are open, by their sandbox."""
+        """The open networks, by sandbox."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
 
     async def open(self, network: SandboxNetwork) -> None:
-        """Answer at a network. If one is open for the sandbox already, that is closed."""
+        """Serve a network. Close an open one of the same sandbox first."""
         await self.close(network.sandbox)
         self.networks[network.sandbox] = network
         network.listen()

@@ -1,4 +1,4 @@
-"""HTTP/2 on one connection, with hyper-h2 as its engine: who may send how much, and whose turn it is."""
+"""HTTP/2 on one connection, with hyper-h2 as its engine: flow control and a fair order of the streams."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Outbound(IntEnum):
 
 
 class Leaving(Enum):
-    """What its user has done with a stream."""
+    """The state of a stream's user."""
 
     NO = "it goes on"
     ENDED = "its last word was said; the other side may go on"
@@ -73,7 +73,7 @@ class Leaving(Enum):
 
 
 class H2Stream(ProxyStream):
-    """One stream, as a connection of its own, and the `Http` that is spoken on it."""
+    """One stream as a connection, and the `Http` on it."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
         """Begin a stream. `number` None: this side begins it."""
@@ -84,7 +84,7 @@ class H2Stream(ProxyStream):
         self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
         self.ending = Ending()
         self._left: int | None = None
-        """Bytes of content that are still to come; None: unknown."""
+        """Remaining bytes of content. None: unknown."""
         self._head: Fields | None = None
         self._out = bytearray()
         self._last: Fields | None = None
@@ -94,7 +94,7 @@ class H2Stream(ProxyStream):
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- incoming ------------------------------------------------------------------------------------------------------
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
         found = self._arrived.popleft() if self._arrived else None
@@ -114,7 +114,7 @@ class H2Stream(ProxyStream):
         return Body(head, ending=self.ending)
 
     def asked(self, fields: Fields, *, ended: bool) -> None:
-        """Take the request that begins the stream. One that is refused is answered all the same."""
+        """Take the request that begins the stream. An invalid one gets an answer too."""
         self.is_grpc, self.ending.ended = is_grpc(fields), ended
         self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
         try:
@@ -199,7 +199,7 @@ class H2Stream(ProxyStream):
             self._session.acknowledge(owed, self.number or 0)
             self._session.flush()
 
-    # -- what goes -----------------------------------------------------------------------------------------------------
+    # -- outgoing ------------------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> bool:
@@ -242,7 +242,7 @@ class H2Stream(ProxyStream):
             self._proceed()
 
     def turn(self, budget: int) -> bool:
-        """Send what may go. Return whether anything went."""
+        """Send as much as possible, and return whether that was any data."""
         engine, number, out = self._session.engine, self.number, self._out
         went_on = False
         assert number is not None
@@ -281,8 +281,8 @@ class H2Stream(ProxyStream):
             self._leaving is Leaving.CLOSED
             or (self._leaving is Leaving.ENDED and self._inbound is not Inbound.DISCARDED)
         ):
-            # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
-            # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
+            # The answer doesn't need the rest of the request. While the stream discards it, it isn't reset yet: some
+            # clients (curl 7.88) don't read an answer if they can't finish their request.
             self._reset(ErrorCodes.NO_ERROR)
         else:
             return
@@ -386,7 +386,7 @@ class Session:
         window: int,
         streams_window: int,
     ) -> None:
-        """Begin a session. `window` bounds what the other side sends unread on one stream, `streams_window` on all."""
+        """Begin a session. `window` bounds the other side's unread data on one stream, `streams_window` on all."""
         self.connection, self.loop, self._opened = connection, loop, opened
         client = opened is None
         self.engine = H2Connection(
@@ -406,7 +406,7 @@ class Session:
         self._waiting: dict[H2Stream, None] = {}
         self._soon = False
         self.over = False
-        """Nothing is said on it any more."""
+        """Neither side sends any more."""
         connection.on_room = self.flush
         self._begin(client, window, streams_window)
 
@@ -420,10 +420,10 @@ class Session:
             self.engine.receive_data(PREFACE)
         self.flush()
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- incoming ------------------------------------------------------------------------------------------------------
 
     async def pump(self) -> None:
-        """Take what comes, until it ends or this side leaves. Broken; Lost."""
+        """Read until the connection ends or this side leaves. Raises Broken and Lost."""
         while await self.connection.more() and not self.over:
             self._take()
             await self.connection.drain()
@@ -480,20 +480,22 @@ class Session:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
     def acknowledge(self, size: int, number: int) -> None:
-        """Acknowledge so many bytes of a stream that have been passed on."""
+        """Acknowledge so many processed bytes of a stream."""
         if size and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
     def any_length(self, number: int) -> None:
-        """Let the rest of a stream be shorter than announced: clients that were refused end it early (curl does). The
-        engine would take that for an error of the whole connection, and has no other switch."""
+        """Let the rest of a stream be shorter than announced: after a refusal some clients end it early (curl does).
+
+        The engine would take that for an error of the whole connection, and has no other switch.
+        """
         if (stream := self.engine.streams.get(number)) is not None:
             stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
 
-    # -- what goes -----------------------------------------------------------------------------------------------------
+    # -- outgoing ------------------------------------------------------------------------------------------------------
 
     def open(self) -> H2Stream:
-        """Make a stream of this side, which is begun with its first bytes."""
+        """Make a stream of this side. Its first bytes open it."""
         stream = H2Stream(self, number=None)
         self.streams.add(stream)
         return stream
@@ -512,7 +514,7 @@ class Session:
         self._waiting[stream] = None
 
     def flush_soon(self) -> None:
-        """Send with what other streams have to send in this turn of the loop."""
+        """Send together with other streams at the end of this turn of the loop."""
         if not self._soon:
             self._soon = True
             self.loop.call_soon(self._flush_now)
@@ -522,7 +524,7 @@ class Session:
         self.flush()
 
     def flush(self) -> None:
-        """Send what may be sent, in turns, while the connection takes it."""
+        """Send the pending data, in turns, while the connection accepts it."""
         waiting, connection = self._waiting, self.connection
         while waiting and not connection.full and not self.over:
             budget = max(_TURN_BYTES // len(waiting), self.engine.max_outbound_frame_size)
@@ -552,7 +554,7 @@ class Session:
         self.connection.write(self.engine.data_to_send())
 
     def lose(self, error: Exception) -> None:
-        """End the session: the connection is lost, and all streams with it."""
+        """End the session with all its streams, because the connection broke."""
         self.connection.on_room, self.over = None, True
         for stream in list(self.streams):
             stream.vanish(error)

@@ -35,7 +35,10 @@ class Http1:
         self._head, self._chunked = bytearray(), False
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
-        """Read the next one; None: there is none. `begun` is called when it has begun and is not whole. BadMessage."""
+        """Read the next request, or return None at the end.
+
+        It calls `begun` when a request is incomplete. Raises BadMessage.
+        """
         stream, has_begun = self._stream, False
         while (end := head_end(stream.buffer)) < 0:
             if stream.buffer and not has_begun:
@@ -46,7 +49,7 @@ class Http1:
         return read_request(_taken(stream.buffer, end))
 
     async def response(self, method: str) -> Response:
-        """Read the next one, to a request with `method`. BadMessage; Lost."""
+        """Read the next response, to a request with `method`. Raises BadMessage and Lost."""
         stream = self._stream
         while (end := head_end(stream.buffer)) < 0:
             if not await stream.more():
@@ -58,7 +61,7 @@ class Http1:
         return Body(head, to_the_end=answers, extensions=answers)
 
     def ask(self, request: Request, target: str, host: str) -> None:
-        """Begin a request: `target` in origin form, `host` as it was checked. It goes out with its first content."""
+        """Begin a request: `target` in origin form, and the checked `host`. It goes out with its first content."""
         self._head, self._chunked = write_request(request, target, host), request.chunked
 
     def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
@@ -67,7 +70,7 @@ class Http1:
         self._chunked = response.chunked and minor > 0 and not response.bodiless
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
-        """Write content of what was begun. `last`: it ends with that, and these trailers."""
+        """Write content of the current message. `last`: end it with these trailers."""
         if self._chunked:
             data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
         head, self._head = self._head, bytearray()

@@ -55,8 +55,9 @@ _Serve = Callable[[Connection, socket.socket], Coroutine[Any, Any, None]]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one network, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
-    resolver)."""
+    """Limits of one network, in seconds except for `connections`, `streams` (of HTTP/2) and `names_per_second` (new
+    names).
+    """
 
     connections: int = 512
     streams: int = 1024
@@ -70,7 +71,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
+    """The shared services for registries: a reader of pages, malware lists, and a package cache.
+
+    A gateway has one of each.
+    """
 
     reader: Reader | None = None
     known: MalwareIndexes | None = None
@@ -79,9 +83,13 @@ class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False, kw_only=True)
 class SandboxNetwork:
-    """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; `Gateway.open` takes
-    them over. `policy` is what holds now; without `diag` owners of connections are unknown. `first` is its pid 1:
-    pid and start time."""
+    """The network of one instance of a sandbox.
+
+    Its sockets listen in the sandbox's network namespace.
+
+    `Gateway.open` takes the sockets over. `policy` is the current one. Without `diag`, owners of connections are
+    unknown. `first` is its pid 1: pid and start time.
+    """
 
     gateway: Gateway
     sandbox: str
@@ -106,9 +114,9 @@ class SandboxNetwork:
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
         self.owners: dict[int, asyncio.Task[dict[str, Any]]] = {}
-        """By flow, the question who made it, of those that nothing was decided on yet."""
+        """Pending questions about the owners of connections without a decision, by flow."""
         self.refused = self._told = 0
-        """Connections that were over the limit; they are recorded together, every now and then."""
+        """Refused connections over the limit. The gateway records them together, every now and then."""
         self._tell_at = self.loop.time()
         self._flows = self._held = 0
         self._watched = False
@@ -116,7 +124,7 @@ class SandboxNetwork:
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
-    # -- what the gateway and the daemon do to it ----------------------------------------------------------------------
+    # -- orders of the gateway and the daemon --------------------------------------------------------------------------
 
     def listen(self) -> None:
         for listener in self.tcp:
@@ -126,7 +134,7 @@ class SandboxNetwork:
         self.loop.add_reader(self.dns_udp, self._answer_names)
 
     async def revise(self, policy: Snapshot) -> None:
-        """Put another policy in force. When it returns, what that refuses was cut."""
+        """Put another policy in force. It returns after it has cut all connections that the policy refuses."""
         if policy.revision != self.policy.revision:
             self.mocks.end()
         self.policy = policy
@@ -146,7 +154,7 @@ class SandboxNetwork:
             await self.gateway.owners.watch(self.sandbox, self.incarnation, self.first if wanted else None)
 
     def record(self, on: bool) -> Recording | None:
-        """Begin to record anew, or return what was recorded; None: nothing was."""
+        """Start a new recording, or return the finished one, or None without one."""
         before, self.recorder = self.recorder, Recorder(lambda: self.secrets) if on else None
         return None if before is None else before.take()
 
@@ -225,9 +233,11 @@ class SandboxNetwork:
             self.owners.pop(connection.flow, None)
 
     async def _ask_who(self, connection: Connection, sock: socket.socket) -> None:
-        """Begin to ask who made the connection. Return when that is known, or has taken long.
+        """Begin to ask which process made the connection.
 
-        A program that waits for an answer is still there when it is looked for: it gets none before this returns.
+        Return when the answer has come, or after a time limit.
+
+        A program that waits for an answer can't end before the search: it gets no answer before this returns.
         """
         owners = self.gateway.owners
         if self.diag is not None and owners is not None:
@@ -240,13 +250,15 @@ class SandboxNetwork:
         return self._flows
 
     def decide(self, kind: str, flow: int, target: Target, verdict: Verdict, **about: Any) -> int:
-        """Record a verdict, and return its number. UnrecordedError: nothing may happen.
+        """Record a verdict, and return its number.
+
+        After UnrecordedError, the caller must not go on.
 
         `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of
-        git), `secret` (a placeholder astray), `registry` (a page or a file of a package). `flow` is the number of the
-        connection, from 1. `about`: what applies of `address`, `tier`, `method`, `path` (16 hex digits of its SHA-256),
-        `refs` (what a push changes, each with its old and its new object), `package` with its version, `digest` (what
-        its page said), `malware` (the list that was asked), `approval` (the one that it waits for).
+        git), `secret` (a misdirected placeholder), `registry` (a page or a file of a package). `flow` is the number of
+        the connection, from 1. `about` has optional details. They are `address`, `tier`, `method`, `path` (16 hex
+        digits of its SHA-256), `refs` (each change of a push, with its old and its new object), `package` with its
+        version, `digest` (from its page), `malware` (the list), and `approval` (the pending one).
         """
         detail = {name: value for name, value in about.items() if value is not None}
         detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
@@ -275,8 +287,13 @@ class SandboxNetwork:
                 self._record_owner(flow, number, asked)
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
-        """Record what came of decision `number`: bytes as the sandbox saw them, and `about` the package cache: what it
-        did (`cache`), `url` and `digest` of the file that the sandbox had. Unrecorded."""
+        """Record the outcome of decision `number`.
+
+        Raises UnrecordedError.
+
+        The bytes are the ones on the sandbox's side. `about` is the package cache's part: its action (`cache`), and
+        `url` and `digest` of the sandbox's file.
+        """
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
@@ -293,11 +310,11 @@ class SandboxNetwork:
         return upstream
 
     def may_dial(self, target: Target, address: str) -> bool:
-        """Tell whether a cached answer of this address may be used. Nothing is connected or recorded."""
+        """Tell whether the sandbox may use a cached answer from this address. It neither connects nor records."""
         return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
-        """Count so many bytes more (or less) of requests that are kept whole. Raise Refused if they are too many."""
+        """Count so many more (or fewer) buffered bytes of requests. Raise Refused if there are too many."""
         if size > 0 and self._held + size > MOST_HELD_BYTES:
             raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
         self._held += size
@@ -313,7 +330,7 @@ class SandboxNetwork:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
-        """Return the answer for the resolver inside. A name is recorded when it is first asked for under a revision."""
+        """Return the answer for the resolver inside. It records the first query for a name under a revision."""
         try:
             host = canonical(name)
         except BadHost:

@@ -81,8 +81,10 @@ class Pool:
         self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
 
     def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
-        """Take an open HTTP/1.1 connection. The server may be ending it this moment, so a request that can't be sent
-        twice gets none that has been idle for long."""
+        """Take an open HTTP/1.1 connection, or return None.
+
+        The server may be about to close one, so an unrepeatable request gets only a fresh one.
+        """
         idle = self._idle.get((target, tls))
         while idle:
             upstream = idle.pop()
@@ -150,7 +152,7 @@ class Pool:
             finished.set_result(outcome)
 
     def sweep(self, *, everything: bool = False) -> None:
-        """Close what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
+        """Close connections that are idle for too long, have ended, or are too many. `everything`: all of them."""
         now, idle_links = self._loop.time(), 0
         for key, idle in list(self._idle.items()):
             kept = [] if everything else [u for u in idle if u.stream.idle and now - u.idle_since < _IDLE_SECONDS]
@@ -178,7 +180,7 @@ class Pool:
                 del self._links[target]
 
     def cut(self, why: str) -> None:
-        """Break off what HTTP/2 is spoken on, and close what is idle."""
+        """Break off all HTTP/2 connections, and close idle ones."""
         self.sweep(everything=True)
         for links in self._links.values():
             for link in links:

@@ -1,6 +1,8 @@
-"""Apply a filtering rule to one request to a registry. See docs/design/registries.md.
+"""Applies a filtering rule to one request to a registry.
 
-A page is filtered. A file is fetched only if such a page has led to it. All else is refused.
+See docs/design/registries.md.
+
+It filters pages. It only fetches a file if such a page has linked it. It refuses all else.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authen
 
 
 class RegistryFilter:
-    """For one request of `connection`."""
+    """The filter for one request of `connection`."""
 
     def __init__(self, connection: Connection, authorized: AuthorizedRequest) -> None:
         self._connection, self.network, self.authorized, self._verdict = (
@@ -57,7 +59,7 @@ class RegistryFilter:
         return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay) -> None:
-        """Set up `relay` to filter the page or to fetch the file. Raise Refused, which is recorded."""
+        """Set up `relay` to filter the page or to fetch the file. Raise Refused, and record it."""
         request = self.authorized.request
         if request.chunked or request.length:
             raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
@@ -78,8 +80,11 @@ class RegistryFilter:
             self._fetch(found, relay)
 
     async def _find(self) -> Page | PackageFile | UnreadPage | None:
-        """Judge the request. What should lead to it is read first: a file's page, and for a page of crates the index's
-        own, which says where files are."""
+        """Judge the request.
+
+        First read the page that should link it: a file's page, or for a page of crates the index's configuration with
+        the place of the files.
+        """
         found = self.network.files.judge(self._rule, self.authorized)
         if isinstance(found, UnreadPage):
             await self._read_page(found)
@@ -159,7 +164,7 @@ class RegistryFilter:
 
 
 class PageFilter:
-    """At one page. Made before it is asked for: the request asks for what can be looked through."""
+    """The filter of one page. It also changes the request, so that the answer's form is one that it can read."""
 
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
         self._gate, self._page, self._authorized = gate, page, gate.authorized
@@ -169,9 +174,9 @@ class PageFilter:
         self._store = packages if anybodys else None
         self._found = None if self._store is None else find_page(self._store, page)
         self.address = ""
-        """Where the page comes from."""
+        """The address of the page's server."""
         self.how: str | None = None
-        """What the cache did, for the records."""
+        """The action of the cache, for the records."""
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
         request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
@@ -179,7 +184,7 @@ class PageFilter:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
     def recall(self, response: Response) -> bytes | None:
-        """Return the body of a page that need not be asked for, with `response` made its head. Refused."""
+        """Return the body of a cached page that is still fresh, and set up `response` as its head. Raises Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
@@ -189,7 +194,7 @@ class PageFilter:
         return self._written(response, found.read.answer, found.body)
 
     async def read(self, response: Response, upstream: Upstream) -> bytes:
-        """Return the body as it may be seen, with `response` made its head. Refused; Lost."""
+        """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
@@ -203,7 +208,7 @@ class PageFilter:
         return self._written(response, answer, body)
 
     def _again(self, response: Response, found: CachedPage, etag: bytes | None) -> bytes:
-        """Use the page that was read before: the index has said that it hasn't changed."""
+        """Use the cached page: the index has answered that it hasn't changed."""
         self._check_revision()
         self.how = "page"
         self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
@@ -249,7 +254,7 @@ class PageFilter:
         return answer, body
 
     def _put(self, answer: Answer, status: int) -> None:
-        """Put in force what was read. Raise Refused if nothing of it may be seen."""
+        """Apply an answer of the reader. Raise Refused if the sandbox may see none of it."""
         page = self._page
         if page.rule.registry == "crates" and not page.package:
             self._network.files.add_downloads(page, answer.downloads)

@@ -1,5 +1,9 @@
-"""One authorized request to its server, and the answer back. Bodies stream, in bounded memory; placeholders of secrets
-become values on the way there, and values placeholders on the way back."""
+"""Relays one authorized request to its server, and the answer back.
+
+Bodies stream, in bounded memory.
+
+It replaces placeholders of secrets by values on the way there, and values by placeholders on the way back.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,12 @@ if TYPE_CHECKING:
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
 _ASKED = CONDITIONS | {b"accept"}
-"""Fields that a authorized registry is sent."""
+"""Fields that the gateway sends to a filtered registry."""
 _MOST_ASKED_BYTES = 256
 
 
 class _Stale(Exception):
-    """The server ended a connection that was kept before it answered. `untouched`: and has not read the request."""
+    """The server ended a kept connection before its answer. `untouched`: it hasn't read the request."""
 
     def __init__(self, *, untouched: bool = False) -> None:
         super().__init__()
@@ -58,18 +62,18 @@ class Relay:
         self._request, self._target, self._scheme = authorized.request, authorized.target, authorized.scheme
         self._http, self._held = connection.http, 0
         self._body, self._begun = self._http.body(self._request), bytearray()
-        """What was read of the body before it is sent on."""
+        """The part of the body that the relay has read but not sent."""
         self.page_filter: PageFilter | None = None
-        """The answer is a page of a registry, which has to be looked through."""
+        """The filter for an answer that is a page of a registry."""
         self.file: CachedFile | None = None
         """The answer is a file that may come from the package cache."""
         self._swap: Substitution | None = None
         self.watch: FormWatch | None = None
-        """Looks at the request's body before it is sent. Raises Refused."""
+        """Checks the request's body before the relay sends it. Raises Refused."""
         self.anew = False
         """The request goes to a authorized registry: in the gateway's own words."""
         self.admit: Callable[[Response], None] | None = None
-        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        """Checks the answer's head before the relay passes it on. Raises Refused."""
         self.exchanged: Exchanged | None = None
         """Keeps the answer."""
         self._silent = silent
@@ -77,13 +81,13 @@ class Relay:
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
-        """Release what the request held."""
+        """Release the request's resources."""
         self._network.hold(-self._held)
         if self.file is not None:
             self.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
-        """Read the whole body, which stays where it is taken from. Refused: it is larger than `most`."""
+        """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
         request = self._request
 
         def enough(_: bytes) -> bool:
@@ -102,13 +106,15 @@ class Relay:
         return content
 
     async def peek(self, most: int) -> bytes | None:
-        """Read the whole body, which is sent on all the same; None: it is larger than `most`."""
+        """Read the whole body, which the relay still sends, or return None if it is larger than `most`."""
         more = await self.begin(lambda _: len(self._begun) > most)
         return None if more else bytes(self._begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
-        """Take the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
-        False. What was taken is sent on with the rest."""
+        """Read the body until `enough` accepts, which gets each new piece, or return False at its end.
+
+        The relay sends these bytes with the rest.
+        """
         request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
             self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
@@ -128,8 +134,10 @@ class Relay:
                 body.end()
 
     async def forward(self) -> bool:
-        """Send the request and pass on the answer. Return whether the connection can go on. Raise Refused if nothing
-        came back, or not all was sent."""
+        """Send the request and pass on the answer.
+
+        Return whether the connection can go on. Raise Refused if there was no answer, or it couldn't send all.
+        """
         request, client = self._request, self._client
         swap = self.substitution()
         self._swap = swap
@@ -154,7 +162,10 @@ class Relay:
         return await self._send_to_one(stream, begin)
 
     def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
-        """Return what swaps placeholders in this request. `value` gives what is put there; left out, the value."""
+        """Return the substitution of placeholders in this request.
+
+        `value` gives their replacements, by default the secrets' values.
+        """
         return Substitution(
             self._network.secrets,
             self._target,
@@ -165,7 +176,7 @@ class Relay:
         )
 
     def _written_anew(self, swap: Substitution) -> Request:
-        """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
+        """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
         coding = b"identity" if self.page_filter is None else b"gzip"
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
         for name, value in self._request.fields:
@@ -175,7 +186,7 @@ class Relay:
         return msgspec.structs.replace(self._request, fields=fields)
 
     async def _send_to_one(self, stream: BodyStream, begin: Callable[[Http], None]) -> bool:
-        """Send by `begin` what there is of the request: a second time if the server ended a kept connection."""
+        """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
@@ -265,7 +276,7 @@ class Relay:
     # -- and back ------------------------------------------------------------------------------------------------------
 
     async def _answer(self, upstream: Upstream, before: int) -> Response:
-        """Read the final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        """Read the final response's head, and pass on interim ones. `before`: bytes that the server had sent before."""
         server = upstream.stream
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
@@ -347,17 +358,17 @@ class Relay:
 
     @property
     def how(self) -> str | None:
-        """Return what the package cache did, for the records."""
+        """Return the action of the package cache, for the records."""
         return self.file.how if self.file is not None else None if self.page_filter is None else self.page_filter.how
 
     async def _recall(self, page_filter: PageFilter) -> bool | None:
-        """Give out a kept page. Return None if the index has to be asked."""
+        """Answer with a cached page. Return None if the relay must contact the index."""
         response = whole([], 0)
         body = page_filter.recall(response)
         return None if body is None else await self._give_page(response, body)
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
-        """Read the whole page, and pass it on as it was written anew."""
+        """Read the whole page, and pass on the filtered one."""
         server, page_filter.address = upstream.stream, upstream.address
         self._connection.limit(self._network.limits.response, server)
         try:
@@ -398,7 +409,7 @@ class Relay:
     def returning(
         self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None
     ) -> BodyStream:
-        """Return the answer's body; its head has lost what must not come back. `kept` looks at it first."""
+        """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
         book = self._network.secrets
         body = Body(response) if upstream is None else upstream.http.body(response)
         if not book:

@@ -1,7 +1,7 @@
-"""One connection's bytes, both ways, in clear or through TLS, in bounded memory.
+"""The bytes of one connection, both ways, in clear or through TLS, in bounded memory.
 
-TLS is done here and not by the event loop. Bytes that were read before they were known to be TLS can be fed to it, the
-alert of a failed handshake goes out, and the bytes of the connection are counted. It costs what asyncio's own costs.
+This does TLS itself instead of the event loop. It can therefore feed bytes to it from before TLS was certain, send the
+alert of a failed handshake, and count the bytes of the connection. It costs as much as asyncio's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lost(Exception):
 
 
 class Inbound(Enum):
-    """What becomes of the bytes that come."""
+    """The treatment of incoming bytes."""
 
     OPEN = "kept, or passed on"
     PAUSED = "left in the kernel until there is room"
@@ -32,8 +32,12 @@ class Inbound(Enum):
 
 
 class ProxyStream(asyncio.BufferedProtocol):
-    """`buffer` holds what came and was not taken; a reader takes from it and calls `more` for the next. `received` and
-    `sent` count the bytes on the connection itself."""
+    """A stream of bytes.
+
+    `buffer` has the incoming ones: a reader takes from it and calls `more` for the next.
+
+    `received` and `sent` count the bytes on the connection itself.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
         """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers."""
@@ -42,7 +46,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._inbound = Inbound.OPEN
         self.error: Exception | None = None
         self.on_room: Callable[[], None] | None = None
-        """Called when what was full takes more."""
+        """Runs when a full stream accepts data again."""
         self.received = self.sent = 0
         self._transport: asyncio.Transport | None = None
         self._sink: ProxyStream | None = None
@@ -82,8 +86,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def more(self) -> bool:
-        """Wait until something was added to `buffer` since the last time (it may have been seen already); False:
-        nothing will be. Lost: it broke."""
+        """Wait for an addition to `buffer` since the last call, or return False at the end. Raises Lost if it broke."""
         self._check()
         if not self._has_news and not self.ended:
             self._flow_on()
@@ -222,7 +225,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- passing on ----------------------------------------------------------------------------------------------------
 
     def pipe(self, sink: ProxyStream) -> None:
-        """Pass what comes from now on to `sink`, its end too."""
+        """Pass all data from now on to `sink`, with its end."""
         if self._sink is None:
             self._sink, sink._source = sink, self
             if self.buffer:
@@ -234,7 +237,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:
-        """Pass what comes from either to the other until both have ended. Raise Lost if one of them broke."""
+        """Pass the data of either stream to the other until both have ended. Raise Lost if one of them broke."""
         self.pipe(other)
         other.pipe(self)
         for stream in (self, other):
@@ -250,9 +253,9 @@ class ProxyStream(asyncio.BufferedProtocol):
     # -- TLS -----------------------------------------------------------------------------------------------------------
 
     async def shake(self, context: ssl.SSLContext, *, name: str | None = None) -> None:
-        """Begin TLS, with what is in `buffer` as its first bytes: as a client of `name`, or as a server.
+        """Begin TLS, with the content of `buffer` as its first bytes: as a client of `name`, or as a server.
 
-        Raise ssl.SSLError if the handshake fails; an alert has told the other side.
+        Raise ssl.SSLError if the handshake fails, after an alert to the other side.
         """
         server = name is None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -324,14 +327,14 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._lose(exc or ConnectionResetError("closed"))
 
     def close(self) -> None:
-        """Close the stream. What was written still goes out."""
+        """Close the stream after sending its pending data."""
         if self._tls is not None and not self._shaking and self.error is None:
             self._goodbye()
         if self._transport is not None:
             self._transport.close()
 
     def reset(self, why: str = "cut off") -> None:
-        """Reset the connection, so that both sides know at once. Bytes under way are lost."""
+        """Reset the connection, so that both sides notice at once. It discards bytes under way."""
         transport = self._transport
         if transport is not None:
             sock = transport.get_extra_info("socket")
@@ -341,8 +344,10 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._lose(ConnectionAbortedError(why))
 
     async def linger(self) -> None:
-        """After the last word: an end is sent, and what still comes is thrown away until the other side ends too. To
-        close at once could take the last word back."""
+        """Send the end, and discard incoming data until the other side ends too.
+
+        An immediate close could discard the last answer.
+        """
         self._flow_on()
         if self._inbound is Inbound.OPEN:
             self._inbound = Inbound.DISCARDED

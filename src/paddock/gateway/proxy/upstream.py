@@ -1,5 +1,4 @@
-"""Connections to the world: the name is resolved once, the address that was checked is the one that is dialled, the
-certificate is verified."""
+"""Connections to servers. It resolves a name once, connects to the checked address, and verifies the certificate."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ Reach = Callable[[str, int], Awaitable[socket.socket]]
 """A connection to a port of an address. OSError."""
 
 Check = Callable[[str], Verdict]
-"""Whether an address may be dialled; recorded. Unrecorded."""
+"""Tells whether the gateway may connect to an address, and records it. Raises UnrecordedError."""
 
 
 _threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
@@ -40,7 +39,7 @@ async def resolve_here(name: str) -> list[str]:
 
 
 def _resolve(name: str) -> list[str]:
-    """Resolve a name. A final dot keeps search domains out; the hosts file is asked first, as the resolver would."""
+    """Resolve a name. A final dot excludes search domains. The hosts file comes first, as in the resolver."""
     found = _in_hosts_file(name)
     if not found:
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)]
@@ -57,14 +56,14 @@ def _in_hosts_file(name: str) -> list[str]:
 
 
 class Upstream:
-    """A connection to `target`, of which `address` was checked."""
+    """A connection to `target`, at the checked `address`."""
 
     def __init__(self, stream: ProxyStream, target: Target, address: str, http: Http | None = None) -> None:
         self.stream, self.target, self.address = stream, target, address
         self.http = http or Http1(stream)
         self.reused = False
         self.shared = False
-        """Whether it is a stream of a connection of HTTP/2."""
+        """Whether it is a stream of an HTTP/2 connection."""
         self.idle_since = 0.0
 
 
@@ -81,7 +80,7 @@ async def over_tcp(address: str, port: int) -> socket.socket:
 
 
 class Dialer:
-    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates, `reach` connects."""
+    """Makes upstreams. A gateway has one. `trust` verifies servers' certificates, `reach` connects."""
 
     def __init__(
         self,
@@ -96,8 +95,10 @@ class Dialer:
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
-        """Connect. `literal`: the address is given; `h2`: offer HTTP/2. Raise Refused, which says why there is no
-        connection."""
+        """Connect to a target.
+
+        `literal`: use this address. `h2`: offer HTTP/2. Raise Refused with the reason of a failure.
+        """
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 addresses = [literal] if literal else await self._resolve(target.host)
@@ -157,7 +158,7 @@ class Dialer:
 
 
 def system_trust() -> ssl.SSLContext:
-    """Return a context that trusts what this machine trusts."""
+    """Return a context with this machine's certificate authorities."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

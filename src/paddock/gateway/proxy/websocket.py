@@ -1,5 +1,8 @@
-"""What a WebSocket says, for a sandbox that has secrets: placeholders become values on the way out, and values
-placeholders on the way in. Messages stream; their frames are written anew."""
+"""WebSocket messages of a sandbox with secrets: it replaces placeholders by values outwards, and values by placeholders
+inwards.
+
+Messages stream, in new frames.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,12 @@ class MisplacedSecret(Lost):
 
 
 class Messages:
-    """One direction. `filter` gives each message, by its first piece, what looks through it; `control` looks through
-    what pings, pongs and closes carry."""
+    """The messages of one direction.
+
+    `filter` gives a filter for each message, by its first piece.
+
+    `control` filters the content of pings, pongs and closes.
+    """
 
     def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
         self._reader, self._masked = FrameReader(masked=outwards), outwards
@@ -106,7 +113,10 @@ class _Message:
 async def converse(
     client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Pass messages until both sides have ended. Raise Lost if one broke or sent what may not pass; both are told."""
+    """Pass messages until both sides have ended.
+
+    Raise Lost if one broke or sent a refused message, after a close to both.
+    """
     ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,1 +1,1 @@
-"""Filter and cache what package registries answer."""
+"""Filters and caches the answers of package registries."""

@@ -1,6 +1,8 @@
-"""What a list of malware says of a package, and whether a version is meant. Pure.
+"""The records of a malware list about a package, and whether they affect a version.
 
-The list: https://ossf.github.io/osv-schema/. What can't be put in order is taken for affected.
+Pure.
+
+The list: https://ossf.github.io/osv-schema/. A version that this can't compare counts as affected.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def pep440(version: str) -> Key | None:
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """From `introduced` on, up to `fixed` without it or `last` with it; None: without end."""
+    """A range of versions: from `introduced` up to before `fixed`, or up to `last`. None: without end."""
 
     introduced: str
     fixed: str | None = None
@@ -56,7 +58,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MalwareRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One record about one package: these `versions`, and those within `spans`; neither: all."""
+    """One record about one package: these `versions`, and the ones within `spans`. With neither it means all."""
 
     id: str
     versions: tuple[str, ...] = ()

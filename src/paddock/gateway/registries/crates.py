@@ -24,11 +24,11 @@ _CHECKSUM = re.compile(r"[0-9a-f]{64}")
 _KNOWN = ("name", "vers", "deps", "cksum", "features", "yanked", "links", "v", "features2", "rust_version", "pubtime")
 _USUAL = ("/crates/{crate}/{version}/download", "/crates/{crate}/{crate}-{version}.crate")
 _API = "/api/v1/crates/{crate}/{version}/download"
-"""Where crates.io has files; for an index whose `config.json` was not read."""
+"""The place of files on crates.io, for an index without a known `config.json`."""
 
 
 def package_of(path: str) -> str | None:
-    """Return the crate of a page; "" is the index's own."""
+    """Return the crate of a page. "" is the index's configuration."""
     if path.endswith(f"/{CONFIG}") and "?" not in path:
         return ""
     match = _PAGE.fullmatch(path)

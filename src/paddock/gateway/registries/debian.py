@@ -1,8 +1,9 @@
-"""Recognize the indexes and files of a Debian archive. Pure.
+"""Recognizes the indexes and files of a Debian archive.
 
-Indexes are signed and pass as they are. A file is authorized by its place in the pool.
+Pure.
 
-The layout: https://wiki.debian.org/DebianRepository/Format.
+Indexes have signatures and pass unchanged. The place of a file in the pool decides about it. The layout:
+https://wiki.debian.org/DebianRepository/Format.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def is_index(path: str) -> bool:
 
 
 def file_of(path: str) -> PackageFile | None:
-    """Return what its place says that a file is; None: it is none of the pool, or not where its name belongs."""
+    """Return the package of a file by its place, or None if it isn't in the pool, or at a wrong place."""
     match = _FILE.fullmatch(unquote(path))
     if match is None or "%" in unquote(path):
         return None

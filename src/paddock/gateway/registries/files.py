@@ -1,5 +1,4 @@
-"""Remember the files that filtered pages have led to, and tell what a path of a registry is. See
-docs/design/registries.md."""
+"""The files that filtered pages have linked, and the meaning of a registry's paths. See docs/design/registries.md."""
 
 from __future__ import annotations
 
@@ -23,32 +22,35 @@ READING = frozenset({"GET", "HEAD"})
 _MOST_FILES = 1 << 16
 _PAGES_AT_ONCE = 2
 _MOST_NAME = 100
-"""Characters: a name that is asked for is said to the registry."""
+"""Most characters of a package name. The registry sees each requested name."""
 _BESIDE = (".metadata", ".asc")
 _kept = msgspec.msgpack.Decoder(PackageFile).decode
 READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
 
 
 class UnreadPage(msgspec.Struct, frozen=True):
-    """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
+    """A missing page: no page has linked the file yet.
+
+    The page of `package`, at `path` of the rule's first host, should.
+    """
 
     package: str
     path: str
 
 
 class KnownFiles:
-    """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
+    """The files that pages have linked, for one sandbox and one revision. It keeps the latest ones."""
 
     def __init__(self, known: MalwareIndexes | None = None, clock: Callable[[], float] = time.time) -> None:
         self._known, self._clock, self._revision = known, clock, ""
         self._files: dict[bytes, bytes] = {}
         self._downloads: dict[tuple[int, str, int, str], str | None] = {}
         self.held = 0
-        """Bytes of pages that are being read."""
+        """Bytes of pages in the reader."""
         self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
 
     def judge(self, rule: Allow, authorized: AuthorizedRequest) -> Page | PackageFile | UnreadPage | None:
-        """Tell what a request is; None: an index that passes as it is. Refused."""
+        """Return the page or file that a request means, or None for an index that passes unchanged. Raises Refused."""
         verdict, target, path = authorized.verdict, authorized.target, authorized.path
         if self._revision != verdict.revision:
             self._files.clear()
@@ -146,7 +148,7 @@ class KnownFiles:
         return UnreadPage(*page)
 
     def _check_known(self, rule: Allow, kept: PackageFile) -> PackageFile:
-        """Check again: a list may have changed since the page was read."""
+        """Check again, because a list may have changed since the page."""
         why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
         if why is not None:
             raise _refused(kept, why)

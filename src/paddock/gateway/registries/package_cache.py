@@ -1,8 +1,8 @@
-"""Keep files and pages of registries for the next sandbox: see docs/design/package-cache.md.
+"""Keeps files and pages of registries for the next sandbox: see docs/design/package-cache.md.
 
-Files are found by their URL and by the digest that a page said. Every request was authorized before it comes here.
-The last bytes of a file leave only when its digest is right. On the disk an entry is whole or absent. Pages are kept
-as they were read, for the next request under the same rule.
+It finds files by their URL and by the digest on a page. The gateway has authorized every request before. It sends the
+last bytes of a file only if the digest is right. On the disk an entry is whole or absent. It keeps pages unfiltered,
+for the next request under the same rule.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Hasher(Protocol):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: what URL gave it, from which address, and what its bytes have to be.
+    """One file: its URL, the address of its server, and the required digest of its bytes.
 
-    `digest` is `sha256:` (or 384, 512) and hexadecimal digits; `fields` those of the answer's head that are kept.
+    `digest` is `sha256:` (or 384, 512) and hexadecimal digits. `fields` are the kept ones of the answer's head.
     """
 
     url: str
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     fields: Fields
     name: str = ""
-    """What it is found by beside its URL; empty: its digest."""
+    """The second part of its key, after the URL. Empty: its digest."""
 
     @property
     def key(self) -> str:
@@ -67,15 +67,15 @@ def key_of(url: str, name: str) -> str:
 
 
 class Broken(Exception):
-    """A file can't be read to its end; why."""
+    """A file is unreadable before its end, and the reason."""
 
 
 class CacheFull(Exception):
-    """A file can't be kept; why."""
+    """The cache can't keep a file, and the reason."""
 
 
 class Copy:
-    """An entry, open; or a draft of one, which grows. To be closed."""
+    """An open entry, or a growing draft of one. The caller closes it."""
 
     def __init__(self, fd: int, entry: Entry, start: int) -> None:
         self._fd, self.entry, self._start = fd, entry, start
@@ -91,7 +91,7 @@ class Copy:
 
 
 class Draft:
-    """A file that is being written. `keep` or `discard` ends it."""
+    """An unfinished file. `keep` or `discard` ends it."""
 
     def __init__(self, store: PackageStore, name: str, fd: int, entry: Entry, start: int) -> None:
         self._store, self._name, self._fd, self.entry = store, name, fd, entry
@@ -106,7 +106,7 @@ class Draft:
             view = view[done:]
 
     def keep(self) -> None:
-        """Make an entry of it: all of it is there, and has the right digest. OSError: then it is discarded."""
+        """Turn the complete and verified draft into an entry. Raises OSError, and then discards it."""
         try:
             self._store.take(self._name, self.entry, self._size)
         except OSError:
@@ -120,8 +120,12 @@ class Draft:
 
 
 class PackageStore:
-    """`most_bytes` of entries and drafts, those that were used last; `spare_bytes` of the disk stay free. The only
-    writer of its directory, which it makes."""
+    """The entries and drafts, at most `most_bytes`, the latest used ones.
+
+    `spare_bytes` of the disk stay free.
+
+    It creates its directory, and is the only writer there.
+    """
 
     def __init__(
         self, directory: Path, *, most_bytes: int, spare_bytes: int, clock: Callable[[], float] = time.time
@@ -171,7 +175,7 @@ class PackageStore:
         return copy
 
     def drop(self, key: str) -> None:
-        """Delete an entry that is no good."""
+        """Delete a faulty entry."""
         self._unlink(key)
         self._lose(key)
 
@@ -213,8 +217,10 @@ class PackageStore:
         return Draft(self, name, fd, entry, start)
 
     def _allocate(self, fd: int, size: int) -> None:
-        """Reserve room, so that a full disk is known while all can still pass without a cache. Evicted bytes may become
-        free late: no more goes than is wanted."""
+        """Reserve space, so that it detects a full disk while the file can still pass without a cache.
+
+        The space of evicted entries may become free late. So it evicts no more than the needed size.
+        """
         evicted = 0
         while _free(fd) - size < self._spare:
             if not self._sizes or evicted >= size:
@@ -285,14 +291,18 @@ FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
 _MOST_BYTES = 64 << 20
 OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
-"""Fields by which an answer depends on who asks; without them it is asked for in the gateway's own words."""
+"""Fields that make an answer depend on the client. Without them the gateway sends its own fields."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
 NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page was, in seconds since 1970: `content` is the digest of what came, of type `kind`; `until` then it
-    need not be asked for again."""
+    """A page as read.
+
+    `content` is the digest of the body, of type `kind`. Times are in seconds since 1970.
+
+    The page is fresh before `until`.
+    """
 
     kind: str
     content: bytes
@@ -309,7 +319,7 @@ class CachedPage(msgspec.Struct, frozen=True):
 
 
 def find_page(store: PackageStore, page: Page) -> CachedPage | None:
-    """Find what was read of a page, if it still holds: a cooldown goes on meanwhile."""
+    """Find a page in the cache, if it is recent enough: its cooldown goes on meanwhile."""
     copy = store.find(*_place(page))
     if copy is None:
         return None
@@ -331,7 +341,7 @@ def find_page(store: PackageStore, page: Page) -> CachedPage | None:
 
 
 def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
-    """Keep a page as `response` allows; where there is no room nothing is kept."""
+    """Keep a page as `response` allows, if there is space."""
     control = response.get(b"cache-control") or b""
     if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
         return
@@ -355,7 +365,7 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read, b
 
 
 def _place(page: Page) -> tuple[str, str]:
-    """Return the key of all that decides what is seen of a page, but for the index's content and the time."""
+    """Return the key of a page: all inputs of its filter, except the index's content and the time."""
     asked = _encode(msgspec.structs.replace(page, now=0.0))
     return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
 

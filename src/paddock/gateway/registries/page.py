@@ -1,4 +1,4 @@
-"""What the pages of all registries have in common: where they were, what their files may be, where those lead. Pure."""
+"""The common part of the registries' pages: their places, the possible files, and the targets of their links. Pure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .advisories import MalwareRecord
 MOST_FILES = 50_000
 _DAY = 86_400.0
 _PLAIN_LINK = re.compile(r"https://([a-z0-9.-]+)((?:/[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*)+)(?:#[\x21-\x7e]*)?")
-"""One that is in its normal form as it stands, as almost all of a page of thousands are: no dots, no escapes."""
+"""A URL in normal form, without dots and escapes. Almost all of a page with thousands are."""
 
 File = tuple[str, int, str]
-"""Host, port, and path with query in its normal form: what a request for it names."""
+"""Host, port, and path with query in its normal form, as in a request for the file."""
 
 
 class Malformed(ValueError):
-    """A page that is not what the registry's protocol says, or is about something else."""
+    """A page that violates the registry's protocol, or is about another package."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Read an object. Raise Malformed if it is no object of JSON."""
+    """Read a JSON object. Raise Malformed if it is another value."""
     try:
         found: object = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -42,8 +42,12 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 class PackageFile(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a file that a page has led to. `digest` is what its body has to be (`sha256:…`, in hex), as the
-    page says; `held` why it may not be fetched."""
+    """A file that a page has linked.
+
+    `digest` is the required one of its body (`sha256:…`, in hex), from the page.
+
+    `held` is the reason why the sandbox may not fetch it.
+    """
 
     package: str
     version: str
@@ -52,10 +56,11 @@ class PackageFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Filtered(msgspec.Struct, frozen=True, kw_only=True):
-    """A page as it may be seen, and the files that it leads to, those that are held back among them.
+    """A filtered page, and the files that it links, with the held ones.
 
-    `held` says in words what is held back, and why. `nothing`: none of them may be fetched; then there is no page, and
-    this is why. `downloads` is how an index of crates says where files are."""
+    `held` names the held versions with the reasons as text. `nothing` is the reason if the sandbox may fetch none of
+    them. Then the page is missing. `downloads` is the place of files in an index of crates.
+    """
 
     kind: str
     body: bytes
@@ -66,8 +71,12 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a page was asked for, about which package, and the rule for what it may name: `item` is its place in the
-    policy. `accept` is what the client takes."""
+    """A request for a page: its URL, the package, and the rule.
+
+    `item` is the rule's index in the policy.
+
+    `accept` are the types that the client accepts.
+    """
 
     scheme: str
     host: str
@@ -78,14 +87,16 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     """Seconds since 1970."""
     known: tuple[MalwareRecord, ...] = ()
-    """What a list of malware has about the package."""
+    """The records of a malware list about the package."""
     downloads: str | None = None
     item: int = 0
     accept: str = ""
 
     def held(self, version: str, when: object) -> str | None:
-        """Say why a version of `when` (ISO 8601; anything else is no date) may not be fetched, or return None if it
-        may."""
+        """Return why the sandbox may not fetch a version of `when`, or None if it may.
+
+        `when` is in ISO 8601, and any other value counts as missing.
+        """
         return malicious(self.rule, self.known, version) or too_young(self.rule, seconds(when), self.now)
 
     def file(self, link: object) -> tuple[File, str] | None:
@@ -131,7 +142,7 @@ def too_young(rule: Allow, published: float | None, now: float) -> str | None:
 
 
 def reasons(held: dict[str, str], most: int = 8) -> str:
-    """Say in words why each version is held back, the last of them first."""
+    """Return the held versions with their reasons as text, the last versions first."""
     by_reason: dict[str, list[str]] = {}
     for version, reason in reversed(held.items()):
         by_reason.setdefault(reason, []).append(version)
@@ -147,7 +158,10 @@ def authority(scheme: str, host: str, port: int) -> str:
 
 
 def is_listed(package: str, patterns: tuple[str, ...] | None) -> bool:
-    """Tell whether a package is listed. `package` and `patterns` are normalised; `*` is any run of characters."""
+    """Tell whether patterns cover a package.
+
+    `package` and `patterns` are in normal form. `*` is any run of characters.
+    """
     return patterns is None or any(fnmatchcase(package, pattern) for pattern in patterns)
 
 

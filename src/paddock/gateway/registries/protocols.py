@@ -1,5 +1,4 @@
-"""The protocols of registries that have pages, as one: which path is a page, what to ask for, what may be seen of it.
-Pure."""
+"""A common interface to the protocols of registries with pages: paths, requested types, and filters. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Registry(Protocol):
     def normalised(self, name: str, /) -> str: ...
 
     def package_of(self, path: str) -> str | None:
-        """Return whose page is at a path; None: the path is of something else."""
+        """Return the package of the page at a path, or None if it isn't a page."""
         ...
 
     def page_of(self, path: str) -> tuple[str, str] | None:
@@ -36,7 +35,7 @@ class Registry(Protocol):
         ...
 
     def filter_page(self, page: Page, kind: str, body: bytes) -> Filtered:
-        """Write a page of type `kind` anew, as it may be seen. Malformed."""
+        """Return the filtered page of type `kind`. Raises Malformed."""
         ...
 
 
@@ -49,7 +48,7 @@ def normalised(registry: str, name: str) -> str:
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is to be read: what came of type `kind`, encoded or not."""
+    """A page for the reader: its body of type `kind`, with or without gzip."""
 
     page: Page
     kind: str
@@ -57,10 +56,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was read. The page as it may be seen comes with it.
+    """The reader's result, which comes with the filtered page.
 
-    `files` by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without a look.
-    `held`: what is held back of it, and why, in words.
+    `files` are by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without decoding.
+    `held` names the held versions with the reasons as text.
     """
 
     kind: str = ""

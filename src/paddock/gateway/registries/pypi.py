@@ -1,6 +1,8 @@
-"""Pages of a Python package index (PEP 503 as HTML, PEP 691 as JSON), without the files that a rule holds back. Pure.
+"""Pages of a Python package index (PEP 503 as HTML, PEP 691 as JSON), without the files that a rule holds back.
 
-A page is written anew from what was understood of it: what was not is not there.
+Pure.
+
+It writes a new page from the parts that it understands, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, text/html;q=0.1".encode()
-"""What an index is asked for: its HTML has no dates."""
+"""The types that the gateway requests from an index: its HTML has no dates."""
 
 _PAGE = re.compile(r"(?:/[^?]*)?/\+?simple/([A-Za-z0-9][A-Za-z0-9._-]{0,213})/?")
 _ANCHOR = re.compile(
@@ -187,7 +189,7 @@ def _digest(hashes: dict[str, str]) -> str | None:
 
 
 def _metadata_digest(written: dict[str, Any]) -> str | None:
-    """Return the digest of what PEP 658 has beside a wheel."""
+    """Return the digest of the metadata file beside a wheel (PEP 658)."""
     said: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
     return _digest(said[0]) if said else None
 

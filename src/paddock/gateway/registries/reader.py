@@ -1,6 +1,6 @@
-"""Pages are read in processes of their own, that have nothing: see docs/design/registries.md.
+"""Reads pages in separate processes without privileges: see docs/design/registries.md.
 
-A page is sent to one as: length of the job (32 bits), the job, the page, end; and is answered in the same form.
+The input of one is the length of the job (32 bits), the job, the page, and the end. The answer has the same form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class Reader(ForkServer):
-    """The process that those which read pages are forked from, one for each page."""
+    """The process that forks readers, one for each page."""
 
     def __init__(self) -> None:
         super().__init__("the reader of pages", _confine, _answer_one)
@@ -47,8 +47,12 @@ class Reader(ForkServer):
         self._tasks: set[asyncio.Task[tuple[Answer, bytes]]] = set()
 
     async def read(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
-        """Have a page read in the caller's `turn`. Raise Refused without an answer. A caller that leaves keeps its turn
-        until the page was read: otherwise it could have any number read at once."""
+        """Read a page in the caller's `turn`.
+
+        Raise Refused without an answer.
+
+        A caller that leaves keeps its turn until the reader ends. Otherwise it could start any number at once.
+        """
         task = asyncio.get_running_loop().create_task(self._in_turn(job, body, turn))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -120,7 +124,7 @@ def _confine() -> None:
 
 
 def _warm() -> None:
-    """Load now what is loaded late: after this there are no files."""
+    """Import late-loaded modules now, because the process loses access to files."""
     link = b'<a href="https://x\xc3\xa9.test/a-1.0.zip#sha256=00" data-yanked="1">a-1.0.zip</a>'
     document = (
         b'{"name":"a","versions":{"1.0.0":{"name":"a","version":"1.0.0","dist":{}}},"time":{"1.0.0":"2020-01-01"}}'

@@ -1,1 +1,1 @@
-"""Decide what a request may do, and which secrets it gets. Pure."""
+"""Decides about requests and their secrets. Pure."""

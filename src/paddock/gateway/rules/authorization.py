@@ -1,4 +1,4 @@
-"""A request from inside, what it names, and the verdict on it; and what a person is asked where that wants a yes."""
+"""A request from inside, its target, and the verdict on it. If it needs approval, also the question for a person."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from paddock.model.egress import RequestVerdict, Target
 
 
 class AuthorizedRequest(msgspec.Struct):
-    """`path` is in its normal form, with its query. `verdict` may become another when the body was looked at."""
+    """A request with its verdict.
+
+    `path` is in its normal form, with its query. `verdict` may change after a look at the body.
+    """
 
     request: Request
     target: Target
@@ -40,7 +43,7 @@ class AuthorizedRequest(msgspec.Struct):
         return any(name.lower() in fields for name, _ in self.request.fields)
 
 
-# What a client says anew each time without meaning anything by it.
+# Fields that a client changes each time without a meaning.
 _VOLATILE = frozenset(
     {b"user-agent", b"date", b"traceparent", b"tracestate", b"x-request-id", b"x-amzn-trace-id", b"baggage"}
     | {b"accept", b"accept-encoding", b"accept-language", b"connection", b"content-length", b"transfer-encoding"}
@@ -51,7 +54,7 @@ _MOST_REFS = 8
 
 
 class Approvals(Protocol):
-    """What a `SandboxNetwork` has as `approvals`. Without an answer it is a no."""
+    """The `approvals` of a `SandboxNetwork`. A missing answer means no approval."""
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
 
@@ -59,8 +62,9 @@ class Approvals(Protocol):
 def of_request(
     authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
 ) -> ApprovalRequest:
-    """Describe a whole request as the sandbox sent it: with placeholders, and all of its `body`, or what it has
-    `pushed`."""
+    """Describe a whole request as the sandbox sent it: with placeholders, and with its `body` or the changes
+    of a push.
+    """
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
     said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]

@@ -1,7 +1,9 @@
-"""What a request to a git repository asks for: the commands of a push, and batches of LFS, read strictly. Pure.
+"""Parses a request to a git repository: the commands of a push, and batches of LFS, strictly.
 
-What an honest client never sends is refused, so that a server reads the same commands from these bytes as we do.
-Whether an update is forced can't be seen in them: that is for the server to decide.
+Pure.
+
+It refuses messages that no honest client sends, so that a server reads the same commands. The commands don't show
+whether an update needs force. The server decides about that.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from paddock.gateway.protocols.http1 import Fields
 MOST_PUSH_BYTES = 64 << 10
 MOST_UPDATES = 256
 PROBE_BYTES = 4
-"""Before a large push git asks with no commands at all whether it may."""
+"""Before a large push, git sends this request without commands as a probe."""
 
 _MOST_NAME = 1024
 _SIZE = re.compile(rb"[0-9A-Fa-f]{4}")
@@ -29,7 +31,7 @@ _NOT_IN_NAMES = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/
 
 
 class BadPush(ValueError):
-    """Not the commands of a push as git writes them, or more than can be authorized."""
+    """The bytes aren't the commands of a push as git writes them, or are too many."""
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class PushReader:
-    """Is fed the body from its beginning, in pieces of any size, until it is `done`; what follows is the pack."""
+    """Reads the body of a push in pieces of any size, until it is `done`. The pack follows."""
 
     def __init__(self) -> None:
         self._buffer, self._at = bytearray(), 0
@@ -63,7 +65,7 @@ class PushReader:
         return self.done
 
     def _line(self) -> bytes | None:
-        """Return the next line, empty for the end of commands, or None if more is needed."""
+        """Return the next line, b"" at the end of the commands, or None if the data is incomplete."""
         start = self._at + 4
         if len(self._buffer) < start:
             return None
@@ -129,7 +131,7 @@ def _name(raw: bytes) -> str:
 
 
 def check_fields(fields: Fields) -> None:
-    """BadPush: those of a push whose body would have to be decoded, or is none of git's."""
+    """Check the fields of a push. Raises BadPush if its body isn't in git's own type, or has an encoding."""
     kinds = _content_types(fields)
     if kinds is None:
         raise BadPush("a push whose commands are compressed")
@@ -138,8 +140,10 @@ def check_fields(fields: Fields) -> None:
 
 
 def _content_types(fields: Fields) -> list[bytes] | None:
-    """Return the content types, or None if the body is encoded. A CGI server doesn't tell an underscore from a hyphen,
-    so neither does this."""
+    """Return the content types, or None if the body has an encoding.
+
+    A CGI server doesn't distinguish an underscore from a hyphen, so neither does this.
+    """
     known = [(name.lower().replace(b"_", b"-"), value.lower()) for name, value in fields]
     if any(name == b"content-encoding" for name, _ in known):
         return None
@@ -147,7 +151,7 @@ def _content_types(fields: Fields) -> list[bytes] | None:
 
 
 def refusal(updates: Sequence[Update], may_push: Callable[[str], bool], rule: str) -> str | None:
-    """Say why the whole push is refused, or return None if it isn't. One refused ref refuses all."""
+    """Return why the policy refuses the whole push, or None. One refused ref suffices."""
     for update in updates:
         if update.deletes:
             return f"it deletes {update.ref}: refs are not deleted from inside"
@@ -162,7 +166,7 @@ def is_push(path: str) -> bool:
 
 
 def is_lfs_batch(path: str) -> bool:
-    """Tell whether only the body of a request to this path says what it is. `path` is normal, with its query."""
+    """Tell whether only the body shows the meaning of a request to this path. `path` is normal, with its query."""
     return path.endswith("/info/lfs/objects/batch")
 
 

@@ -1,7 +1,8 @@
-"""Find what makes a server take a request for another one: fields, parameters and form fields that replace its method
-or its path. Pure.
+"""Finds fields, parameters and form fields that make a server replace a request's method or path.
 
-Frameworks honour them (Rails, Laravel, Symfony, Express, IIS), and a rule by methods or paths would not see it.
+Pure.
+
+Frameworks honour them (Rails, Laravel, Symfony, Express, IIS), and a rule by methods or paths wouldn't notice.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ _SEEN = 48
 
 
 def readings(method: str, path: str, fields: Fields) -> Iterator[tuple[str, str, str]]:
-    """Yield the other methods and paths, normal with their query, that a server may read, and why. Raise Refused if
-    that is malformed."""
+    """Yield the other methods and normal paths that a server may read, and the reasons.
+
+    Raise Refused for malformed ones.
+    """
     methods, paths = {method: ""}, {path: ""}
     for name, raw in fields:
         field, value = name.decode("latin-1").lower().replace("_", "-"), raw.decode("latin-1").strip()
@@ -68,7 +71,7 @@ class FormWatch:
 
     @classmethod
     def of(cls, fields: Fields) -> FormWatch | None:
-        """Return a watch, or None if the body is no form. Raise Refused if the form can't be looked into."""
+        """Return a watch, or None if the body isn't a form. Raise Refused if the watch can't read the form."""
         known = [(name.lower().replace(b"_", b"-"), value.lower()) for name, value in fields]
         kind = b",".join(value for name, value in known if name == b"content-type")
         parts = b"multipart" in kind

@@ -1,7 +1,9 @@
-"""Out of what comes back go the values of secrets, in the forms in which programs write them. Pure.
+"""Removes the values of secrets from answers, in the forms in which programs write them.
 
-It is a second wall: a value that was encrypted, compressed by what cannot be looked into, cut, escaped twice or
-otherwise transformed passes. The first is that a value is only given to where its binding says.
+Pure.
+
+It is a second barrier, and misses a value after encryption, unreadable compression, truncation, double escapes or other
+transformations. The first barrier is that a value only goes to the places of its binding.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from paddock.gateway.protocols.replacer import Both, Filter, Needles, Replacer, 
 
 _PIECE_BYTES = 1 << 20
 _LEAST = 8
-"""A value without its line breaks is looked for if it has so many bytes left."""
+"""Fewest bytes of a value without its line breaks for which it searches."""
 
 
 def forms(value: bytes) -> set[bytes]:
-    """Return a value as it is, and in base64 (wherever it begins in what is encoded), hexadecimal, percent encoding,
-    JSON, HTML."""
+    """Return a value as it is, and in base64 (at any offset of the encoded text), hexadecimal, percent encoding, JSON
+    and HTML.
+    """
     found = {value, value.hex().encode(), value.hex().upper().encode(), *_base64(value)}
     for quoted in (quote(value, safe=""), quote(value), quote_plus(value)):
         found |= {quoted.encode(), _lower_escapes(quoted).encode()}
@@ -55,9 +58,9 @@ def _lower_escapes(quoted: str) -> str:
 
 
 class Redaction:
-    """`values` are those of one sandbox, each with the placeholder that it becomes.
+    """The redaction of one sandbox's `values`, each with its placeholder.
 
-    With `keep_length` what stands there is as long as what was found, so that no framing changes.
+    With `keep_length` a replacement is as long as the match, so that no framing changes.
     """
 
     def __init__(self, values: Mapping[bytes, bytes], *, keep_length: bool = False) -> None:
@@ -82,7 +85,7 @@ class Redaction:
         return UnescapedReplacer(self._plain, self._in_place)
 
     def _in_place(self, found: bytes, length: int) -> bytes:
-        """Return what stands for a value that takes up `length` bytes as it is escaped."""
+        """Return the replacement for a value that takes up `length` bytes with its escapes."""
         placeholder = self._unbroken[found]
         return _fitted(placeholder, length) if self._keep_length else placeholder
 
@@ -101,17 +104,19 @@ class Redaction:
         return any(match is not None and match.start() < len(name) for match in matches)
 
     def stream(self, *, escapes: bool = True) -> Filter:
-        """Redact one stream, in pieces: `feed` and, after the last, `end`. `escapes` False: only the forms that are
-        known by their bytes, so that no beginning of an escape waits for its end."""
+        """Redact one stream, in pieces: `feed`, and `end` after the last.
+
+        Without `escapes` it only finds the forms with fixed bytes, so it never waits for the end of an escape.
+        """
         known = Replacer(self._needles, self._table.__getitem__)
         return Both(known, self._unescaped()) if escapes else known
 
 
 class ResponseRedaction:
-    """What comes back to a sandbox that has secrets: `fields` of the head, then `feed` and `end` for the body.
+    """The answer to a sandbox with secrets: `fields` of the head, then `feed` and `end` for the body.
 
-    `rewrites`: its length changes, so it is to be framed anew. Undecodable, from here or from `feed`: it cannot be
-    looked into, and must not be passed on.
+    `rewrites`: its length changes, so it needs new framing. Undecodable, from here or from `feed`: it is unreadable,
+    and must not pass.
     """
 
     def __init__(self, redaction: Redaction, fields: Fields) -> None:
@@ -148,7 +153,7 @@ async def redacted(redaction: Redaction, page: bytes) -> bytes:
     return b"".join((*parts, stream.end()))
 
 
-# True of the bytes as they were encoded.
+# Fields that describe the encoded bytes.
 _OF_BYTES = frozenset({b"content-length", b"content-md5", b"digest", b"content-digest", b"repr-digest", b"etag"})
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_SHAPE = "pdk_" + "*" * 40
 LEAST_RANDOM = 24
 _ALPHABET = string.ascii_letters + string.digits
-# Of what no encoding of a URL, of JSON or of a form changes.
+# Characters that no encoding of a URL, of JSON or of a form changes.
 _SHAPE = re.compile(r"[A-Za-z0-9._~*-]{24,256}")
 
 
@@ -48,16 +48,16 @@ _MOST_PAST = 16
 
 
 class Unavailable(Refused):
-    """A secret has no value, or none that can be written where its placeholder stands."""
+    """A secret has no value, or the value has no valid form at its placeholder's position."""
 
     def __init__(self, reason: str, *, hint: str = "") -> None:
         super().__init__(reason, status=424, rule="secret", hint=hint)
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret of a sandbox: what stands for it in there, where it may go, and what it is at the moment.
+    """A secret of a sandbox: its placeholder, its bindings and its present value.
 
-    `value` is None once it is revoked. `expires_at`: CLOCK_BOOTTIME seconds.
+    `value` is None after its revocation. `expires_at` is in CLOCK_BOOTTIME seconds.
     """
 
     name: str
@@ -77,7 +77,7 @@ def from_bytes(data: bytes) -> tuple[Bound, ...]:
 
 
 class SecretBook:
-    """What a `SandboxNetwork` has as `secrets`."""
+    """The `secrets` of a `SandboxNetwork`."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class SecretBook:
         return tuple(self._names[needle] for needle in self.needles.found(data))
 
     def value(self, name: str) -> bytes:
-        """Unavailable: it was revoked, its time is over, or there is none of that name."""
+        """Return the value of a secret. Raises Unavailable after its revocation or expiry, and for an unknown name."""
         bound = self._bound.get(name)
         if bound is None or bound.value is None:
             raise Unavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}")
@@ -127,13 +127,15 @@ class SecretBook:
         )
 
     def is_bound_to(self, target: Target) -> bool:
-        """Tell whether a value may be sent there in any request: another one may have left it there."""
+        """Tell whether some request to that target could have got a value, which later answers may repeat."""
         bindings = (one for bound in self._bound.values() for one in bound.bindings)
         return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
 
     def put(self, bound: Bound) -> None:
-        """Put a secret: a new one, or from the next request on another value, other bindings or a revocation. The value
-        before is still taken out of what comes back."""
+        """Add a secret, or change the value or the bindings of one from the next request on.
+
+        Redaction still covers the old value.
+        """
         before = self._bound.get(bound.name)
         if before is None:
             self._names[bound.placeholder.encode()] = bound.name
@@ -146,7 +148,7 @@ class SecretBook:
         self._redaction = None
 
     def redaction(self) -> Redaction:
-        """Return what takes out all values that there are and lately were; it keeps lengths."""
+        """Return the redaction of all present and recent values. It keeps lengths."""
         if self._redaction is None:
             from .redaction import Redaction
 

@@ -20,7 +20,7 @@ from paddock.model import Binding, Target
 from .secrets import SecretBook, Unavailable
 
 BUFFERED_BYTES = 1 << 20
-"""A body whose length may change is sent with its new length if it has no more than this, and in chunks otherwise."""
+"""Largest body that the gateway buffers to send its new length. It sends a larger one in chunks."""
 
 _NEVER = frozenset({"TRACE", "TRACK", "CONNECT"})
 _NOT_IN = frozenset({b"host", b"content-length", b"content-type", b"content-encoding", b"transfer-encoding"}) | {
@@ -28,7 +28,7 @@ _NOT_IN = frozenset({b"host", b"content-length", b"content-type", b"content-enco
 }
 
 
-# What asks for a piece of an answer: a value that comes back in pieces is not seen.
+# Fields that request a piece of an answer: redaction would miss a value in pieces.
 _PIECES = frozenset({b"range", b"if-range", b"request-range", b"x-ms-range"})
 
 
@@ -40,10 +40,10 @@ class Misdirected(Refused):
 
 
 class Substitution:
-    """One request: `target` and `fields` first, then `body` if it has one, `trailers` at last.
+    """The substitution in one request: `target` and `fields` first, then `body` if it has one, and `trailers` last.
 
-    `allowed` is `RequestVerdict.secrets`. All raise Misdirected, and Unavailable; then nothing more of the
-    request may be sent.
+    `allowed` is `RequestVerdict.secrets`. All raise Misdirected and Unavailable. Then the caller must not send the
+    rest.
     """
 
     def __init__(
@@ -56,8 +56,7 @@ class Substitution:
         allowed: tuple[str, ...],
         value: Callable[[str], bytes] | None = None,
     ) -> None:
-        """Prepare one request. `value` gives what is put in the place of a secret's placeholder; left out, the secret's
-        value."""
+        """Prepare one request. `value` gives the replacement of a secret's placeholder, by default its value."""
         self._book, self._method, self._value = book, method, value or book.value
         self._is_whole = book.is_bound_to(target)
         self._why = f"it may not be sent to {target.host}:{target.port} in this request"
@@ -70,12 +69,15 @@ class Substitution:
             self._bindings = {name: found for name in allowed if (found := book.bindings(name, target, method))}
         places = [binding for found in self._bindings.values() for binding in found]
         self.headers = {binding.header.lower().encode() for binding in places if binding.header is not None}
-        """Fields that a value may be put into, in lower case."""
+        """Fields that may contain a value, in lower case."""
         if any(binding.basic for binding in places):
             self.headers.add(b"authorization")
 
     def target(self, target: str) -> str:
-        """Path and query. A value goes into the query parameters that are named; percent-encoded."""
+        """Substitute in path and query.
+
+        A value only goes into the query parameters of a binding, with percent encoding.
+        """
         if not self._book.find(target.encode()):
             return target
         path, mark, query = target.partition("?")
@@ -96,7 +98,7 @@ class Substitution:
         return path + mark + "&".join(pairs)
 
     def fields(self, fields: Fields) -> Fields:
-        """Swap the fields of the head. Requests for encodings that hide a value are left out."""
+        """Substitute in the fields of the head. Omit requests for encodings that hide a value."""
         if not self._book:
             return fields
         swapped = [self._field(name, value) for name, value in fields]
@@ -105,7 +107,7 @@ class Substitution:
         return [(n, _readable(v) if n.lower() == b"accept-encoding" else v) for n, v in swapped]
 
     def trailers(self, fields: Fields) -> Fields:
-        """Check trailers: no value is put there."""
+        """Check that no trailer contains a placeholder."""
         for field in fields:
             for name in self._book.find(b": ".join(field)):
                 raise Misdirected(name, "a trailer", "values are not put there")
@@ -129,13 +131,16 @@ class Substitution:
         return None
 
     def message(self, begin: bytes) -> Replacer:
-        """Return a filter for a WebSocket's message with this beginning. It takes secrets that are bound to bodies."""
+        """Return a filter for a WebSocket's message with this beginning.
+
+        It inserts secrets with a binding to bodies.
+        """
         kind = "application/json" if begin.lstrip()[:1] in (b"{", b"[", b'"') else "text/plain"
         put = self._put("a message", lambda b: b.body, _encoder(kind, message=True))
         return Replacer(self._book.needles, put)
 
     def control(self, data: bytes) -> bytes:
-        """Check a control frame of a WebSocket: no value is put there."""
+        """Check that no control frame of a WebSocket contains a placeholder."""
         for name in self._book.find(data):
             raise Misdirected(name, "a control frame", "values are not put there")
         return data
@@ -186,7 +191,7 @@ class Substitution:
 
 
 class Body:
-    """The body of one request in pieces. `rewrites`: its length may change, so what was said of it does not hold."""
+    """The body of one request in pieces. `rewrites`: its length may change, so the announced one is wrong."""
 
     def __init__(self, replacer: Replacer, gzip: Gzip | None, *, rewrites: bool) -> None:
         self._replacer, self._gzip, self.rewrites = replacer, gzip, rewrites
@@ -202,7 +207,7 @@ class Body:
         return self._gzip.encode(swapped) if self.rewrites else data
 
     def end(self) -> bytes:
-        """Return what is left, to be sent before the end."""
+        """Return the rest of the body, for the caller to send."""
         rest = self._replacer.end()
         if self._gzip is None:
             return rest
@@ -216,7 +221,7 @@ class Body:
 
 
 def _readable(value: bytes) -> bytes:
-    """Keep those codings of a client that can be looked into."""
+    """Keep the codings of a client that redaction can read."""
     offered = [one.strip() for one in value.lower().split(b",")]
     kept = [one for one in offered if one.split(b";")[0].strip() in (b"gzip", b"x-gzip", b"identity")]
     return b", ".join(kept) or b"identity"
@@ -228,8 +233,7 @@ def _line(value: bytes) -> bytes | None:
 
 
 def _encoder(kind: str, *, message: bool = False) -> Callable[[bytes], bytes | None]:
-    """Return what writes a value into a body of this type. Into one that is neither JSON nor a form, no value is
-    written."""
+    """Return the function that writes a value into a body of this type. None accepts a value except JSON and forms."""
     main = kind.partition(";")[0].strip()
     if main.endswith(("/json", "+json", "/x-ndjson", "/jsonl")):
         return _json

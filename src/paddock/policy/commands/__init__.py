@@ -1,4 +1,4 @@
-"""What a policy says about commands and files that are asked for from outside.
+"""Policy rules about commands and files in requests from outside the sandbox.
 
 See docs/design/commands-and-files.md.
 """

@@ -1,4 +1,4 @@
-"""Which commands may be asked for."""
+"""Policy rules about commands in requests from outside the sandbox."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _Match = Literal["yes", "no", "perhaps"]
 
 
 class Commands:
-    """Pure; never raises. Made of rules whose examples hold (`command_faults`)."""
+    """Judges commands. Pure, and never raises. The examples of `rules` must hold (`command_faults`)."""
 
     def __init__(self, rules: CommandRules) -> None:
         self._rules = rules
 
     def judge(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> DoorVerdict:
-        """Judge a command that is to be executed, with variables that are set for it."""
+        """Judge a command before its execution, with the variables that the request sets for it."""
         found = self._line(read_argv(argv))
         turning = sorted(name for name in env or () if name in _TURNING or name.startswith("LD_"))
         return strictest(found, self._unclear(f"{turning[0]} is set for it")) if turning else found
@@ -95,7 +95,10 @@ def matches(rule: CommandRule, command: Command, *, exact: bool) -> _Match:
 
 
 def command_faults(rules: CommandRules) -> Iterator[tuple[str, int, str, str]]:
-    """Kind and index of a rule, key, and what is wrong with it: examples are looked at as they will be."""
+    """Yield kind and index of a faulty rule, the key, and the fault.
+
+    It judges examples the same way as real commands.
+    """
     for kind in _KINDS:
         for index, rule in enumerate(getattr(rules, kind)):
             if not rule.prefix or any(

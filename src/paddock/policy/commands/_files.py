@@ -1,4 +1,4 @@
-"""Which files stay as they are, of those that are asked for by their path. Links are the mounts' business, not ours."""
+"""Policy rules about files that a request names by path. The mounts, not these rules, take care of links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN = DoorVerdict(verdict="allow", rule="files", reason="no rule is about it")
 
 
 class Files:
-    """`workdir` is what relative paths are relative to, `home` what `~` is."""
+    """Judges paths. Relative paths are relative to `workdir`, and `home` replaces `~`."""
 
     def __init__(self, rules: FileRules, *, workdir: str, home: str) -> None:
         self._rules, self._workdir, self._home = rules, workdir, home
@@ -24,32 +24,32 @@ class Files:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Return the absolute paths that have no pattern: those can be mounted."""
+        """Return the protected absolute paths without a pattern. A sandbox can have mounts over those."""
         return tuple(self.absolute(path) for path in self._rules.protect if "*" not in path)
 
     def can_mount(self, verdict: DoorVerdict) -> bool:
-        """Tell whether what a verdict is about has a name of its own."""
+        """Tell whether the rule of a verdict names one path instead of a pattern."""
         return verdict.rule in (
             f"files.protect[{index}]" for index, path in enumerate(self._rules.protect) if "*" not in path
         )
 
     def write(self, path: str) -> DoorVerdict:
-        """Decide on a path that is written or changed."""
+        """Decide on a request that writes or changes a path."""
         return self._protected(path, above=False)
 
     def remove(self, path: str) -> DoorVerdict:
-        """Decide on a path that is removed, with everything below."""
+        """Decide on a request that removes a path, with everything below."""
         found = self._protected(path, above=True)
         if found.verdict == "allow" and "delete" in self._rules.approve:
             return DoorVerdict(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
         return found
 
     def move(self, path: str) -> DoorVerdict:
-        """Decide on a path that is moved, with everything below."""
+        """Decide on a request that moves a path, with everything below."""
         return self._protected(path, above=True)
 
     def fill(self, path: str) -> DoorVerdict:
-        """Decide on an archive that is unpacked there: its names aren't known yet."""
+        """Decide on an archive that a request unpacks at `path`. The names in it aren't known yet."""
         return self._protected(path, above=True)
 
     def _protected(self, path: str, *, above: bool) -> DoorVerdict:
@@ -74,7 +74,7 @@ _Pattern = tuple[re.Pattern[str], ...]
 
 
 def _pattern(path: str) -> _Pattern:
-    """Compile one pattern for each part; `**` is no more than `*`."""
+    """Compile one pattern for each part. `**` means the same as `*`."""
     return tuple(re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL) for part in _parts(path))
 
 
@@ -83,7 +83,10 @@ def _parts(path: str) -> list[str]:
 
 
 def _meets(path: str, pattern: _Pattern, *, above: bool) -> bool:
-    """Tell whether what matches the pattern is the path or holds it; `above`: or may lie below it."""
+    """Tell whether the path or a directory above it matches the pattern.
+
+    `above`: also if a match may lie below the path.
+    """
     parts = _parts(path)
     deep = above or len(parts) >= len(pattern)
     return deep and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
@@ -105,7 +108,7 @@ _WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come wi
 
 
 def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, dict[str, str]]:
-    """Explain the verdict on a shell line, and by whom it is kept up."""
+    """Explain the verdict on a shell line, and which requests it covers."""
     return Commands(document.commands or CommandRules()).judge_line(line), {
         "enforced": "on what is asked for from outside (exec, run, sh, the SDK)",
         "advisory": "on what a command starts in turn: that is not judged",

@@ -1,7 +1,7 @@
-"""A shell line as the commands that it starts, as far as its text alone says.
+"""Reads a shell line as the commands that it starts, as far as the text alone shows.
 
-Conservative: what is not understood for certain is said to be unclear. A parser that understood more would decide no
-more, for whatever it understands can be written in a way that starts something else.
+It is conservative: anything uncertain counts as unclear. A better parser wouldn't decide more, because for every
+command that it understands there is a spelling that starts another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEYWORDS = frozenset({
     "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in",
     "function", "select", "time", "coproc", "[[", "]]", "!", "{", "}"
 })  # fmt: skip
-# They start what they are given, change what later words mean, or read commands from elsewhere.
+# They start their arguments, change the meaning of later words, or read commands from elsewhere.
 _STARTERS = frozenset({
     "eval", "source", ".", "exec", "command", "builtin", "trap", "alias", "unalias", "export", "declare",
     "typeset", "readonly", "local", "enable", "hash", "set", "unset", "shopt", "let", "read", "mapfile",
@@ -45,21 +45,24 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """`words` are those that are known for certain; `open`: after them come others that only the shell knows."""
+    """A command of a line. `words` are certain. `open`: more words follow, which only the shell knows."""
 
     words: tuple[str, ...]
     open: bool = False
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """`unclear` says what in it could start something else; None: `commands` are all."""
+    """The commands of a line.
+
+    `unclear` names the part that could start another command. It is None if `commands` are all.
+    """
 
     commands: tuple[Command, ...]
     unclear: str | None = None
 
 
 def read_argv(argv: Sequence[str]) -> Line:
-    """Read what an execution of these words starts: of `sh -c LINE` what the line does, else the command itself."""
+    """Read which commands an execution of these words starts: the line of `sh -c LINE`, or the command itself."""
     if not argv:
         return Line(commands=())
     itself = Command(words=tuple(argv))
@@ -72,7 +75,7 @@ def read_argv(argv: Sequence[str]) -> Line:
 
 
 def _line_of(argv: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the line that a shell's words run, or None, and why that can't be told."""
+    """Return the line that a shell's words run. If it isn't certain, return None and the reason."""
     rest, has_line = list(argv[1:]), False
     while rest and re.fullmatch(r"-[a-zA-Z]+", rest[0]):
         option = rest.pop(0)
@@ -109,7 +112,7 @@ def read_line(text: str) -> Line:
 
 
 def _inner(command: Command) -> Line:
-    """Read a command of a line, and of a shell in it what that starts."""
+    """Read a command of a line. If it is a shell, read the commands that the shell starts."""
     if command.words and basename(command.words[0]) in SHELLS:
         if command.open:
             return Line(commands=(command,), unclear=f"a {command.words[0]} with words that only the shell knows")
@@ -130,7 +133,7 @@ def _starts_others(command: Command) -> str | None:
 
 
 class _Unclear(Exception):
-    """Its words say why."""
+    """A part of a line whose meaning isn't certain. The message says why."""
 
 
 class _Reader:
@@ -256,7 +259,7 @@ class _Reader:
         return "" if character == "\n" else character
 
     def _expansion(self) -> None:
-        """After a `$`: only plain variables start nothing."""
+        """Read the text after a `$`. Plain variables start no command."""
         match = _VARIABLE.match(self._text, self._at)
         if match is None:
             following = self._text[self._at : self._at + 1]

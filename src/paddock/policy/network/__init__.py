@@ -1,4 +1,4 @@
-"""What `paddock.yaml` means: text to document, document to snapshot, snapshot to verdicts."""
+"""The meaning of `paddock.yaml`: from text to document, to snapshot, to verdicts."""
 
 from ._addresses import is_public as is_public
 from ._canonical import index_variables as index_variables

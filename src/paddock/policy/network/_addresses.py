@@ -1,4 +1,4 @@
-"""Addresses: which of them lead to where nothing from a sandbox has to be, and what is hidden in which."""
+"""Addresses: the special ranges that a sandbox must not reach, and the addresses embedded in others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Addresses that are refused, but where a rule names a part of them by CIDR."""
+    """A range of addresses that paddock refuses, except for the part that a rule names by CIDR."""
 
     version: int
     first: int
@@ -30,7 +30,7 @@ def _block(network: str, name: str) -> Block:
 
 
 SPECIAL = (
-    # The first that fits gives the name; metadata services are within wider blocks.
+    # The first match gives the name. The metadata services lie within wider blocks.
     _block("169.254.169.254/32", "a metadata service"),
     _block("169.254.170.2/32", "a metadata service"),
     _block("168.63.129.16/32", "a metadata service"),
@@ -68,7 +68,7 @@ SPECIAL = (
 
 
 WITHIN = frozenset({"private", "shared by a carrier (CGNAT)", "documentation"})
-"""Blocks that networks have for servers of their own."""
+"""The ranges of the servers inside a private network."""
 
 
 def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
@@ -95,7 +95,7 @@ def number(text: str) -> Number | None:
 
 
 def unwrapped(address: Number) -> Number:
-    """Return the address that is talked to in the end: what a v4-mapped, NAT64 or 6to4 address holds."""
+    """Return the address at the far end: the one inside a v4-mapped, NAT64 or 6to4 address."""
     version, value = address
     if version == 4:
         return address

@@ -1,4 +1,4 @@
-"""All rules that are about a name, in one place: what is found by one look, and decided by a few comparisons more."""
+"""All rules about a name in one place. One lookup finds them, and a few comparisons decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._problem import Problem
 from ._rules import Group, Rule, Rules
 
 MOST_RULES = 500
-"""Rules about one name: all of them are asked at each request."""
+"""Most rules about one name. A request compares all of them."""
 
 
 class Bucket(Group, frozen=True, eq=False, kw_only=True):
@@ -21,9 +21,9 @@ class Bucket(Group, frozen=True, eq=False, kw_only=True):
 
     breaks: tuple[int, ...]
     verdicts: tuple[ConnectVerdict | None, ...]
-    """None: nothing allows it."""
+    """None: no rule allows the port."""
     named: ConnectVerdict | None
-    """The best of them: what a name is worth to those who ask for its address."""
+    """The best verdict of the rules. It decides whether a sandbox may resolve the name."""
 
     def connect(self, port: int) -> ConnectVerdict | None:
         return self.verdicts[bisect_right(self.breaks, port)]
@@ -73,7 +73,7 @@ def _bucket(own: Group, wider: list[Group], revision: str) -> Bucket:
 
 
 def _check_agreement(own: Group, wider: Group) -> None:
-    """Check pairs of rules of which one is for exactly this pattern. Other pairs were checked before."""
+    """Check pairs of rules in which one is for exactly this pattern. The other pairs already have their check."""
     if len({rule.manner for rule in (*own.allow, *wider.allow)}) > 1:
         for one, other in _pairs(own.allow, wider.allow):
             if one.manner != other.manner and ports_meet(one, other) and _requests_meet(one, other):
@@ -90,7 +90,7 @@ def _check_agreement(own: Group, wider: Group) -> None:
 
 
 def _check_splice(rules: list[Rule], asked: set[Rule]) -> None:
-    """Check that no rule looks into connections that are passed on unseen."""
+    """Check that no rule inspects connections that another rule passes on without inspection."""
     spliced = [rule for rule in rules if rule.tier is Tier.SPLICE]
     for one, other in product(spliced, [*rules, *asked] if spliced else ()):
         if (other.looks or other.tier is Tier.INSPECT or other in asked) and ports_meet(one, other):

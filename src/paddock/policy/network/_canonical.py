@@ -1,4 +1,4 @@
-"""A document is checked, and written in the one way that is compared and digested."""
+"""Checks a document, and writes it in the canonical form, which paddock compares and hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REGISTRIES: dict[Registry, tuple[str, ...]] = {
     "crates": ("index.crates.io", "static.crates.io", "crates.io"),
     "debian": ("deb.debian.org", "security.debian.org"),
 }
-"""Where registries are, if a rule does not say: the index first, then where the files are."""
+"""Default hosts of each registry: the index first, then the hosts of the files."""
 _INDEX_VARIABLES = {
     "pypi": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
     "npm": ("NPM_CONFIG_REGISTRY",),
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 def canonical(document: PolicyDocument) -> PolicyDocument:
-    """Problem, with the path to what is wrong."""
+    """Return the canonical form of a document. Raises Problem with the path to the fault."""
     rules = document.egress
     if len(rules.allow) + len(rules.deny) + len(rules.mock) + len(document.approve) > MOST_RULES:
         raise Problem(("egress",), f"more than {MOST_RULES} rules", "a wildcard or a network stands for many")
@@ -139,7 +139,7 @@ def _allow(rule: Allow, path: Path) -> Allow:
 
 
 def index_variables(document: PolicyDocument) -> dict[str, str]:
-    """Return what tells installers inside which index the rules are about."""
+    """Return the variables that direct installers in the sandbox to the index of a rule."""
     return {
         name: rule.index
         for rule in document.egress.allow
@@ -149,7 +149,7 @@ def index_variables(document: PolicyDocument) -> dict[str, str]:
 
 
 def _index(rule: Allow, at: Path) -> tuple[str, str, int]:
-    """Return the URL as it is compared, its host and its port. Problem."""
+    """Return the canonical URL, its host and its port. Raises Problem."""
     text = rule.index or ""
     if rule.registry not in _INDEX_VARIABLES:
         raise Problem(at, f"no variable tells programs of an index of {rule.registry}", "`hosts` names a mirror")
@@ -219,7 +219,7 @@ P = TypeVar("P", Allow, Deny, Mock, Approve, Binding)
 
 
 def _part(rule: P, path: Path, *, wide: bool = False) -> P:
-    """Normalise what rules about hosts have in common. `wide`: the wildcard may be a whole public suffix."""
+    """Normalise the fields that all rules about hosts share. `wide`: the wildcard may cover a whole public suffix."""
     changes: dict[str, object] = {"host": host(rule.host or "", (*path, "host"), wide=wide)}
     if not isinstance(rule, Binding):
         changes["ports"] = _ports(rule.ports, path)
@@ -254,7 +254,7 @@ def _kind(rule: Allow | Deny, path: Path, kinds: tuple[str, ...]) -> str:
 
 
 def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) -> str:
-    """Canonical, with `*.` in front where that is allowed."""
+    """Return the canonical name, with `*.` in front if `wildcard` allows it. Raises Problem."""
     star = wildcard and text.startswith("*.")
     try:
         if not star and "*" in text:
@@ -375,7 +375,7 @@ def _binding(binding: Binding, path: Path) -> Binding:
 
 
 def check_secret_names(document: PolicyDocument) -> None:
-    """Every name that a rule has is there, and every secret is named by a rule."""
+    """Check that each secret in a rule exists, and that a rule uses each secret. Raises Problem."""
     known, used = list(document.secrets), set[str]()
     for kind in ("allow", "mock"):
         rules: tuple[Allow | Mock, ...] = getattr(document.egress, kind)

@@ -1,7 +1,7 @@
-"""What one policy allows that another does not: asked of both, for one of each kind of request that they tell apart.
+"""Compares two policies: it asks both about one request of each kind that they could treat differently.
 
-The rules cut what can be asked into finitely many cells (names, spans of ports, methods, paths, spans of addresses)
-within which neither policy makes a difference; so a comparison cell by cell leaves nothing out.
+The rules divide all possible requests into finitely many cells (names, spans of ports, methods, paths, spans of
+addresses). Within a cell, each policy gives one answer. A comparison of all cells is therefore complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_STATES = 50_000
 
 
 _Unit = tuple[str, str]
-"""One step of a path: as it is written, and as it is decoded."""
+"""One step of a path: the written text, and the decoded one."""
 
 
 class _State(NamedTuple):
@@ -105,7 +105,7 @@ _GIT = ("?service=git-upload-pack", "?service=git-receive-pack")
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a request. `further` is the rule that judges it on, or the answer of a mock."""
+    """The result of a request. `further` is the rule that judges it next, or the answer of a mock."""
 
     allowed: bool
     tier: Tier | None = None
@@ -115,8 +115,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """`where` is a name, `*.suffix`, or addresses, and `example` one of the requests. `requests` are methods and paths,
-    or what else it is about."""
+    """A difference between two policies.
+
+    `where` is a name, `*.suffix`, or addresses, and `example` one of the requests. `requests` are methods and paths, or
+    another kind of request.
+    """
 
     kind: Literal["allowed", "denied", "changed"]
     where: str
@@ -153,7 +156,7 @@ def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 
 
 def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """Compare what is said about commands and files, as it is written: it does not widen what gets out."""
+    """Compare the text of the rules about commands, files and audit. They don't widen network access."""
     for part in ("commands", "files", "audit"):
         old, new = (_written(getattr(one.document, part)) for one in (before, after))
         if old != new:
@@ -184,7 +187,7 @@ def _written(rules: msgspec.Struct | None) -> list[str]:
 
 
 def _hosts(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield a name for each set of names that the same rules are about, and how the set is called."""
+    """Yield one name for each set of names with the same rules, and the label of the set."""
     patterns = sorted(before.patterns | after.patterns)
     for pattern in patterns:
         if not pattern.startswith("*."):
@@ -310,7 +313,7 @@ def _span(low: int, high: int) -> str:
 
 
 def _addresses(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """Compare addresses: those that are connected to as such, and those that allowed names may lead to."""
+    """Compare addresses: direct targets, and addresses that allowed names may resolve to."""
     rules = [
         rule for one in (before, after) for rule in (*one.rules.allow, *one.rules.deny) if rule.network is not None
     ]
@@ -359,4 +362,4 @@ _TRANSLATED = (
     (0x0064FF9B << 96, (0x0064FF9B << 96) + (1 << 32)),
     (0x2002 << 112, 0x2003 << 112),
 )
-"""What holds IPv4 addresses is judged by those, which have spans of their own."""
+"""Ranges of IPv6 addresses that embed an IPv4 address. The spans of IPv4 decide about those."""

@@ -1,4 +1,4 @@
-"""Why a request would be allowed or denied: the rule that decides, and those that came near."""
+"""Explains a verdict on a request: the rule that decides, and the rules that almost match."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22, 
 
 
 class Near(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule for this host that is not for this request, and what it is about instead."""
+    """A rule for this host that doesn't cover this request, and the reason."""
 
     rule: str
     line: int | None
@@ -48,7 +48,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(loaded: Loaded, method: str, url: str) -> Explanation:
-    """InvalidArgumentError: the URL is none, or nothing that the gateway would let anybody ask."""
+    """Explain the verdict on a request.
+
+    Raises InvalidArgumentError for an invalid URL, or one that the gateway always refuses.
+    """
     target, scheme, path = _asked(url)
     snapshot = loaded.snapshot
     connected = snapshot.connect(target)

@@ -1,4 +1,4 @@
-"""`*` and `**` over texts that an attacker chose: time is linear in the text, whatever the pattern."""
+"""Globs with `*` and `**` over untrusted texts. Time is linear in the text, for every pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANY: int = 1
 ALL: int = 2
 """`**`: any run of characters."""
 Token: TypeAlias = str | int
-"""A literal character, ANY or ALL; never two stars beside each other."""
+"""A literal character, ANY or ALL. Two stars never follow each other."""
 
 _QUICK_STARS = 2
 _QUICK_CHARS = 512

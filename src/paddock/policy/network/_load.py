@@ -1,4 +1,4 @@
-"""From the text of `paddock.yaml` to a document and its snapshot, with every fault at its line and column."""
+"""Turns the text of `paddock.yaml` into a document and its snapshot. Each fault has its line and column."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELD = re.compile(r"(unknown|missing required) field `(?P<name>[^`]*)`")
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """`places` says where in the text a part of the document is; None: there was no text."""
+    """A policy as loaded. `places` has the positions of the document's parts in the text. It is None without a text."""
 
     document: PolicyDocument
     snapshot: Snapshot
@@ -38,7 +38,10 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(source: Source) -> Loaded:
-    """PolicyInvalidError; NotFoundError and InvalidArgumentError for a file that can't be read."""
+    """Load a policy.
+
+    Raises PolicyInvalidError, and NotFoundError or InvalidArgumentError for a file that it can't read.
+    """
     if isinstance(source, PolicyDocument):
         return Loaded(source, compile(source))
     if isinstance(source, Mapping):
@@ -93,7 +96,7 @@ def _document(value: object) -> PolicyDocument:
 
 
 def _spelled_out(value: object) -> object:
-    """Expand `from: env` and `from: stored`, which mean what has the secret's own name there."""
+    """Expand `from: env` and `from: stored`: both use the secret's own name."""
     given = _mapping(value)
     secrets = _mapping(given.get("secrets"))
     if not secrets:

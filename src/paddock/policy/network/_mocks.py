@@ -1,4 +1,4 @@
-"""What a mock answers with: read from the file that the policy names, once, and checked."""
+"""The answers of mocks: read once from the file that the policy names, and checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Cassette(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def with_files(document: PolicyDocument, directory: File) -> PolicyDocument:
-    """Add what is in the files that mocks name, below `directory` or at an absolute path. Raise Problem."""
+    """Add the contents of the files that mocks name, below `directory` or at an absolute path. Raises Problem."""
     rules = document.egress
     if not any(isinstance(rule.source, str) for rule in rules.mock):
         return document
@@ -59,7 +59,7 @@ def check_together(mocks: tuple[Mock, ...], path: Path) -> None:
 
 
 def canonical_source(rule: Mock, path: Path) -> MockSource | None:
-    """Normalise what answers. Raise Problem, also for a path: compiling opens no file for a caller."""
+    """Normalise the source of a mock's answers. Raises Problem, also for a path: the compiler opens no files."""
     source = rule.source
     if source is None:
         return None
@@ -151,7 +151,7 @@ def _size(source: MockSource | str | None) -> int:
 
 
 def check_answer(one: Mock | Recorded, path: Path) -> None:
-    """Problem: its status or its headers can't be sent."""
+    """Check that the gateway can send the status and the headers. Raises Problem."""
     if not 200 <= one.status <= 599:
         raise Problem((*path, "status"), f"{one.status} is no status of an answer", "200 to 599")
     for name, value in one.headers.items():

@@ -1,4 +1,4 @@
-"""Names of hosts in the one form that is compared: lower case, A-labels, no final dot, nothing that is an address."""
+"""The canonical form of host names: lower case, A-labels, without a final dot, and never an address."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ class NotAName(ValueError):
 
 
 def canonical_name(text: str) -> str:
-    """Return the one form of a name that a person or a program wrote. Raise NotAName.
+    """Return the canonical form of a host name.
 
-    The form is IDNA 2008 with the mapping of UTS 46. What resolvers take for an address (`127.1`, `0x7f.1`,
-    `2130706433`, `①②⑦.0.0.1`) is no name, whatever it is to `ipaddress`.
+    Raises NotAName.
+
+    The form is IDNA 2008 with the mapping of UTS 46. Texts that resolvers take for an address (`127.1`, `0x7f.1`,
+    `2130706433`, `①②⑦.0.0.1`) aren't names, even where `ipaddress` refuses them.
     """
     name = text[:-1] if text.endswith((".", "。")) else text
     if not name.isascii():
@@ -85,7 +87,7 @@ def _check_a_label(label: str) -> None:
 
 
 def _check_scripts(label: str) -> None:
-    """Refuse letters of two alphabets in one label: they are there to be mistaken for each other."""
+    """Refuse letters of two alphabets in one label, because people mistake them for each other. Raises NotAName."""
     scripts = {unicodedata.name(letter, "?").split(" ")[0] for letter in label if letter.isalpha()}
     foreign = scripts - {"LATIN", "FULLWIDTH"}
     if len(scripts - {"FULLWIDTH"}) > 1 and not any(foreign <= group for group in _TOGETHER):

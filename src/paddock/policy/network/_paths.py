@@ -1,7 +1,7 @@
-"""Paths of requests in the one form that is compared and sent, and the patterns that they are compared with.
+"""The canonical form of request paths, which the gateway compares and sends, and the patterns for them.
 
-Servers do not agree on what `%2F` is: a character of a part, or what separates parts. So a path has two readings, as it
-is written and with everything decoded. What is allowed has to be allowed in both; what is denied in either is denied.
+Servers don't agree whether `%2F` is a character of a part, or a separator. So a path has two readings: the written
+text, and the decoded one. An allow rule must match both readings. A deny rule applies if it matches either.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ MOST_CHARS = 16_384
 
 
 def normal_path(text: str) -> str | None:
-    """Return the normal form of a path and its query; None: it has none, and is refused.
+    """Return the normal form of a path with its query, or None if there is none and the gateway must refuse it.
 
-    Unreserved characters are decoded, other escapes have upper case, dot segments are resolved, slashes are single.
-    There is none where a decoded reading would climb, or where what is meant depends on who reads it.
+    The normal form decodes unreserved characters, writes other escapes in upper case, resolves dot segments and merges
+    slashes. There is none if a decoded reading would climb above the root, or if servers could read the path
+    differently.
     """
     if text == "*":
         return text
@@ -93,7 +94,7 @@ class Pattern(msgspec.Struct, frozen=True):
     decoded: Glob
 
     def allows(self, path: str, other: str) -> bool:
-        """Allow `path`, as it is written and without its query, if `other`, its decoded reading, is allowed too."""
+        """Allow `path`, as written and without its query, if `other`, its decoded reading, matches too."""
         return self.written.matches(path) and (path is other or self.decoded.matches(other))
 
     def denies(self, path: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is wrong with a document, and where in it."""
+"""A fault in a document, and its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of a canonical document, ready to be asked: one value each, whatever kind of rule it was."""
+"""The rules of a canonical document, compiled: one value each, for every kind of rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _LFS, _LFS_BATCH = "/info/lfs/", "/info/lfs/objects/batch"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """`order` is its place in the document; `hosts` are names, and `*.suffix`es; `network` is in their place."""
+    """A compiled rule.
+
+    `order` is its index in the document. `hosts` are names and `*.suffix`es. A rule has either `hosts` or `network`.
+    """
 
     path: Path
     name: str
@@ -48,17 +51,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     fetch: bool = False
     push: bool = False
     refs: tuple[Glob, ...] = ()
-    """Those that may be pushed to, by their full names."""
+    """The refs that a push may change, by their full names."""
     item: int = 0
 
     @property
     def looks(self) -> bool:
-        """Tell whether requests have to be looked at for it."""
+        """Tell whether the gateway has to inspect requests for this rule."""
         return bool(self.methods is not None or self.paths is not None or self.secrets or self.registry or self.git)
 
     @property
     def manner(self) -> tuple[object, ...]:
-        """Return what two rules for one request have to agree on."""
+        """Return the settings in which two rules for one request must agree."""
         protocol = (self.registry, self.git, self.item) if self.registry or self.git else ()
         return (self.secrets, protocol)
 
@@ -96,8 +99,10 @@ def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -
 
 
 def is_git_push(method: str, path: str, query: str, push: bool | None) -> bool | None:
-    """Tell whether a request to a git repository changes it. None: only the body of an LFS batch tells, which is not
-    read yet. `push` is what the body says."""
+    """Tell whether a request to a git repository changes it.
+
+    `push` is the answer from the body of an LFS batch. Without it the result for a batch is None.
+    """
     if _LFS not in path:
         return path.endswith("/git-receive-pack")
     if method in READING:
@@ -120,9 +125,9 @@ class Group(msgspec.Struct, frozen=True, eq=False):
 
 class Rules(Group, frozen=True, eq=False, kw_only=True):
     deeds: frozenset[str]
-    """What a person is asked for wherever it happens."""
+    """Actions that need an approval at every host."""
     bindings: tuple[tuple[str, Binding, Rule], ...]
-    """The secret, and where it may go; as a rule, for that."""
+    """Each secret with a binding of it, also compiled as a rule."""
 
 
 def rules_of(document: PolicyDocument) -> Rules:
@@ -149,7 +154,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
     if rule.cidr is not None:
         return new(network=parse_network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
     if rule.registry is not None:
-        # What is written to one is published, which only a person may allow.
+        # A write to a registry publishes. Only an `approve` rule covers that.
         methods = None if publish else READING
         ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
         hosts = rule.hosts or REGISTRIES[rule.registry]
@@ -256,7 +261,7 @@ class Networks:
         }
 
     def around(self, address: Number) -> Iterator[Rule]:
-        """Yield the rules whose network holds it, narrowest first."""
+        """Yield the rules whose network contains the address, narrowest first."""
         version, value = address
         for shift, table in self._tables[version]:
             found = table.get(value >> shift)
@@ -270,7 +275,7 @@ class Networks:
         return None
 
     def find_within(self, address: Number, port: int, block: Block) -> Rule | None:
-        """Find a rule whose network lies within the block."""
+        """Find a rule for this address and port whose network lies within the block."""
         for rule in self.around(address):
             first, last = self._within[rule.name]
             if first >= block.first and last <= block.last and rule.has_port(port):

@@ -10,7 +10,7 @@ import msgspec
 from paddock.model import PolicyDocument
 
 SAME_NAME = ("env", "stored")
-"""Sources that may be given by their word alone: what is meant there has the name of the secret."""
+"""Sources that a policy may give as one word: the secret's name is then the name at the source."""
 
 _ONE_OF = {"Allow": ("host", "cidr", "registry", "git"), "Deny": ("host", "cidr")}
 

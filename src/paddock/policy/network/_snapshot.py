@@ -58,15 +58,15 @@ class Snapshot:
         return self._rules
 
     def mock(self, item: int) -> Mock:
-        """Return what is answered, by the `item` of a verdict with `mock`."""
+        """Return the mock rule of a verdict with `mock`, by its `item`."""
         return self._document.egress.mock[item]
 
     def push(self, item: int, ref: str) -> bool:
-        """Tell whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
+        """Tell whether a push may change a ref, by its full name. `item` is the one of a verdict with `git`."""
         return any(one.matches(ref) for one in self._rules.allow[item].refs)
 
     def registry(self, item: int) -> Allow:
-        """Return the rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
+        """Return the rule of a verdict with `registry`, by its `item`, with its `hosts` filled in."""
         rule = self._document.egress.allow[item]
         assert rule.registry is not None
         return msgspec.structs.replace(rule, hosts=rule.hosts or REGISTRIES[rule.registry])
@@ -76,7 +76,7 @@ class Snapshot:
 
     @staticmethod
     def from_bytes(data: bytes) -> Snapshot:
-        """Make a snapshot of what `to_bytes` gave, here or in another process. Raise PolicyInvalidError."""
+        """Make a snapshot from the result of `to_bytes`, here or in another process. Raises PolicyInvalidError."""
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -84,10 +84,10 @@ class Snapshot:
         except Problem as problem:
             raise problem.error(None) from None
 
-    # --- what the gateway asks ---
+    # --- questions of the gateway ---
 
     def name(self, name: str) -> Verdict:
-        """Decide whether a canonical name may be resolved: whether any connection to it could be allowed."""
+        """Decide whether a sandbox may resolve a canonical name: only if some connection to it could be allowed."""
         bucket = self.bucket(name)
         if bucket is None or bucket.named is None:
             return self._refused(f"nothing allows {name!r}")
@@ -106,9 +106,11 @@ class Snapshot:
         return self._refused(f"nothing allows {target.host}:{target.port}")
 
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
-        """Decide whether `target`, which may be connected to, may be at this address. Loopback, link-local, private,
-        metadata and translated addresses, and the host's `own`, need a rule that names them by CIDR. The host of an
-        `index` may be at a private one. Addresses are as `ipaddress` writes them."""
+        """Decide whether `target`, which a rule allows, may resolve to this address.
+
+        Loopback, link-local, private, metadata and translated addresses, and the host's `own`, need a rule that names
+        them by CIDR. The host of an `index` may have a private one. Addresses are as `ipaddress` writes them.
+        """
         found = number(address)
         if found is None:
             return self._refused(f"{address!r} is no address")
@@ -123,8 +125,12 @@ class Snapshot:
         return self._judged(found, target.port, own, within=target.host in self._indexes) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
-        """Decide on a request. `path` is in its normal form, with its query. `push`: whether the body of a git LFS
-        batch asks for more than downloads; None: it isn't read yet."""
+        """Decide on a request.
+
+        `path` is in its normal form, with its query.
+
+        `push`: whether the body of a git LFS batch asks for more than downloads. None: the gateway hasn't read it yet.
+        """
         bucket = self.bucket(target.host)
         if bucket is None:
             said = self.connect(target)
@@ -152,7 +158,7 @@ class Snapshot:
                 return self._yes(rule, secrets=secrets, approve=approve)
         return self._no("default", f"nothing allows {method} {path[:200]} at {target.host}:{port}")
 
-    # --- what comparisons ask ---
+    # --- questions of comparisons ---
 
     @property
     def patterns(self) -> frozenset[str]:
@@ -160,14 +166,17 @@ class Snapshot:
         return frozenset(self._buckets)
 
     def may_lead_to(self, address: Number, port: int) -> bool:
-        """Tell whether a name that may be connected to on that port may be at this address."""
+        """Tell whether an allowed name on that port may resolve to this address."""
         verdict = self._judged(address, port, (), within=bool(self._indexes))
         return verdict is None or verdict.allowed
 
     # --- how ---
 
     def bucket(self, host: str) -> Bucket | None:
-        """Return the rules about a canonical name; that of the narrowest pattern that it matches has all the others."""
+        """Return the rules about a canonical name.
+
+        The bucket of its narrowest pattern includes the rules of wider ones.
+        """
         buckets = self._buckets
         found = buckets.get(host)
         while found is None:
@@ -189,8 +198,12 @@ class Snapshot:
     def _judged(
         self, address: Number, port: int, own: Collection[str], *, within: bool = False
     ) -> ConnectVerdict | None:
-        """Return what rules about addresses, and the kind of this one, say; None: nothing. `within`: a private one is
-        like any other."""
+        """Judge an address by the rules about networks and by its kind.
+
+        Return None if neither decides.
+
+        `within`: a private address is like any other.
+        """
         inner = unwrapped(address)
         denied = self._denied_networks.find(inner, port)
         if denied is None and inner is not address:
@@ -207,7 +220,7 @@ class Snapshot:
         return self._by_network[rule.order]
 
     def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
-        """Return the secrets that the rule names and whose binding is about this very request."""
+        """Return the secrets that the rule names and whose binding covers this request."""
         if scheme not in ("https", "wss"):
             return ()
         found = {
@@ -272,7 +285,7 @@ def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:
 
 
 def compile(document: PolicyDocument) -> Snapshot:
-    """PolicyInvalidError says where in the document, and what to write instead."""
+    """Compile a policy document. Raises PolicyInvalidError with the position in the document, and the correction."""
     try:
         return compile_at(document)
     except Problem as problem:

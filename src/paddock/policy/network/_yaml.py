@@ -1,6 +1,7 @@
-"""YAML to plain values, with the place of each: the subset of YAML 1.2 that means the same to everybody.
+"""Reads YAML as plain values, with their positions: the subset of YAML 1.2 that all readers understand alike.
 
-`no` and `on` are words, `22:22` is no number, a key stands once, nothing is merged, no tag makes an object.
+`no` and `on` are words, and `22:22` isn't a number. A key appears once. The reader supports neither merges nor tags
+that make objects.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from paddock.errors import PolicyInvalidError
 
 MOST_BYTES = 8 << 20
 _MOST_NODES = 2_000_000
-"""Aliases are written out: nine of nine of nine are many."""
+"""Most values in a document. The reader copies aliases, so a few nested ones make very many."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Places: TypeAlias = dict[Path, "Place"]
@@ -39,7 +40,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> tuple[object, Places]:
-    """Return the values, and where each begins; `(…, key, "#")` is where a key itself does. PolicyInvalid."""
+    """Return the values, and the position of each.
+
+    `(…, key, "#")` is the position of a key. Raises PolicyInvalidError.
+    """
     if len(text) > MOST_BYTES:
         raise PolicyInvalidError(f"the document has more than {MOST_BYTES >> 20} MiB")
     try:

@@ -49,7 +49,7 @@ def is_data(path: bytes) -> bool:
 
 
 def below_dot_git(path: bytes) -> bytes | None:
-    """Return the part of `path` below its first `.git`; None if that has another spelling."""
+    """Return the part of `path` below its first `.git`, or None if that has another spelling."""
     parts = path.split(b"/")
     first = next(number for number, part in enumerate(parts) if is_dot_git(part))
     return b"/".join(parts[first + 1 :]) if parts[first] == b".git" else None
@@ -64,7 +64,10 @@ _EXTENSIONS = (b"TREE", b"REUC")
 
 
 def names_only_work(data: bytes) -> bool:
-    """Tell whether all entries lie in the working tree. Other formats than version 2 and 3 with SHA-1 are refused."""
+    """Tell whether all entries lie in the working tree.
+
+    The answer is False for formats other than version 2 and 3 with SHA-1.
+    """
     try:
         signature, version, count = struct.unpack_from(">4sII", data)
         if signature != b"DIRC" or version not in (2, 3):

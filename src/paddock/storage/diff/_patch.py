@@ -1,7 +1,7 @@
-"""Differences in git's format: what `git apply` takes (git-diff(1), "Generating patch text with -p").
+"""Differences in git's format, as input for `git apply` (git-diff(1), "Generating patch text with -p").
 
-Texts differ by lines, by the greedy algorithm of Myers. An attacker writes them, so the work is bounded: past the
-bound, what lies between the first and the last line that differ is replaced as a whole, which is correct too.
+The greedy algorithm of Myers compares texts line by line. An attacker may write the texts, so the work has a limit.
+Beyond it, the patch replaces everything between the first and the last different line, which is also correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 CONTEXT = 3
 _MOST_EDITS = 1_000
 Edit: TypeAlias = tuple[int, int, int, int]
-"""Lines `a[i:j]` are replaced by `b[k:l]`."""
+"""A hunk: `b[k:l]` replaces lines `a[i:j]`."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def _path(a: Sequence[bytes], b: Sequence[bytes], work: Work) -> list[Edit] | No
 
 
 def _next(furthest: array[int], middle: int, d: int, k: int) -> int:
-    """Return where diagonal `k` begins in round `d`: after a line of `b` that is new, or one of `a` that is gone."""
+    """Return where diagonal `k` begins in round `d`: after an added line of `b` or a removed line of `a`."""
     if _down(furthest, middle, d, k):
         return furthest[middle + k + 1]
     return furthest[middle + k - 1] + 1
@@ -125,7 +125,7 @@ def _hunk(a: Sequence[bytes], b: Sequence[bytes], group: Sequence[Edit]) -> list
 
 def _range(start: int, end: int) -> bytes:
     length = end - start
-    # Of an empty range the line before it is named (POSIX, diff -u).
+    # An empty range counts from the line before it (POSIX, diff -u).
     return b"%d" % (start + 1) if length == 1 else b"%d,%d" % (start + 1 if length else start, length)
 
 
@@ -141,7 +141,7 @@ _NO_BLOB = "0" * 40
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A file as git knows it: mode 100644, 100755 or 120000, and its content; of a link, where it points."""
+    """A file as git knows it: mode 100644, 100755 or 120000, and its content. The content of a link is its target."""
 
     path: bytes
     mode: int
@@ -215,7 +215,7 @@ def quoted(path: bytes) -> bytes:
 
 def _label(path: bytes) -> bytes:
     name = quoted(path)
-    # A blank in a name that is not quoted would be read as the beginning of a date.
+    # After a blank in an unquoted name, `git apply` expects a date.
     return name + b"\t" if name == path and b" " in path else name
 
 

@@ -1,8 +1,8 @@
-"""The changes in the layer of a copy-on-write mount against the directory below it, and what keeps them from the host.
+"""The changes in the layer of a copy-on-write mount against the directory below it, and the conflicts with the host.
 
-Documentation/filesystems/overlayfs.rst: a character device 0:0 hides what is below it, a directory marked as opaque
-hides all that is below it, anything else covers its own name. Beside the layers, where no sandbox sees it, lies since
-when they are there, and what was taken over.
+Documentation/filesystems/overlayfs.rst: a character device 0:0 hides the file below it, an opaque directory hides all
+files below it, and any other file covers its own name. The files beside the layers have their age, and the promoted
+changes. No sandbox sees those files.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MOST_DEPTH = 256
 _CHUNK = 1 << 20
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
 _HASHED_BYTES = 1 << 30
-"""Of what is read to recognise renames."""
+"""Most bytes that a comparison reads to recognise renames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A path that differs. `old` is on the host, `new` in the sandbox; never both None."""
+    """A path that differs. `old` is on the host, `new` in the sandbox. At least one exists."""
 
     path: bytes
     old: Node | None
@@ -37,10 +37,12 @@ class Difference:
 
 
 class Comparison:
-    """Of a layer with the directory below; both may be read as long as it is used, and neither is trusted.
+    """A comparison of a layer with the directory below.
 
-    With `only`, paths relative to the directory, what is not at or below one of them is passed over, but for the new
-    directories that they lie in.
+    It reads both while in use, and trusts neither.
+
+    With `only`, paths relative to the directory, it covers only the files at or below one of them, and new directories
+    above those.
     """
 
     def __init__(self, layer: HostileTree, host: HostileTree, only: Sequence[bytes] = ()) -> None:
@@ -51,7 +53,7 @@ class Comparison:
         part of them, if they are many. Filled by `differences`."""
 
     def differences(self) -> list[Difference]:
-        """List all differences, a directory before its content. InvalidStateError: more than can be looked at."""
+        """List all differences, a directory before its content. Raises InvalidStateError if there are too many."""
         found: list[Difference] = []
         for difference in self._walk(b"", opaque=False, depth=0):
             found.append(difference)
@@ -147,7 +149,7 @@ class Comparison:
             return False
 
     def _leads(self, path: bytes) -> bool:
-        """Tell whether `path` was asked for, contains a path that was, or lies in one."""
+        """Tell whether `path` is a requested path, contains one, or lies in one."""
         return not self._only or any(_is_below(path, one) or _is_below(one, path) for one in self._only)
 
     def _within(self, path: bytes) -> bool:
@@ -172,8 +174,11 @@ Seen = Mapping[bytes, tuple[int, int, int]]
 
 
 class Obstacles:
-    """The reasons against taking over `differences`, which are all to be taken over. `since_ns`: when the sandbox first
-    saw the directory, by the clock of the host's files; None: unknown."""
+    """The conflicts that prevent promoting `differences`, all of which the promotion covers.
+
+    `since_ns` is the time at which the sandbox first saw the directory, by the clock of the host's files. None:
+    unknown.
+    """
 
     def __init__(
         self, comparison: Comparison, differences: Sequence[Difference], *, since_ns: int | None, seen: Seen
@@ -190,7 +195,7 @@ class Obstacles:
         self._repositories: dict[bytes, bool] = {}
 
     def of(self, difference: Difference, *, force: bool = False) -> str | None:
-        """Say why a difference must not be taken over, or return None. `force` passes over changes on the host only."""
+        """Return why a promotion must not include a difference, or None. `force` ignores only changes on the host."""
         old, new = difference.old, difference.new
         if old is not None and old.foreign:
             return "another file system is mounted there on the host"
@@ -212,7 +217,7 @@ class Obstacles:
 
     def _has_changed(self, path: bytes, old: Node, new: Node | None) -> bool:
         if old.kind is FileKind.DIRECTORY:
-            # Its times follow what is in it. What is in one that is gone has been looked at, one by one.
+            # Its times follow its content. `of` has checked the content of a deleted one, file by file.
             return False
         if self._since is None:
             return True
@@ -249,10 +254,10 @@ class Obstacles:
         return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
 
     def _makes_repository(self, path: bytes, new: Node) -> bool:
-        """Tell whether taking over `path` makes or configures a repository.
+        """Tell whether a promotion of `path` makes or configures a repository.
 
-        Git takes a directory for one by its content, under any name (gitglossary, bare). In a repository, only data is
-        taken over. `.git` itself isn't judged here.
+        git recognises a repository by its content, under any name (gitglossary, bare). In a repository, a promotion
+        only includes data. Other code judges `.git` itself.
         """
         parts = path.split(b"/")
         for depth in range(len(parts)):
@@ -278,7 +283,7 @@ class Obstacles:
 
 
 def since_ns(tree: int) -> int | None:
-    """Return when the tree's mounts were made over the host's directories, by the clock of files. None: unknown."""
+    """Return the age of the tree's mounts over the host's directories, by the clock of files. None: unknown."""
     try:
         return os.stat(BASIS, dir_fd=tree, follow_symlinks=False).st_mtime_ns
     except FileNotFoundError:
@@ -286,7 +291,7 @@ def since_ns(tree: int) -> int | None:
 
 
 def load_promoted(tree: int, number: int) -> Seen:
-    """Return what earlier promotions from mount `number` have left on the host."""
+    """Return the files on the host that earlier promotions from mount `number` have written."""
     try:
         fd = os.open(f"{PROMOTED}{number}", READ, dir_fd=tree)
     except FileNotFoundError:
@@ -297,6 +302,9 @@ def load_promoted(tree: int, number: int) -> Seen:
 
 
 def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
-    """Write what promotions have left on the host beside the layers. OSError: the sandbox has filled its disk."""
+    """Record the files that promotions have written on the host, beside the layers.
+
+    Raises OSError if the sandbox's disk is full.
+    """
     known = {os.fsdecode(path): identity for path, identity in promoted.items()}
     write_whole(tree, f"{PROMOTED}{number}", json.dumps(known).encode())

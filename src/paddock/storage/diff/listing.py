@@ -1,4 +1,4 @@
-"""The content of a tree beyond what it began with: as lines for a record, and whether all of it is new."""
+"""The content of a tree beyond its start: as lines for a record, and whether all of it is new."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ _CHUNK = 1 << 20
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a tree. `sha256` is that of all lines, each with a newline; `first` are some of them. `whole`:
-    nothing was left out, for its number, its depth or its size."""
+    """The changes of a tree.
+
+    `sha256` is the digest of all lines, each with a newline. `first` are some of them.
+
+    `whole`: the listing is complete. It isn't for trees with too many, too deep or too large files.
+    """
 
     changes: int
     sha256: str
@@ -31,10 +35,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_changes(tree: int, *, first: int, own: bool = False) -> Listing:
-    """List what was written: `kind mode size digest path` of each file, `gone` of one that hides something below.
+    """List the written files: `kind mode size digest path` of each, or `gone` of one that hides another below.
 
-    For trees of a driver that begins with nothing. The tree is an attacker's. `own`: it is about to be deleted, so its
-    modes may be changed to read it.
+    It is for trees of a driver that begins with an empty tree. The tree may be an attacker's. `own`: its deletion
+    follows, so the listing may change its modes to read it.
     """
     walk = _Walk(own)
     digest, kept, number = hashlib.sha256(), list[str](), 0
@@ -106,11 +110,11 @@ _MOST_BELOW = 1000
 
 
 def is_new(tree: int, layers: Sequence[int], path: bytes, since_ns: int) -> bool:
-    """Tell whether all at `path` was made after `since_ns`.
+    """Tell whether all files at `path` are newer than `since_ns`.
 
-    `path` is relative to the root of `tree`, which lies over `layers`; all are trees' directories. False when in doubt:
-    something was there before, is of unknown age, or there is too much to look at. A renamed file keeps its age. The
-    tree is an attacker's, who can set every time of a file but the one of its birth.
+    `path` is relative to the root of `tree`, which lies over `layers`. All of them are directories of trees. The answer
+    is False in doubt: an older file was there, its age is unknown, or there are too many files. A renamed file keeps
+    its age. The tree may be an attacker's, who can set every time of a file except its birth time.
     """
     if any(_node_in(layer, path) for layer in layers):
         return False

@@ -34,13 +34,13 @@ class Plan:
 
 
 class MountChanges:
-    """The changes in one mount, made by `mount_changes`. `only` are relative paths; none are all."""
+    """The changes in one mount, from `mount_changes`. `only` are relative paths. An empty list means all."""
 
     def __init__(self, comparison: Comparison, only: Sequence[bytes], since: int | None, promoted: Seen) -> None:
         self._comparison = comparison
         self._differences = self._comparison.differences()
         self._named = tuple(only)
-        # A promotion that this daemon, or an earlier one, saw no end of has taken over what is the same by now.
+        # A daemon may have died during a promotion. Then the equal files are its work.
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
     def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
@@ -73,7 +73,7 @@ class MountChanges:
         return tuple(out), b"".join(pieces) if patch else None
 
     def plan(self, *, git: bool, force: bool) -> Plan:
-        """Plan a promotion. InvalidStateError lists what is in the way."""
+        """Plan a promotion. Raises InvalidStateError with the list of conflicts."""
         inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
@@ -104,8 +104,7 @@ class MountChanges:
         return PromotionPlan(source=source, directory=(info.st_dev, info.st_ino), changes=tuple(changes))
 
     def taken_over(self, plan: Plan, steps: Sequence[Sequence[int]]) -> tuple[Seen, Mapping[bytes, str]]:
-        """Return what promotions have left on the host after these steps of `plan`, with the digests of what was
-        written.
+        """Return the files on the host that are the work of promotions after these steps of `plan`, with their digests.
 
         A step is the number of a difference, and the identity on the host of a written file.
         """
@@ -195,10 +194,10 @@ class MountChanges:
 
 @contextmanager
 def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> Generator[MountChanges]:
-    """Open the changes in mount `number` of the sandbox's tree `tree`, or of a copy that stands still.
+    """Open the changes in mount `number` of the sandbox's tree `tree`, or of an unchanging copy.
 
-    `source` is the directory below. InvalidArgumentError, InvalidStateError if the directory is gone, PlatformError,
-    ResourceExhausted.
+    `source` is the directory below. Raises InvalidArgumentError, InvalidStateError if the directory is missing,
+    PlatformError and ResourceExhaustedError.
     """
     only = [relative(path) for path in paths]
     with closing(os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)) as layer:

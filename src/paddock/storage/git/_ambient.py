@@ -1,4 +1,4 @@
-"""The credentials of a user's own git and ssh, and what of them the host's git gets."""
+"""The credentials of a user's own git and ssh, and the part of them for the host's git."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECONDS, _MOST_BYTES = 30.0, 8 << 20
 
 
 async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
-    """Return what a program prints, or nothing if it fails or takes long."""
+    """Run a program and return its output, or "" if it fails or takes too long."""
     try:
         out = await output(argv, environment, seconds=_SECONDS, most_bytes=_MOST_BYTES, input=input.encode())
     except CommandFailed:
@@ -40,7 +40,7 @@ _KEYS, _KEY_BYTES, _HOSTS_BYTES = 16, 64 << 10, 8 << 20
 _KEPT = ("hostname", "port", "hostkeyalias", "identitiesonly")
 _ADVICE = "ssh keys are named as for git: ~/.ssh/config, or GIT_SSH_COMMAND='ssh -i FILE'"
 
-# All that ssh reads. What would start a program, open a port or wait for a person is off.
+# The complete configuration of ssh. It disables programs, ports and questions to a person.
 _CONFIG = """\
 BatchMode yes
 PreferredAuthentications publickey
@@ -62,11 +62,11 @@ LogLevel ERROR
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof for a host over ssh, and the keys that the host must have. It is stored nowhere, and no `repr` shows
+    """The proof for a host over ssh, and the keys that the host must have. paddock never stores it, and no `repr` shows
     it.
 
-    `agent` is the socket of an agent, of which identities and signatures are asked and nothing else. `settings` are
-    lines of ssh_config(5).
+    `agent` is the socket of an agent, from which paddock only requests identities and signatures. `settings` are lines
+    of ssh_config(5).
     """
 
     user: str
@@ -92,9 +92,9 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
-    """Ask the user's ssh what its configuration says of that host (`ssh -G`).
+    """Ask the user's ssh for its configuration of that host (`ssh -G`).
 
-    GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
+    GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. Raises NotConfiguredError.
     """
     command = caller.environment().get("GIT_SSH_COMMAND") or await say(
         ("git", "config", "core.sshCommand"), environment
@@ -156,7 +156,7 @@ def _settings(text: str) -> dict[str, list[str]]:
 
 
 def _path(name: str) -> str:
-    """Expand `~` as ssh does: to the home of the account, whatever HOME says."""
+    """Expand `~` like ssh: to the home of the account, even with another HOME."""
     return pwd.getpwuid(os.getuid()).pw_dir + name[1:] if name.startswith("~/") else name
 
 

@@ -1,10 +1,11 @@
-"""Run one program of the host with the least that it needs: a process of its own, started as `python -I -S <this
-file>`. Standard library only.
+"""Runs one program of the host with minimal rights, as `python -I -S <this file>`.
 
-The first line of stdin is what to do, as JSON (`Order`). stdin stays open: when its other end is closed, whatever runs
-is killed. The program sees a root directory in memory, /usr of the machine to read, and the places that it was
-given; no /proc, no other process, no capability. Where paddock is root it is an id that nobody else has, and where
-paddock is an ordinary user it is that user.
+Standard library only.
+
+The first line of stdin is the order as JSON (`Order`). stdin stays open: when its other end closes, the process kills
+the program. The program sees a root directory in memory, the machine's /usr read-only, and the paths of the order. It
+has no /proc, no other process and no capability. If paddock is root, the program runs under an unused id, else as
+paddock's own user.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from paddock.linux.descriptors import closing
 
 
 class BindMount(NamedTuple):
-    """A directory or file of the host at `target`. `owned`: what belongs to its owner appears as the program's own."""
+    """A directory or file of the host at `target`. `owned`: the files of its owner appear as the program's own."""
 
     source: str
     target: str
@@ -37,8 +38,12 @@ class BindMount(NamedTuple):
 
 
 class Order(TypedDict):
-    """A program to run. `uid` is the user to become, None for our own. `secret` can be read once, from descriptor 9.
-    `agent` is the socket of an ssh agent, offered at AGENT."""
+    """A program to run.
+
+    `uid` is its user, None for our own. It can read `secret` once, from descriptor 9.
+
+    `agent` is the socket of an ssh agent, which the program finds at AGENT.
+    """
 
     argv: list[str]
     env: dict[str, str]
@@ -59,7 +64,7 @@ _PROCESSES = 256
 _FILES = 1024
 _DEVICES = ("/dev/null", "/dev/urandom")
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# What names, addresses and certificates are found by; only what anybody may read.
+# Files for names, addresses and certificates, if all users may read them.
 _ETC = ("hosts", "resolv.conf", "nsswitch.conf", "services", "ssl", "pki", "ca-certificates")
 
 # draft-ietf-sshm-ssh-agent, 4: a length of four bytes, then a type.
@@ -84,7 +89,7 @@ def main() -> NoReturn:
 
 
 def _first_line() -> bytes:
-    """Read the order byte by byte: what follows it must stay in the pipe."""
+    """Read the order byte by byte, because the bytes after it must stay in the pipe."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
@@ -134,7 +139,7 @@ def _build_root(order: Order) -> None:
         os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
         with open(path.lstrip("/"), "x") as file:
             file.write(text)
-            # Where the program owns it, it may be a key that others may not read; nobody else sees it in any case.
+            # If the program owns it, it may be a key that others must not read. No other process sees it.
             os.fchmod(file.fileno(), 0o600 if order["uid"] is None else 0o644)
     for name in ("tmp", "home"):
         os.mkdir(name)
@@ -143,7 +148,7 @@ def _build_root(order: Order) -> None:
 
 
 def _show(source: str, target: str, attributes: int, owner: int | None = None) -> None:
-    # An ordinary user may show what lies below other mounts only together with them.
+    # An ordinary user can't mount a directory without the mounts below it.
     with closing(mounts.open_tree(os.fsencode(source), recursive=os.geteuid() != 0 or owner is None)) as fd:
         if owner is not None:
             _map_owner(fd, owner)
@@ -156,7 +161,7 @@ def _show(source: str, target: str, attributes: int, owner: int | None = None) -
 
 
 def _map_owner(fd: int, owner: int) -> None:
-    """Map the owner if the file system can. If it can't, only what everybody may read is readable."""
+    """Map the owner if the file system can. If it can't, the program can only read files that are readable to all."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
     with closing(namespaces.id_mapping_namespace(*maps)) as userns:
@@ -167,7 +172,10 @@ def _map_owner(fd: int, owner: int) -> None:
 
 
 def _start(order: Order) -> int:
-    """Start two processes: the first of the new process namespace, whose end ends all others, and the program."""
+    """Start two processes: the program, and the first one of the new process namespace.
+
+    The end of the latter kills all others.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -221,7 +229,7 @@ def _limit(order: Order) -> None:
         (resource.RLIMIT_FSIZE, order["file_bytes"]),
         (resource.RLIMIT_AS, order["memory_bytes"]),
         (resource.RLIMIT_NOFILE, _FILES),
-        # Of an ordinary user it would count all that he runs.
+        # For an ordinary user it would count all of that user's processes.
         (resource.RLIMIT_NPROC, _PROCESSES if order["uid"] is not None else resource.RLIM_INFINITY),
     ):
         if most != resource.RLIM_INFINITY:
@@ -249,9 +257,10 @@ def _is_open() -> bool:
 
 
 class Agent:
-    """An ssh agent of the host for a program that may ask it for identities and signatures, and nothing else.
+    """An ssh agent of the host for a program, which may ask it for identities and signatures only.
 
-    Connected to before the machine is left; then served by a process beside the program's, which ends with us.
+    The launcher connects before it leaves the host's file system. A process beside the program then serves it, and ends
+    with the launcher.
     """
 
     def __init__(self, path: str) -> None:

@@ -20,8 +20,8 @@ HEADS, TAGS = "refs/heads/", "refs/tags/"
 _HERE, _THERE, _LENDER = "/repository", "/remote", "/lender"
 _ALL = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
-# All that is configured, for git and whatever it starts. Old histories have commits and trees that are merely untidy;
-# those are let through, and what could deceive a checkout is not.
+# The complete configuration of git and its child processes. Old histories have untidy commits and trees. fsck accepts
+# those, but none that could deceive a checkout.
 _CONFIG = """
 [core]
 	hooksPath = /dev/null
@@ -84,7 +84,7 @@ _CONFIG = """
 [credential]
 	helper =
 """
-# The credential is in a pipe, which can be read once, and only for the place that it is for.
+# The credential is in a pipe. git can read it once, and only for its origin.
 _HELPER = """[credential "{origin}"]
 	helper = "!f() {{ test \\"$1\\" != get || cat <&9; }}; f"
 """
@@ -97,11 +97,11 @@ _SSH = f"""[core]
 	variant = ssh
 """
 Proof = Credential | Login
-"""What a remote is shown to prove who asks."""
+"""The proof of identity for a remote."""
 
 
 class Ref(msgspec.Struct, frozen=True):
-    """A ref of the remote. `commit`: what it leads to; None: that isn't a commit."""
+    """A ref of the remote. `commit` is the commit to which it leads. None: it leads to another object."""
 
     oid: str
     commit: str | None
@@ -124,7 +124,10 @@ class HostGit:
         return self.directory / name
 
     async def look(self, remote: Remote, credential: Proof | None, extra: Sequence[str] = ()) -> Listing:
-        """List branches, tags, and the full names `extra` of a remote. Refused; NotFoundError, PlatformError."""
+        """List branches, tags, and the full names `extra` of a remote.
+
+        Raises Refused, NotFoundError and PlatformError.
+        """
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
         ended = await self._run(arguments, remote, credential)
         _check(ended, remote, self._bounds)
@@ -152,8 +155,8 @@ class HostGit:
     ) -> None:
         """Fetch all branches and tags and prune the others, or fetch the object or ref `only`, which a pin keeps.
 
-        The caller has the lock of the repository. Refused; NotFoundError, InvalidArgumentError, ResourceExhaustedError,
-        PlatformError.
+        The caller holds the lock of the repository. Raises Refused, NotFoundError, InvalidArgumentError,
+        ResourceExhaustedError and PlatformError.
         """
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
@@ -188,7 +191,7 @@ class HostGit:
         return ended.out.decode().strip() if ended.code == 0 else None
 
     async def clear_up(self, name: str) -> None:
-        """Delete what a killed git has left. The caller has the lock."""
+        """Delete the remains of a killed git. The caller holds the lock."""
         left = ("(", "-name", "*.lock", "-o", "-name", "tmp_*", ")", "-type", "f", "-delete")
         await self._inside(name, [_HERE, "-xdev", *left], program="/usr/bin/find", writable=True)
 
@@ -226,7 +229,10 @@ class HostGit:
         expect: str | None,
         lender: str | None = None,
     ) -> None:
-        """Make `ref` of the remote `commit`, if it is `expect` (None: if it isn't there). Refused; InvalidState."""
+        """Set `ref` of the remote to `commit`, if it is at `expect`.
+
+        None: if it doesn't exist. Raises Refused and InvalidStateError.
+        """
         arguments = [
             *(f"--git-dir={_HERE}", "push", "--porcelain", "--no-verify", "--no-follow-tags"),
             *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
@@ -310,13 +316,16 @@ def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
 
 
 def _reason(out: bytes) -> str:
-    """Return why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
+    """Return why the remote rejected a ref.
+
+    The line has `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain).
+    """
     line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
     return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
 
 
 def _remarks(err: str) -> str:
-    """Return what the server's hooks have printed."""
+    """Return the output of the server's hooks."""
     said = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
     return "".join(f"; {line}" for line in said if line)[:300]
 

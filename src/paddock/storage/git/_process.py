@@ -1,7 +1,6 @@
-"""The host's git as a process: confined, with an environment of its own, bounded in time and output. Its messages
-become errors of ours.
+"""The host's git as a process: confined, with a separate environment, and with limits of time and output.
 
-What it has said becomes an error of ours.
+Its messages become errors of paddock.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ from ._confined import BindMount
 from ._remote import Remote
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
-"""Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""
+"""The user id of the host's git if paddock is root. It owns no tree and exists in no sandbox."""
 
 Progress = Callable[[str], None]
 
 CONFIG = "/etc/paddock.gitconfig"
 TEMPLATE = "/etc/paddock.template"
-"""What a new repository begins with."""
+"""The template directory of a new repository."""
 
-# Pins are files, one for each of those who need something: whoever tidies up leaves them so.
+# Pins are files, one for each object with a need. git must not pack them.
 _REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
@@ -63,7 +62,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float = 3600.0
     silence_seconds: float = 45.0
-    """A git that waits for a remote, says nothing and computes nothing for so long, is ended."""
+    """paddock ends a git that waits for a remote, without output or computation, for longer than this."""
     output_bytes: int = 64 << 20
     file_bytes: int = 32 << 30
     memory_bytes: int = 4 << 30
@@ -184,7 +183,7 @@ class _Reading:
         await asyncio.gather(self._output(process.stdout), self._errors(process.stderr), process.wait())
 
     async def _output(self, stream: asyncio.StreamReader) -> None:
-        """Read the output, and drop what is more than the limit."""
+        """Read the output, and discard the part beyond the limit."""
         while data := await stream.read(1 << 16):
             self.out += data[: self._most + 1 - len(self.out)]
             self.taken += len(data)
@@ -211,12 +210,12 @@ class _Reading:
 
 
 def _plain(line: str) -> str:
-    """Replace what a terminal would act on. Remotes send text too, and terminals show it."""
+    """Replace characters that control a terminal. Remotes send text too, and terminals show it."""
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
 async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[None]) -> None:
-    """End the process. When this returns nothing of it is left: the launcher ends its namespace when stdin closes."""
+    """End the process with all its children: the launcher ends its namespace when stdin closes."""
     try:
         await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
     finally:

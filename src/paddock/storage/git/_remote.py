@@ -39,12 +39,12 @@ _NAMES = {"/etc/nsswitch.conf": "hosts: files\n", "/etc/resolv.conf": "", "/etc/
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """The proof for a host over HTTP. It is stored nowhere, and no `repr` shows it."""
+    """The proof for a host over HTTP. paddock never stores it, and no `repr` shows it."""
 
     username: str
     password: str
     bearer: bool = False
-    """`password` is a token that is sent by itself (RFC 6750)."""
+    """`password` is a bearer token (RFC 6750)."""
 
     def __repr__(self) -> str:
         return "Credential(…)"
@@ -66,10 +66,11 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository to fetch from. `url` is the one spelling of it, without a credential: what is stored, shown and
-    given to git.
+    """A repository to fetch from.
 
-    `origin` is the part of it that a credential belongs to. `path`: it is a directory of this machine.
+    `url` is its canonical spelling, without a credential, in records, messages and for git.
+
+    `origin` is the part of it that a credential belongs to. `path` is the directory of a local repository.
     """
 
     url: str
@@ -77,9 +78,9 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     path: Path | None = None
     addresses: tuple[str, ...] = ()
-    """Where `located` found its host: git connects to these alone, through no proxy."""
+    """The addresses of its host, from `located`. git connects only to these, through no proxy."""
     public: bool = False
-    """All of `addresses` are public ones: whatever is there, everybody may have."""
+    """All of `addresses` are public ones, so any user could fetch its content."""
 
     @property
     def sends_in_the_clear(self) -> bool:
@@ -87,10 +88,12 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
-    """Return the remote, and the credential that stood in the URL. `local`: the caller may name this machine's files.
+    """Return the remote, and the credential from the URL.
 
-    InvalidArgumentError for whatever git could take for an option, a helper program or another host than a person would
-    read. PolicyDeniedError, NotFoundError for directories.
+    `local`: the caller may name this machine's files.
+
+    Raises InvalidArgumentError for a text that git could take for an option or a helper program, or that hides the host
+    from a reader. Raises PolicyDeniedError and NotFoundError for directories.
     """
     if not text or len(text) > _LONGEST or not text.isprintable() or "\\" in text:
         raise _wrong(text, "a URL is one line of printable characters without a backslash")
@@ -176,7 +179,7 @@ def _host(text: str, host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether it is this machine: there nobody listens in."""
+    """Tell whether a host is this machine, to which connections need no encryption."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -196,7 +199,7 @@ def _directory(text: str, *, local: bool) -> Remote:
 
 
 def _wrong(text: str, why: str) -> InvalidArgumentError:
-    """Return the error for a URL, without what stands before an @: that may be a secret."""
+    """Return the error for a URL, without the part before an @, which may be a secret."""
     shown = text[: 4 * _LONGEST].rpartition("@")[2][:200]
     return InvalidArgumentError(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
 
@@ -229,7 +232,7 @@ async def located(remote: Remote) -> Remote:
 
 
 def names(remote: Remote) -> Mapping[str, str]:
-    """Return what git looks names up by, as files: the host at its addresses, and nothing else."""
+    """Return the files by which git looks names up: the host at its addresses, and no others."""
     lines = [f"{address} {_host_of(remote)}\n" for address in remote.addresses]
     return {"/etc/hosts": "".join(lines), **_NAMES} if lines else {}
 
@@ -243,7 +246,7 @@ def _host_of(remote: Remote) -> str:
 
 
 def _has_proxy(remote: Remote) -> bool:
-    """Tell whether a proxy is used, which then looks the name up and connects."""
+    """Tell whether git uses a proxy, which then looks the name up and connects."""
     given = {name.lower(): value for name, value in environment().items() if value}
     if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
         return False

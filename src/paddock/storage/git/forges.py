@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: bytes
 
     def json(self, kind: Any) -> Any:
-        """Decode the body. PlatformError: it isn't what the API's description says."""
+        """Decode the body. Raises PlatformError if it differs from the API's description."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except msgspec.DecodeError as error:
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
             ) from None
 
     def words(self) -> str:
-        """Return what the forge says about a failure, without characters that drive a terminal."""
+        """Return the forge's message about a failure, without characters that control a terminal."""
         try:
             said = msgspec.json.decode(self.body, type=_Problem)
         except msgspec.DecodeError:
@@ -63,7 +63,7 @@ class _Problem(msgspec.Struct):
 
 
 class Http:
-    """The API of one forge. `base` is where it begins; `authorization` is the header's value, or None."""
+    """The API of one forge. `base` is its root, and `authorization` the header's value, or None."""
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization
@@ -159,7 +159,7 @@ class GitHub(Forge):
     name = "github"
 
     async def find(self, branch: str, base: str) -> PullRequest | None:
-        # A filter that it does not understand it ignores: what comes is looked at.
+        # A server ignores an unknown filter, so this checks the results.
         head = f"{self._owner}:{branch}"
         answer = await self._get(f"{self._path}/pulls", state="open", head=head, base=base, per_page=str(_PAGE))
         pulls: list[_Pull] = answer.json(list[_Pull])
@@ -179,7 +179,7 @@ class Gitea(Forge):
     name = "gitea"
 
     async def find(self, branch: str, base: str) -> PullRequest | None:
-        # It has no filter by branch.
+        # The API has no filter by branch.
         for page in range(1, _PAGES + 1):
             answer = await self._get(f"{self._path}/pulls", state="open", page=str(page), limit=str(_PAGE))
             pulls: list[_Pull] = answer.json(list[_Pull])
@@ -249,9 +249,9 @@ class _Meta(msgspec.Struct):
 
 
 async def open_forge(remote: Remote, credential: Credential | None, dialect: str | None = None) -> Forge:
-    """Open the forge of a remote, and ask it for its dialect if none is given.
+    """Open the forge of a remote, and ask it for its dialect if `dialect` is None.
 
-    InvalidArgumentError, PlatformError; UnsupportedError: the forge is unknown.
+    Raises InvalidArgumentError and PlatformError, and UnsupportedError for an unknown forge.
     """
     if remote.scheme not in ("https", "http"):
         raise UnsupportedError(f"{remote.url} is on no forge: it has no API over HTTP")

@@ -1,6 +1,7 @@
-"""Pins: refs that name the commits of a repository that workspaces need, whatever becomes of the branches.
+"""Pins: refs that name the commits of a repository that workspaces need, independent of its branches.
 
-Written as files, in the format of git's own (gitrepository-layout(5)), so that a workspace does not wait for a process.
+paddock writes them as files in git's own format (gitrepository-layout(5)), so that a workspace doesn't wait for a
+process.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _PINS = "refs/pins/"
 
 
 def fetched(what: str) -> str:
-    """Return the pin of a ref or an object that was fetched by itself."""
+    """Return the pin of a ref or an object that paddock fetched by itself."""
     return _PINS + "fetched-" + what.removeprefix("refs/").replace("/", "-")
 
 
 def owners(repository: Path) -> tuple[str, ...]:
-    """Return who needs commits of the repository."""
+    """Return the ids of the objects that need commits of the repository."""
     try:
         directory = _open(repository)
     except InvalidStateError:
@@ -36,9 +37,9 @@ def owners(repository: Path) -> tuple[str, ...]:
 
 
 def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -> None:
-    """Keep `commit` for `owner`, an id, instead of what was kept for it before.
+    """Keep `commit` for `owner`, an id, in place of its earlier one.
 
-    `like`: an owner whose pin is of the same commit. A second name for a file on the disk needs no sync.
+    `like` is an owner with a pin of the same commit. A second name for a file on the disk needs no sync.
     """
     if not is_commit(commit):
         raise InvalidArgumentError(f"{commit!r} is no id of a commit")

@@ -1,6 +1,6 @@
-"""Push a branch, or open a pull request, with the credentials of the user whose program this is.
+"""Pushes a branch, or opens a pull request, with the credentials of the calling user.
 
-A program of its own, which a client starts. It ends, and git with it, when the client does.
+A client starts it as a separate program. It ends with the client, and so does its git.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .forges import Forge, open_forge
 
 
 def main(state_dir: str, plan: str) -> None:
-    """Carry out the plan, a `codec.Handle`, and print what became of it, a `Published`."""
+    """Carry out the plan, a `codec.Handle`, and print the result, a `Published`."""
     try:
         published = asyncio.run(_carry_out(Path(state_dir), codec.decode(plan.encode(), codec.Handle)))
     except Exception as error:

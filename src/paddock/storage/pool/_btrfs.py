@@ -1,4 +1,4 @@
-"""Trees as btrfs subvolumes: made, copied and deleted in time that does not depend on what they hold."""
+"""Trees as btrfs subvolumes. Creation, copy and deletion take a constant time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def device_checks(pool: int, image: Image | None, where: str) -> tuple[Check, ..
 
 
 def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> Check:
-    """Compare all checksums, if that was asked for or is quick."""
+    """Compare all checksums, if `asked`, or by default if it is quick."""
     if asked is False or (asked is None and used_bytes > _QUICK_BYTES):
         detail = f"the {used_bytes // MIB} MiB in {where} were not read"
         return check("checksums", "ok", detail, "paddock doctor --storage --scrub")
@@ -117,7 +117,7 @@ _PAUSES_SECONDS = (0.0, 0.2, 1.0)
 
 
 class BtrfsPool(Pool):
-    """Quotas need root. Where they are off (a file system of the machine's own), they are left off."""
+    """A pool on btrfs. Quotas need root. It doesn't turn them on in a file system of the machine's own."""
 
     driver = "btrfs"
     overlay = True
@@ -147,7 +147,7 @@ class BtrfsPool(Pool):
             self._copy(origin, making)
 
         def fill(tree: int) -> None:
-            # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
+            # A work directory belongs to one mount. overlayfs refuses one with files of another mount.
             for work in () if at_rest else works_in(tree):
                 remove(tree, work)
                 make_part(tree, work, self._base)
@@ -165,7 +165,7 @@ class BtrfsPool(Pool):
             self._make(name, fill, begin=begin, doing="copy")
 
     def flush(self, name: str) -> None:
-        """Write by a copy that no one sees: only for a snapshot the kernel writes what is dirty in one subvolume."""
+        """Write the tree to disk through a temporary snapshot. That is the only way to write one subvolume alone."""
         making = f".making-{os.urandom(8).hex()}"
         with within(self, name, "flush") as tree, self.working():
             self._copy(tree, making)
@@ -244,7 +244,7 @@ class BtrfsPool(Pool):
         return (
             *super().examine(scrub=scrub),
             *device_checks(self._fd, self._image, where),
-            # What is not an image of ours holds other people's files, and they have their own ways.
+            # A file system that isn't our image also has other users' files, and its owner checks it.
             *(() if self._image is None else (scrub_check(self._fd, self.space().used_bytes, where, scrub),)),
         )
 
@@ -259,7 +259,7 @@ class BtrfsPool(Pool):
 
     def sweep(self) -> dict[str, str]:
         left = super().sweep()
-        # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.
+        # Only in an image of ours: elsewhere, groups without a tree here belong to other programs' subvolumes.
         if self._quota == "off" or self._config.image is None:
             return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
@@ -278,7 +278,7 @@ class BtrfsPool(Pool):
         return {number for number in ids if number >= _FIRST_SUBVOLUME}
 
     def _remove_stale_groups(self) -> None:
-        """Remove the groups that no tree has, while nobody makes trees."""
+        """Remove the groups without a tree. The caller makes sure that no thread creates trees."""
         living: set[int] = set()
         groups = self._groups()
         for name in names_in(self._fd):
@@ -308,7 +308,7 @@ class BtrfsPool(Pool):
             btrfs.set_byte_limit(self._fd, btrfs.subvolume_id(tree), limit_bytes)
 
     def _group(self, name: str) -> int | None:
-        """Return the quota group that is stale once the tree is deleted."""
+        """Return the quota group that becomes stale with the tree's deletion."""
         if self._quota != "off":
             with suppress(PaddockError), closing(self.open(name)) as tree:
                 return btrfs.subvolume_id(tree)

@@ -1,4 +1,7 @@
-"""Copying what a sandbox wrote: by descriptor, in constant depth, following nothing, holes and hard links kept."""
+"""Copies of files that a sandbox wrote: by descriptor, in constant depth, without following links.
+
+It keeps holes and hard links.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from paddock.storage.pool.trees import DIRECTORY, NEW, READ, names_in
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
 _CHUNK = 1 << 30
 _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
-# Not security.selinux and the like: those are the machine's.
+# Not security.selinux and other attributes of the machine.
 _ATTRIBUTES = ("user.", "trusted.overlay.", "security.capability", "system.posix_acl_")
 _ATTRIBUTE_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EPERM, errno.ENODATA, errno.EINVAL})
 _WHITEOUT = os.makedev(0, 0)
@@ -24,12 +27,12 @@ _WHITEOUT = os.makedev(0, 0)
 
 @dataclass(slots=True)
 class _Level:
-    """A directory that is being copied: its identity on both sides and what of it is still to be done."""
+    """A directory under copy: its identity on both sides and the rest of its entries."""
 
     source: tuple[int, int]
     info: os.stat_result
     opened: bool
-    """Its mode kept its own owner out and was changed for as long as it is being copied."""
+    """Its mode excluded its owner, so the copier changed the mode until the end of the copy."""
     names: Iterator[str]
 
     def leave(self, source: int) -> None:
@@ -38,10 +41,12 @@ class _Level:
 
 
 class Copier:
-    """A copier of directories. Use one per copy of a tree: it remembers the hard links that it has met.
+    """A copier of directories.
 
-    The content of the target wins no conflict: what the source has replaces it, and directories are merged, so that
-    layers are copied one after the other, lowest first.
+    Use one per copy of a tree: it remembers the hard links that it has met.
+
+    The source takes precedence: its files replace the target's, and directories merge. A caller copies layers one after
+    the other, lowest first.
     """
 
     def __init__(self, *, keep_owners: bool) -> None:
@@ -171,7 +176,7 @@ class Copier:
             except OSError as error:
                 if error.errno != errno.EMLINK:
                     raise
-        # Not blocking: what was a file a moment ago may be a fifo now.
+        # Not blocking: the file may have become a fifo a moment ago.
         with closing(_open_for_reading(source, name, READ | os.O_NONBLOCK)) as reader:
             info = os.fstat(reader)
             if not stat.S_ISREG(info.st_mode):
@@ -222,7 +227,7 @@ class Copier:
             start += count
 
     def _finish(self, source: int, target: int, info: os.stat_result) -> None:
-        """Set the attributes of `source` on `target`, in the one order in which none undoes another."""
+        """Set the attributes of `source` on `target`, in the one order in which they don't undo each other."""
         if self._keep_owners:
             os.chown(target, info.st_uid, info.st_gid)
         for name in os.listxattr(source):
@@ -237,7 +242,7 @@ class Copier:
 
 
 def _open_for_reading(parent: int, name: str, flags: int) -> int:
-    """Open `name` though its mode forbids it to its owner. The mode is restored."""
+    """Open `name` even if its mode forbids it to its owner. It restores the mode afterwards."""
     try:
         return os.open(name, flags, dir_fd=parent)
     except PermissionError:

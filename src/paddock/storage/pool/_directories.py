@@ -1,7 +1,7 @@
 """Trees as plain directories.
 
-As the upper layer of an overlay an empty one is quick, and a snapshot costs what was written. As a whole copy it works
-on every file system, and costs what the template holds.
+As the upper layer of an overlay, an empty one is quick, and a snapshot costs as much as the written files. As a whole
+copy it works on every file system, and costs as much as the template.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OverlayPool(Pool):
 
 
 class CopyPool(OverlayPool):
-    """As overlay's, but a tree begins with all that its layers hold."""
+    """A pool like the overlay's, but a new tree begins with a copy of its layers."""
 
     driver = "copy"
     overlay = False

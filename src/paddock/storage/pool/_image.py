@@ -1,4 +1,4 @@
-"""The sparse file that holds a pool: its size, its growth while in use, and how much of the disk below stays free."""
+"""The sparse file of a pool: its size, its growth while in use, and the disk space that it leaves free."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ class Disk:
         self._path, self._config = state_dir, config
 
     def available_bytes(self) -> int:
-        """Return how many bytes may still be written, without what is kept free."""
+        """Return how many bytes a program may still write. The reserve of free space doesn't count."""
         free, kept = self._look()
         return max(0, free - kept)
 
     def check(self) -> None:
-        """Raise ResourceExhaustedError if less is free than is kept free. Two microseconds: each new tree asks."""
+        """Raise ResourceExhaustedError if less than the reserve is free.
+
+        It takes two microseconds, because each new tree asks.
+        """
         free, kept = self._look()
         if free < kept:
             raise ResourceExhaustedError(
@@ -52,7 +55,7 @@ class Disk:
         return info.f_bavail * info.f_frsize, kept
 
     def space(self) -> PoolSpace:
-        """Return the space of a pool whose trees lie on the disk itself."""
+        """Return the space of a pool whose trees lie directly on the disk."""
         return PoolSpace(used_bytes=self.used_bytes(), available_bytes=self.available_bytes())
 
 
@@ -70,19 +73,19 @@ class Image:
         self.path, self._pool, self._disk = path, pool, disk
 
     def size(self) -> tuple[int, int]:
-        """Return the length of the file, and what it takes of the disk."""
+        """Return the length of the file, and its use of the disk."""
         info = os.stat(self.path)
         return info.st_size, info.st_blocks * 512
 
     def space(self) -> PoolSpace:
         used, _ = self._inside()
         taken = self.size()[1]
-        # What is free inside and no hole yet is written again before more of the disk is taken.
+        # The file system writes again to free space inside before it takes more of the disk.
         available = self._disk.available_bytes() + max(0, taken - used)
         return PoolSpace(used_bytes=used, available_bytes=available, image_bytes=taken)
 
     def check(self) -> None:
-        """Raise ResourceExhaustedError if there is no room for another tree. Grow the image first, if possible."""
+        """Raise ResourceExhaustedError if another tree doesn't fit. It first grows the image, if possible."""
         self._disk.check()
         _, free = self._inside()
         if free < _KEPT and not (self.grow() and self._inside()[1] >= _KEPT):
@@ -94,10 +97,11 @@ class Image:
         return max(0, length - taken - self._disk.available_bytes())
 
     def grow(self) -> int:
-        """Grow the image if it is nearly full and the disk has room: by half, to what the disk has. Return the bytes
-        gained.
+        """Grow the image by half if it is nearly full and the disk has space.
 
-        Killed half-way, the file is longer than its device: the next call goes on from there.
+        Return the bytes gained.
+
+        If paddock dies meanwhile, the file is longer than its device. The next call continues there.
         """
         with closing(os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (supervisor/pool.py), and others who let it grow

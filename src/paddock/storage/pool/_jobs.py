@@ -1,7 +1,9 @@
-"""The worker: a program of its own, which the daemon executes (`worker`). It forks one process for each job.
+"""The worker: a separate program, which the daemon executes (`worker`).
 
-It has one thread, and one socket of the daemon's. A job's process has the descriptors that come with the job, and gives
-up everything else before it begins.
+It forks one process for each job.
+
+It has one thread, and one socket of the daemon. The process of a job has the descriptors of that job. It closes all
+others before it begins.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MOST_DESCRIPTORS = 8
 _NAME_BYTES = 300
 _IDLE_SECONDS = 30.0
 _FILES = 1024
-# What files that belong to others take. No CAP_MKNOD: the kernel lets anybody make what hides a file in an overlay.
+# The capabilities for work on other users' files. CAP_MKNOD isn't among them: all users may make overlay whiteouts.
 _CAPABILITIES = (caps.CHOWN, caps.DAC_OVERRIDE, caps.FOWNER, caps.FSETID, caps.SETFCAP)
 _NOT_CALLED = """
 accept accept4 bind connect listen fork vfork execve execveat kill tkill tgkill pidfd_send_signal process_mrelease

@@ -1,4 +1,4 @@
-"""Choose the driver of a state directory once, make what it needs whole or not at all, and open the pool."""
+"""Chooses the driver of a state directory once, creates its files atomically, and opens the pool."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _DRIVERS = {
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
     """Open the pool of the descriptor `pool_fd`, which the supervisor has opened.
 
-    The pool owns it from now on, and closes it if this fails. Without a descriptor, it is `<state_dir>/pool` itself,
-    where the pool isn't an image. What killed processes have left half made is deleted now.
+    The pool owns it from now on, and closes it if this fails. Without a descriptor, the pool is `<state_dir>/pool`
+    itself, unless it is an image. This deletes the unfinished trees of killed processes.
     """
     if pool_fd is None:
         if config.image is not None:
@@ -71,17 +71,18 @@ _MKFS_SECONDS = 300
 def prepare(
     state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None, whole: bool | None = None
 ) -> PoolConfig:
-    """Make the state directory ready for a supervisor, and return how its pool is kept.
+    """Prepare the state directory for a supervisor, and return the configuration of its pool.
 
-    A second call changes nothing, unless only whole copies were possible and the pool is empty: then it looks again.
+    A second call changes nothing. There is one exception: it tries again if only whole copies worked and the pool is
+    empty. `driver` forces one (btrfs, overlay, copy). By default `config.toml` does, or paddock chooses the best that
+    works here.
 
-    `driver` forces one (btrfs, overlay, copy); by default `config.toml` does, or the best that works here is taken.
-    `image_bytes` is the size of a new image, which takes as much of the disk as is written to it; by default half of
-    what is free, 64 GiB at most. `whole`: an ordinary user's sandboxes have all the ids of a system, by the user's
-    subordinate ids; by default as `config.toml` says.
+    `image_bytes` is the size of a new image, which takes only as much of the disk as it contains. The default is half
+    of the free space, at most 64 GiB. `whole`: an ordinary user's sandboxes have all the ids of a system, by the user's
+    subordinate ids. The default is the one of `config.toml`.
 
-    NotConfiguredError: the forced driver doesn't work here. InvalidStateError: the trees are there already, on another
-    one.
+    Raises NotConfiguredError if the forced driver doesn't work here. Raises InvalidStateError if there are trees on
+    another driver.
     """
     settings = read_config(state_dir)
     forced = _known(driver or settings.pool_driver)
@@ -99,7 +100,7 @@ def prepare(
         if forced is not None or not _may_do_better(state_dir, config):
             return config
     (state_dir / POOL).mkdir(exist_ok=True)
-    # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
+    # paddock opens an overlay's layers as one of the sandbox's ids, from a descriptor of this directory.
     (state_dir / POOL).chmod(0o711)
     probe.sweep(state_dir)
     whole = settings.subordinate_ids if whole is None else whole
@@ -124,8 +125,10 @@ def _in_use(state_dir: Path) -> bool:
 
 
 def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
-    """Decide who owns what sandboxes write, which can't change later. NotConfiguredError: subordinate ids were asked
-    for and aren't available."""
+    """Decide which ids own the files of sandboxes.
+
+    It can't change later. Raises NotConfiguredError if subordinate ids don't work.
+    """
     if os.geteuid() == 0 or not whole:
         return config
     why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None
@@ -155,7 +158,7 @@ def _known(driver: str | None) -> Driver | None:
 
 
 def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
-    """Choose the best driver that works, of those that are asked for. NotConfigured."""
+    """Choose the best working driver among the permitted ones. Raises NotConfiguredError."""
     ways: tuple[tuple[Driver, str | None, Callable[[], Reason | None]], ...] = (
         ("btrfs", None, lambda: probe.native_btrfs(state_dir)),
         ("btrfs", POOL_IMAGE, lambda: _make_image(state_dir, image_bytes)),
@@ -222,7 +225,7 @@ def _format(path: Path, size: int) -> Reason | None:
 
 
 def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
-    """Tell whether the image is gone, and with it all trees. InvalidStateError: it is damaged."""
+    """Tell whether the image is missing, and with it all trees. Raises InvalidStateError if it is corrupt."""
     if config.image is None:
         return False
     image = state_dir / config.image

@@ -1,6 +1,7 @@
-"""The pool: trees by opaque name, copied on write, by whatever driver this machine has.
+"""The pool: trees by opaque name, copied on write, by the driver for this machine.
 
-A tree is made under another name, renamed when it is whole, and renamed away before it is deleted.
+paddock makes a tree under a temporary name, and renames it when it is whole. It also renames a tree before it deletes
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Pool(ABC):
 
     driver: Driver
     overlay: bool
-    """A sandbox's tree is the writable layer over its template's; else it is a whole copy."""
+    """A sandbox's tree is the writable layer over its template's. Otherwise it is a whole copy."""
 
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         """Own `fd`, the descriptor of the pool's directory."""
@@ -64,30 +65,33 @@ class Pool(ABC):
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
         self._room: Disk | Image = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
-        """Who can read and write all that is in a tree; the program itself may be unable to."""
+        """The process that can read and write all files of a tree. The program itself may be unable to."""
         self._base = self.worker.base
         self.marks = config.marks
         self.in_use: set[str] = set()
         """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
         self._alone, self._at_work = Lock(), 0
-        """How many make or delete trees; with `_alone` held, nobody begins to."""
+        """Number of threads that make or delete trees. Under `_alone`, no thread begins to."""
 
     @abstractmethod
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
-        """Make an empty tree to be written over `layers` (`copy`: with their content). AlreadyExistsError,
-        ResourceExhausted."""
+        """Make an empty tree for writes over `layers` (`copy`: with their content).
+
+        Raises AlreadyExistsError and ResourceExhaustedError.
+        """
 
     @abstractmethod
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
-        """Make a tree with the content of `source` at one instant (`overlay`, `copy`: if nothing writes to it
-        meanwhile).
+        """Make a tree with the content of `source` at one instant.
 
-        `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
-        owns what may be lost. NotFoundError, AlreadyExistsError, ResourceExhausted.
+        At `overlay` and `copy`, no program may write meanwhile.
+
+        `at_rest`: no program will write to it, so it gets no work directories. `ours`: only paddock reads it, so it
+        needn't keep owners. Raises NotFoundError, AlreadyExistsError and ResourceExhaustedError.
         """
 
     @abstractmethod
@@ -99,18 +103,21 @@ class Pool(ABC):
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
 
     def open(self, name: str) -> int:
-        """Return a descriptor of the tree's directory; the caller closes it. NotFound."""
+        """Return a descriptor of the tree's directory, which the caller closes. Raises NotFoundError."""
         try:
             return os.open(check_name(name), DIRECTORY, dir_fd=self._fd)
         except OSError as error:
             raise tree_error(error, name, "open") from None
 
     def flush(self, name: str) -> None:
-        """Write what of a tree is in memory only, where a snapshot would do so first. NotFound."""
+        """Write a tree's data from memory to disk, where a snapshot would do so first. Raises NotFoundError."""
         os.close(self.open(name))
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        """Rename in one step; with that limit, if one is given. NotFoundError, AlreadyExists."""
+        """Rename a tree in one step, with the new limit `limit_bytes` if there is one.
+
+        Raises NotFoundError and AlreadyExistsError.
+        """
         check_name(source)
         check_name(name)
         try:
@@ -126,8 +133,12 @@ class Pool(ABC):
         os.close(self.open(name))
 
     def exchange(self, one: str, other: str) -> None:
-        """Give each the other's name, in one step; limits, and what has them mounted, stay with their content.
-        NotFoundError: one of them is not there. PlatformError: the file system can't."""
+        """Swap the names of two trees in one step.
+
+        Limits and mounts stay with their content.
+
+        Raises NotFoundError if one is missing, and PlatformError if the file system can't do it.
+        """
         check_name(one)
         check_name(other)
         try:
@@ -136,13 +147,18 @@ class Pool(ABC):
             raise tree_error(error, f"{one} or {other}", "exchange") from None
 
     def add_mounts(self, name: str, mounts: int) -> None:
-        """Make for a tree what `create` makes for so many mounts. NotFoundError, AlreadyExistsError,
-        ResourceExhausted."""
+        """Add the directories for so many mounts to a tree, as `create` does.
+
+        Raises NotFoundError, AlreadyExistsError and ResourceExhaustedError.
+        """
         with within(self, name, "add mounts to") as tree:
             self.worker.do(make_mount_parts, (tree,), self._base, mounts)
 
     def delete(self, name: str) -> None:
-        """Delete a tree, if it is there, following nothing inside. PlatformError names what would not go."""
+        """Delete a tree, if it is there, without following its links.
+
+        Raises PlatformError with the files that it can't delete.
+        """
         check_name(name)
         gone = f".gone-{os.urandom(8).hex()}"
         with self.working():
@@ -156,14 +172,14 @@ class Pool(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Have `usage` count what was deleted as free, which else takes seconds. Blocks; PlatformError."""
+        """Make `usage` count deleted data as free, which otherwise takes seconds. It blocks. Raises PlatformError."""
 
     def usage(self, name: str) -> TreeUsage:
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
     def measure(self, name: str) -> int:
-        """Count what is in a tree, in bytes of disk, which takes long. NotFound."""
+        """Return the disk space of a tree's files in bytes, which takes long. Raises NotFoundError."""
         with closing(self.open(name)) as tree:
             return self.worker.do(measure, (tree,))
 
@@ -175,7 +191,7 @@ class Pool(ABC):
         return pool_checks(self._config, "no directory can be given a ceiling here")
 
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
-        """Return lines for `doctor --storage`. `scrub` reads all; None: if that is quick."""
+        """Return lines for `doctor --storage`. `scrub` reads all data. None: only if that is quick."""
         return (space_check(self.space(), self._config, self._path),)
 
     def fit(self) -> int:
@@ -183,15 +199,18 @@ class Pool(ABC):
         return 0
 
     def trim(self) -> int | None:
-        """Give free space back to the disk below. Return the bytes looked through; None: there is nothing to give."""
+        """Return free space to the disk below. Return the number of trimmed bytes, or None if the pool can't trim."""
         return None
 
     def unfinished(self) -> tuple[str, ...]:
-        """Return what is half made or half deleted; no names of trees."""
+        """Return the names of unfinished creations and deletions. They aren't names of trees."""
         return tuple(sorted(filter(_UNFINISHED.fullmatch, names_in(self._fd))))
 
     def sweep(self) -> dict[str, str]:
-        """Delete what is unfinished, unless trees are made or deleted right now. Return what stays, and why."""
+        """Delete the unfinished trees, unless a thread makes or deletes trees right now.
+
+        Return the remaining ones with the reasons.
+        """
         with self._alone:  # what is begun after this is not listed
             names, busy = self.unfinished(), self._at_work
         left = {name: "trees are made or deleted" if busy else self._discard_quietly(name) for name in names}
@@ -199,7 +218,7 @@ class Pool(ABC):
 
     @contextmanager
     def working(self) -> Generator[None]:
-        """Keep what is unfinished from being swept while the block runs."""
+        """Protect unfinished trees from a sweep during the block."""
         with self._alone:
             self._at_work += 1
         try:
@@ -247,7 +266,7 @@ class Pool(ABC):
         open_to_all(making, self._fd)
 
     def _discard(self, name: str) -> None:
-        """Delete a directory that is no tree any more."""
+        """Delete a directory that was a tree."""
         self.worker.do(remove, (self._fd,), name)
 
     def _discard_quietly(self, name: str) -> str | None:

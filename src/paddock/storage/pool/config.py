@@ -1,4 +1,4 @@
-"""`supervisor.json`: how the pool is opened, decided once per state directory, and why not by a better driver."""
+"""`supervisor.json`: the choice of the pool's driver, once per state directory, and the reasons against better ones."""
 
 from __future__ import annotations
 
@@ -41,23 +41,31 @@ class Watermarks(NamedTuple):
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself.
+    """The configuration of a pool.
 
-    Above `high`, the used part of what could be used, the sweep takes away what can be had again, until `low`; never
-    while more than `enough_mib` are available: of a large disk, the last tenth is a lot.
+    `image` is the file in the state directory whose mount is `pool/`. None: `pool/` itself.
+
+    If the used fraction of the usable space is above `high`, the sweep deletes replaceable trees until it is below
+    `low`. It never does while more than `enough_mib` are available, because the last tenth of a large disk is a lot.
     """
 
     driver: Driver
     image: str | None = None
     reasons: tuple[Reason, ...] = ()
     subordinate_ids: SubordinateIds | None = None
-    """Whose files in the trees may be, beside an ordinary user's own. Decided for good: they are theirs then."""
+    """Ids that may own files in the trees, in addition to an ordinary user's own.
+
+    It can't change, because the files already have those owners.
+    """
     high: float = 0.9
     low: float = 0.75
     enough_mib: int = 20_480
     keep_free_mib: int | None = None
-    """Of the disk below; no tree is made when it has less. None: a twentieth of it, at most 1 GiB below an image
-    (which is damaged if the disk is full), 64 MiB else."""
+    """Reserve of the disk below.
+
+    With less free space paddock makes no tree. The default for an image is a twentieth of the disk, at most 1 GiB,
+    because a full disk corrupts it. Otherwise it is 64 MiB.
+    """
 
     @property
     def marks(self) -> Watermarks:
@@ -70,7 +78,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(state_dir: Path) -> PoolConfig | None:
-    """Return what was decided. None: nothing yet. Writers rename, so an unreadable file isn't half written."""
+    """Return the stored choice, or None before the first. Writers rename, so an unreadable file isn't half written."""
     try:
         text = (state_dir / SUPERVISOR_CONFIG).read_bytes()
     except FileNotFoundError:
@@ -104,8 +112,10 @@ def check(name: str, status: str, detail: str, fix: str | None = None) -> Check:
 
 
 def pool_checks(config: PoolConfig, unlimited: str | None, *, fix: str | None = None) -> tuple[Check, ...]:
-    """Return lines for `doctor`. `unlimited` says why disk limits aren't enforced, None that they are; `fix` what would
-    change that."""
+    """Return lines for `doctor`.
+
+    `unlimited` is the reason for missing disk limits, or None. `fix` is the command for them.
+    """
     how = f"{config.driver} in {config.image}" if config.image else config.driver
     best = config.driver == "btrfs"
     reasons = "" if best else "".join(f"; not {reason.way}: {reason.why}" for reason in config.reasons)

@@ -1,4 +1,4 @@
-"""Read a tree that an attacker may have written: each path is opened beneath its root, through no link and no mount."""
+"""Reads a tree that an attacker may have written. It opens each path beneath its root, through no link and no mount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ORIGIN = ("trusted.overlay.origin", "user.overlay.origin")  # as root, and in a
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The file at a path. `foreign`: another file system is mounted there, which is never read."""
+    """The file at a path. `foreign`: another file system has a mount there. paddock never reads that."""
 
     kind: FileKind
     mode: int
@@ -40,15 +40,16 @@ class Node:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """Return what changes whenever the file is written or replaced."""
+        """Return a value that changes with every write or replacement of the file."""
         return self.inode, self.changed_ns, self.size
 
 
 class HostileTree:
-    """The files below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is
-    the root.
+    """The files below the directory `fd`, which the caller owns.
 
-    `own`: a copy of ours that nobody else uses. What its modes keep us out of is opened to us.
+    Paths are relative, without `.` and `..`. b"" is the root.
+
+    `own`: a private copy. Then it changes modes that exclude us.
     """
 
     def __init__(self, fd: int, *, own: bool = False) -> None:
@@ -69,13 +70,16 @@ class HostileTree:
             return _node(os.fstat(fd))
 
     def birth_ns(self, path: bytes) -> int | None:
-        """Return when the file was made. None: unknown, as of a file that an overlay has copied up
-        (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
+        """Return the birth time of the file.
+
+        None: unknown, as for a file that an overlay has copied up (Documentation/filesystems/overlayfs.rst,
+        trusted.overlay.origin).
+        """
         with closing(self._open(path, _LOOK)) as fd:
             return None if _was_copied(fd) else files.birth_ns(fd)
 
     def names(self, path: bytes) -> list[bytes]:
-        """List a directory, sorted. Empty if it can't be listed or another file system is mounted there."""
+        """List a directory, sorted. The list is empty if it can't read it, or it is a mount of another file system."""
         try:
             fd = self._open(path, _LIST)
         except OSError as error:

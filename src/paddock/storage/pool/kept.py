@@ -20,8 +20,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Incoming:
-    """A file that is being written, at `part`. `digest` and `size` are of what came until now. `over` is raised beyond
-    `most` bytes: what a sandbox sends may have no end."""
+    """A file under construction, at `part`.
+
+    `digest` and `size` cover the data so far. Beyond `most` bytes it raises `over`, because a sandbox may send data
+    without end.
+    """
 
     def __init__(self, part: Path, most: int, over: PaddockError) -> None:
         self._part, self._most, self._over = part, most, over
@@ -34,7 +37,7 @@ class Incoming:
         return self._sum.hexdigest()
 
     def open(self) -> None:
-        """Make the file, which is gone at `close` unless it was kept."""
+        """Create the file. `close` deletes it unless the caller has kept it."""
         self._part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._fd = os.open(self._part, _NEW, 0o600)
 
@@ -83,7 +86,7 @@ class KeptArchives:
                 yield data
 
     def check(self, name: str, digest: str) -> None:
-        """Compare the archive with its digest. PlatformError: it isn't there, or not what was written."""
+        """Compare the archive with its digest. Raises PlatformError if it is missing or differs."""
         try:
             with (self._directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -116,7 +119,7 @@ class Artifacts:
         self._directory = directory
 
     def incoming(self, most: int) -> Incoming:
-        """Make a file that is kept by its digest. InvalidStateError: it is more than `most`."""
+        """Create a file that becomes an artifact under its digest. Raises InvalidStateError beyond `most` bytes."""
         over = InvalidStateError(f"an artifact has at most {most >> 20} MiB", hint="take a part of it")
         return Incoming(self._directory / f"{_INCOMING}{os.urandom(8).hex()}", most, over)
 

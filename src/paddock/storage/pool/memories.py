@@ -1,8 +1,10 @@
-"""The memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
+"""The memory of virtual machines: images that all machines of one instant map.
 
-An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
-state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
-sandbox sees it and which a copy of the tree has too. An image on which no tree leans goes, unless it is being made.
+Each has a separate tree.
+
+A complete image never changes, so all machines that map it share it. A tree with the saved state of a machine, or with
+a running one, names its images in a note. The note lies beside its layers, where no sandbox sees it, and copies of the
+tree have it too. paddock deletes an image without such a tree, unless its creation is under way.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Memories:
             self._pool.worker.do(_write_note, (place,), " ".join(images))
 
     def image(self, name: str) -> Image:
-        """Return an image that is still to be made."""
+        """Return a new image, which doesn't exist yet."""
         return Image(self._pool, name)
 
     def lost(self) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ class Memories:
 
 
 class Image:
-    """A memory image that is being made. Until it is released, it isn't garbage."""
+    """An unfinished memory image. Until its release, garbage collection keeps it."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self._pool, self.name, self._place = pool, name, -1
@@ -88,7 +90,7 @@ class Image:
                 raise tree_error(error, self.name, "make") from error
 
     def open(self) -> int:
-        """Open the image for its writer, who closes the descriptor."""
+        """Open the image for its writer, which closes the descriptor."""
         return _open(self._place, os.O_WRONLY)
 
     def seal(self) -> None:

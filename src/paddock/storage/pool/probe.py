@@ -43,7 +43,7 @@ def native_btrfs(state_dir: Path) -> Reason | None:
 
 
 def image_possible() -> Reason | None:
-    """Look for what a btrfs image on a loop device needs. None: nothing known is missing; a trial says the rest."""
+    """Check the requirements of a btrfs image on a loop device. None: only a trial can show further obstacles."""
     if os.geteuid() != 0:
         return Reason(way=IMAGE, why="mounting an image needs root", fix="run paddock as root")
     if find_tool("mkfs.btrfs") is None:
@@ -66,7 +66,7 @@ def overlay(state_dir: Path) -> Reason | None:
 
 
 def is_refused_overlay(config: PoolConfig) -> bool:
-    """Tell whether an overlay was refused when the driver was chosen."""
+    """Tell whether paddock rejected an overlay at the choice of the driver."""
     return config.driver == "copy" and any(reason.way == OVERLAY for reason in config.reasons)
 
 
@@ -108,7 +108,7 @@ def _scratch(state_dir: Path) -> Generator[Path]:
 
 
 def sweep(state_dir: Path) -> None:
-    """Remove what a killed probe has left."""
+    """Remove the remains of a killed probe."""
     for name in os.listdir(state_dir):
         if name.startswith(_SCRATCH):
             _remove(state_dir, name)

@@ -1,7 +1,7 @@
-"""Delete what a sandbox wrote: by descriptor, in constant depth, following nothing.
+"""Deletes files that a sandbox wrote: by descriptor, in constant depth, without following links.
 
-A tree may be 2,000 directories deep, hold directories of mode 000, and names longer together than any path may be. So
-each subdirectory that is met is first moved up to the top and emptied there: nothing is ever deeper than two.
+A tree may be 2,000 directories deep, contain directories of mode 000, and have paths beyond any limit. So this first
+moves each subdirectory up to the top and empties it there. The depth is therefore never above two.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def remove(parent: int, name: str) -> None:
-    """Remove the directory `name` of `parent` with all that is in it, if it is there.
+    """Remove the directory `name` of `parent` with all its files, if it is there.
 
-    PlatformError names what can't be deleted (an immutable file, a mount point); everything else is gone by then.
-    OSError: this program is out of descriptors, which isn't the tree's fault.
+    Raises PlatformError with the files that it can't delete (an immutable file, a mount point), after all others.
+    Raises OSError if this program has no free descriptors, which isn't the tree's fault.
     """
     problems: list[str] = []
     try:
@@ -55,7 +55,7 @@ def remove(parent: int, name: str) -> None:
 
 
 def clear(parent: int, name: str) -> None:
-    """Remove the entry `name` of `parent`, whatever it is, as `remove` does a directory."""
+    """Remove the entry `name` of `parent`, of any kind. `remove` deletes directories."""
     try:
         os.unlink(name, dir_fd=parent)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def clear(parent: int, name: str) -> None:
 
 
 def make_directory(parent: int, name: str | bytes) -> bool:
-    """Make the directory `name` of `parent`, whatever else has that name. False: it is there already."""
+    """Make the directory `name` of `parent`, in place of another kind of file. Return False if it is there already."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
@@ -77,7 +77,7 @@ def make_directory(parent: int, name: str | bytes) -> bool:
 
 
 class _Emptying:
-    """A directory `top` that is being emptied. A nested subvolume, which nothing leaves by rename, is a new top."""
+    """The removal of a directory's content. A rename can't leave a nested subvolume, so that becomes a new `top`."""
 
     def __init__(self, top: int, problems: list[str]) -> None:
         _make_writable(top)
@@ -111,7 +111,7 @@ class _Emptying:
                 _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
 
     def _empty(self, directory: int) -> None:
-        """Unlink what isn't a directory, and move directories up."""
+        """Unlink the files, and move directories up."""
         with os.scandir(directory) as entries:
             for entry in entries:
                 name = entry.name
@@ -128,7 +128,7 @@ class _Emptying:
 
 
 def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[str]) -> bool:
-    """Do `action` about entry `name`. Where its mode or a read-only flag is in the way, change that and try again."""
+    """Do `action` on entry `name`. If its mode or a read-only flag prevents it, change that and try again."""
     try:
         try:
             action()
@@ -136,7 +136,7 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
             if error.errno == errno.EACCES:
                 _allow(directory, name)
             elif error.errno == errno.EROFS:
-                # A subvolume that is read-only can't be moved, either.
+                # A read-only subvolume can't move, either.
                 with suppress(NotADirectoryError), closing(_open(directory, name)) as fd:
                     _make_writable(fd)
             else:
@@ -180,7 +180,10 @@ def _allow(parent: int, name: str) -> None:
 
 
 def _make_writable(directory: int) -> None:
-    """Clear the read-only flag of `directory`, if it is a subvolume with one. If that fails, what is in it says why."""
+    """Clear the read-only flag of `directory`, if it is a subvolume with one.
+
+    If that fails, the removal of its content reports why.
+    """
     with suppress(OSError):
         if btrfs.is_subvolume(directory) and btrfs.is_read_only(directory):
             btrfs.set_read_only(directory, False)
@@ -191,7 +194,7 @@ def _words(name: str, error: OSError) -> str:
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
-    """Remove the entry `name` of the tree's root, whatever a sandbox has made of it. NotFound."""
+    """Remove the entry `name` of the tree's root, of any kind. Raises NotFoundError."""
     with within(pool, tree, f"take {name!r} out of") as place:
         pool.worker.do(_remove, (place,), name)
 

@@ -34,29 +34,35 @@ ROOT = "root"
 WORK = "work"
 MOUNT = "mount"
 BASIS = "basis"
-"""An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
-directories; a copy of the tree keeps it."""
+"""An empty file beside the layers of mounts.
+
+Its modification time is the age of those mounts. A copy of the tree keeps it.
+"""
 NOTE = "memory"
 """A file beside the layers: which memory the machine of this tree leans on (`memories`)."""
 PROMOTED = "promoted"
-"""Begins the names of files beside the layers: what promotions from a mount have left on the host."""
+"""Prefix of files beside the layers that list a mount's promoted files."""
 WAITING = "wv_"
-"""Begins the names of trees of what waits to become a sandbox (docs/design/waiting.md). No row says so: whoever
-needs one has it in `Pool.in_use`."""
+"""Prefix of the trees of spares (docs/design/waiting.md).
+
+They have no row. The owner of one adds it to `Pool.in_use`.
+"""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
 
 def check_name(name: str) -> str:
-    """Return `name`, if it is one of a tree. InvalidArgumentError: names come from ids, never from what a user
-    typed."""
+    """Return `name`, if it is the name of a tree.
+
+    Raises InvalidArgumentError: names come from ids, never from a user's input.
+    """
     if NAME.fullmatch(name) is None:
         raise InvalidArgumentError(f"{name!r} is no name of a tree", name=name)
     return name
 
 
 def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
-    """Return the error that a caller of a pool gets for what the kernel answered."""
+    """Return the pool's error for an error of the kernel."""
     match error.errno:
         case errno.ENOENT:
             return NotFoundError(f"there is no tree {name!r}", name=name)
@@ -88,12 +94,12 @@ def make_mount_parts(tree: int, base: int | None, mounts: int) -> None:
 
 
 def layers_in(tree: int) -> list[str]:
-    """Return the parts of a tree that hold what was written: `root`, and one for each mount."""
+    """Return the parts of a tree with written files: `root`, and one for each mount."""
     return sorted(name for name in names_in(tree) if name == ROOT or _MOUNT.fullmatch(name))
 
 
 def works_in(tree: int) -> list[str]:
-    """Return the directories that belong to one overlay while it is mounted, and to no copy of the tree."""
+    """Return the directories that belong to one mounted overlay, and to no copy of the tree."""
     return sorted(name for name in names_in(tree) if _WORK.fullmatch(name))
 
 
@@ -114,7 +120,7 @@ def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
 
 
 def copy_notes(source: int, tree: int) -> None:
-    """Copy what lies beside the layers of one tree to another, with its times."""
+    """Copy the files beside the layers of one tree to another, with their times."""
     for name in names_in(source):
         if name in (BASIS, NOTE) or name.startswith(PROMOTED):
             with suppress(FileNotFoundError):
@@ -131,15 +137,15 @@ def copy_notes(source: int, tree: int) -> None:
 
 
 def open_to_all(name: str, directory: int) -> None:
-    """Let everybody in, whatever our umask. The directory above is private to us."""
+    """Let all users in, independent of our umask. The directory above is private to us."""
     os.chmod(name, 0o755, dir_fd=directory)  # noqa: S103
 
 
 def names_in(directory: int) -> list[str]:
-    """Return all names in a directory, by a descriptor of its own.
+    """Return all names in a directory, by a new descriptor.
 
-    The position of a shared descriptor is shared too. And btrfs shows through a descriptor only what was there when it
-    was opened or rewound (fs/btrfs/inode.c, last_index).
+    Copies of a descriptor share its position. And through a descriptor btrfs shows only the entries of the time when a
+    program opened or rewound it (fs/btrfs/inode.c, last_index).
     """
     with closing(os.open(".", DIRECTORY, dir_fd=directory)) as fd:
         return os.listdir(fd)
@@ -155,7 +161,7 @@ def sync_file_system(fd: int) -> None:
 
 @contextmanager
 def within(pool: Pool, name: str, doing: str) -> Generator[int]:
-    """Hold tree `name` open. What the kernel refuses in it is the error of a caller that is `doing` something."""
+    """Keep tree `name` open during the block. An error of the kernel in it becomes an error about `doing`."""
     with closing(pool.open(name)) as tree:
         try:
             yield tree
@@ -172,7 +178,7 @@ def is_there(pool: Pool, name: str) -> bool:
 
 
 def is_untouched(pool: Pool, name: str) -> bool:
-    """Tell whether nothing has been written in a tree, nor over a directory of the host's."""
+    """Tell whether no program has written in a tree, or over a directory of the host."""
     with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
         return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
     return False
@@ -189,9 +195,11 @@ _BLOCK = 512
 
 
 def measure(top: int) -> int:
-    """Count the bytes of all that is below the directory `top`; of hard links one counts.
+    """Count the bytes of all files below the directory `top`.
 
-    It is a lower bound: what lies deeper than a hundred directories, and what can't be looked at, isn't counted.
+    Hard links to one file count once.
+
+    It is a lower bound. It doesn't count files deeper than a hundred directories, or unreadable ones.
     """
     blocks = os.fstat(top).st_blocks
     seen: set[tuple[int, int]] = set()
@@ -205,7 +213,7 @@ def measure(top: int) -> int:
 
 
 def look_at(top: int, most: int) -> int:
-    """Have the kernel know what is below the directory `top`, at most `most` entries. Return how many it was."""
+    """Load at most `most` entries below the directory `top` into the kernel's caches. Return how many there were."""
     return sum(1 for _ in islice(_below(top), most))
 
 

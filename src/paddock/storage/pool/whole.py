@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes of whole files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Work on trees in a process of its own (`_jobs`), where the daemon can't do it or shouldn't.
+"""Work on trees in a separate process (`_jobs`), where the daemon can't or shouldn't do it.
 
-It may not, where paddock is an ordinary user and the files belong to his subordinate ids: the process has entered a
-user namespace that maps them. It should not, where a stranger wrote what is read.
+It can't if paddock is an ordinary user and the files belong to the user's subordinate ids. The process has entered a
+user namespace that maps them. It shouldn't where a stranger wrote the input.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ _MOST_BYTES = 1 << 20
 
 
 class Worker:
-    """The process that works on the trees of a pool. Several threads may use it at once.
+    """The process that works on the trees of a pool.
 
-    `base` is added to an id of a tree to store it; None: all files are those of who we are. With `ids`, all work is
-    done by another process, in whose namespace `base` is 0.
+    Several threads can use it at once.
+
+    A file's owner on disk is `base` plus the id in the tree. None: all files have our own id. With `ids`, another
+    process does all work, and in its namespace `base` is 0.
     """
 
     def __init__(self, base: int | None, ids: SubordinateIds | None = None) -> None:
@@ -46,17 +48,19 @@ class Worker:
         self._control: socket.socket | None = None
 
     def do(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object) -> T:
-        """Return what `work(*fds, *arguments)` returns or raises, done by a process that may do it. See `confined`."""
+        """Run `work(*fds, *arguments)` in a process with the right to do it, and return or raise its result.
+
+        See `confined`.
+        """
         if self._ids is None:
             return work(*fds, *arguments)
         return self.confined(work, fds, *arguments)
 
     def confined(self, work: Callable[..., T], fds: tuple[int, ...], *arguments: object, seconds: int = SECONDS) -> T:
-        """Do the work as `do` does, but always in another process, which reaches nothing but `fds`: for hostile input.
+        """Do the work like `do`, but always in another process that reaches only `fds`: for hostile input.
 
-        `work` is a function of a module; arguments and result are JSON.
-
-        ResourceExhaustedError: it took too long, or too much memory. InternalError: it was killed.
+        `work` is a function of a module. Arguments and result are JSON. Raises ResourceExhaustedError if it takes too
+        much time or memory, and InternalError if it dies.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -72,7 +76,7 @@ class Worker:
         return _result(bytes(said))
 
     def start(self) -> None:
-        """Start the process, if there is none. NotConfiguredError: the subordinate ids cannot be mapped."""
+        """Start the process, if there is none. Raises NotConfiguredError if the kernel refuses the subordinate ids."""
         with self._lock:
             self._running()
 

@@ -1,4 +1,4 @@
-"""The sources of secrets: this machine, a HashiCorp Vault, tokens that are made on demand."""
+"""The sources of secrets: this machine, a HashiCorp Vault, and tokens on demand."""
 
 from ._sources import LEAST_BYTES as LEAST_BYTES
 from ._sources import MOST_BYTES as MOST_BYTES

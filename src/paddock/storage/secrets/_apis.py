@@ -1,10 +1,11 @@
-"""Values that an API gives, by one request: encrypted, verified, bounded in time and size, and never redirected.
+"""Secrets from an API, by one request: encrypted, verified, with limits of time and size, and without redirects.
 
 HashiCorp Vault (and OpenBao), key-value engine version 2, `GET /v1/<mount>/data/<path>`:
 developer.hashicorp.com/vault/api-docs/secret/kv/kv-v2, "Read secret version".
-A GitHub App proves itself with a signed statement of a few minutes, and is given a token of an hour for it:
-docs.github.com, "Generating a JSON Web Token (JWT) for a GitHub App" and
-"Create an installation access token for an app" (2022-11-28).
+
+A GitHub App proves itself with a signed statement of a few minutes, and gets a token of an hour for it:
+docs.github.com, "Generating a JSON Web Token (JWT) for a GitHub App" and "Create an installation access token for an
+app" (2022-11-28).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def ask(source: str, url: str, headers: Mapping[str, str], *, body: object = None) -> tuple[int, bytes]:
-    """Return status and body of a GET, or of a POST of a JSON `body`. Refused: there is no answer."""
+    """Return status and body of a GET, or of a POST of a JSON `body`. Raises Refused without an answer."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
         raise Refused(source, f"{parts.scheme}://{parts.netloc} is neither https nor on this machine")

@@ -1,6 +1,8 @@
-"""One source, one value: SecretUnavailableError names the source and the reason, never the value.
+"""The value of a secret from one source.
 
-Of a file and of what a command prints, one newline at the end is not part of it.
+SecretUnavailableError names the source and the reason, never the value.
+
+One newline at the end of a file or of a command's output doesn't count.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from paddock.model import SecretSource, SecretValue
 from paddock.storage.commands import CommandFailed, output
 
 LEAST_BYTES = 8
-"""A shorter one could not be told from ordinary text where it comes back and has to be taken out."""
+"""Shortest secret. paddock couldn't distinguish a shorter one from ordinary text in order to redact it."""
 MOST_BYTES = 64 << 10
 
 
@@ -74,8 +76,12 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class Fetcher:
-    """The sources of secrets. `environment` has the variables of the user who set the policy, `stored` reads paddock's
-    store, `wall` is the time in seconds since the epoch."""
+    """The sources of secrets.
+
+    `environment` has the variables of the user who set the policy.
+
+    `stored` reads paddock's store, and `wall` returns the time in seconds since the epoch.
+    """
 
     def __init__(
         self, environment: Mapping[str, str], stored: Callable[[str], SecretValue], wall: Callable[[], float]

@@ -1,9 +1,10 @@
-"""Secrets at rest: each version has a data key of its own, which is wrapped by a key that lies elsewhere.
+"""Secrets at rest: each version has a separate data key, wrapped by a key from elsewhere.
 
-AES-256-GCM twice. Owner, name and version are authenticated with both, so that a row moved to another owner, name or
-version cannot be opened. Whoever can write the database can still bring back an older row of the same version.
-The wrapping keys lie in a file or the keyring of the desktop, or a command prints them. The newest comes first; the
-others open what was sealed before.
+AES-256-GCM twice. Both authenticate owner, name and version, so a row can't serve for another owner, name or version.
+An attacker with write access to the database can still restore an older row of the same version.
+
+The wrapping keys lie in a file or the keyring of the desktop, or a command prints them. The newest comes first. The
+others decrypt older secrets.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ class VaultKeys(ABC):
     """The keys of a vault. No other process uses them: the daemon has no await between encrypting and changing keys."""
 
     where: str
-    """In words."""
+    """A description of the keys' place."""
 
     @abstractmethod
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
-        """Return the newest first; none, unless `make`. NotConfiguredError: what is there are no keys."""
+        """Return the keys, the newest first.
+
+        Without any, `make` creates one. Raises NotConfiguredError for invalid keys.
+        """
 
     def begin(self) -> tuple[bytes, ...]:
         """Keep a new key in front of the others."""
         return self._keep((os.urandom(KEY_BYTES), *self.ring()))
 
     def finish(self) -> None:
-        """Forget all but the newest, when nothing is sealed with the others."""
+        """Delete all keys but the newest. The caller has encrypted every secret with that one."""
         self._keep(self.ring()[:1])
 
     @abstractmethod
@@ -69,7 +73,7 @@ def key_id(key: bytes) -> str:
 
 
 class FileKeys(VaultKeys):
-    """A file that only its owner can read, made when it is needed first."""
+    """The keys in a file that only its owner can read. The first use creates it."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.where = path, str(path)
@@ -150,7 +154,7 @@ def _keyring() -> Any:
 
 
 def _why(error: OSError | subprocess.SubprocessError) -> str:
-    """Say why a command failed, without what it printed: that may be the keys."""
+    """Return why a command failed, without its output, which may be the keys."""
     if isinstance(error, subprocess.CalledProcessError):
         return f"it ended with {error.returncode}"
     return (
@@ -175,7 +179,7 @@ _NONCE_BYTES = 12
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The owner, name and version that a value is encrypted for. It can't be decrypted for another."""
+    """The owner, name and version of an encrypted value. Decryption fails for any other."""
 
     owner: str
     name: str
@@ -186,7 +190,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """A value as the database keeps it. `key` is the id of the key that `wrapped` is sealed with."""
+    """A value as the database keeps it. `key` is the id of the key that encrypts `wrapped`."""
 
     key: str
     wrapped: bytes
@@ -198,7 +202,7 @@ class Vault:
         self.keys = keys
 
     def seal(self, value: bytes, place: Place) -> Sealed:
-        """Encrypt a value under the newest key, which is made if there is none."""
+        """Encrypt a value under the newest key, and create a key if there is none."""
         data_key, newest = os.urandom(KEY_BYTES), self.keys.ring(make=True)[0]
         return Sealed(
             key_id(newest),

@@ -1,3 +1,3 @@
-"""Templates: root file systems that are built once, by recipe or from an image, and copied for each sandbox."""
+"""Templates: root file systems from a recipe or an image. paddock builds each once and copies it for each sandbox."""
 
 from ._templates import Templates as Templates

@@ -1,4 +1,4 @@
-"""The template `debian`: a Debian of its own, installed by mmdebstrap from where the machine's apt gets packages."""
+"""The template `debian`: a separate Debian, which mmdebstrap installs from the sources of the machine's apt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = (
     "bash,ca-certificates,curl,git,less,netbase,openssh-client,patch,procps,python3,python3-pip,python3-pytest,"
     "python3-venv,ripgrep,tzdata,unzip,xz-utils"
 )
-# In the chroot, before it is packed. Where packages come from is the machine's business, and may hold a password.
+# Run in the chroot before it becomes a tree. The machine's package sources may contain a password.
 _HOOKS = (
     'chroot "$1" useradd --uid 1000 --user-group --create-home --shell /bin/bash user',
     'mkdir "$1/workspace" && chown 1000:1000 "$1/workspace"',
@@ -97,7 +97,10 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
 
 
 def unpack(source: int, root: int, base: int | None) -> None:
-    """Lay the archive `source` over the directory `root`, and nothing outside; owners are those in it plus `base`."""
+    """Extract the archive `source` over the directory `root`, and nothing outside.
+
+    `base` is an offset for its owners.
+    """
     with open(source, "rb", closefd=False) as stream:
         LayerWriter(root, base, ImageLimits().budget(ImageLimits().unpacked_bytes), Left()).apply(stream)
     os.fchmod(root, 0o755)
@@ -106,7 +109,7 @@ def unpack(source: int, root: int, base: int | None) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End mmdebstrap by SIGTERM first, at which it removes what it has unpacked."""
+    """End mmdebstrap by SIGTERM first, at which it removes its unpacked files."""
     process.terminate()
     try:
         process.wait(_SECONDS_TO_CLEAN)
@@ -116,7 +119,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return an environment with nothing of ours but what leads to the mirror."""
+    """Return an environment with only the variables about proxies from ours."""
     kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     return {**kept, "PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 

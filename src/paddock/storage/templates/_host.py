@@ -1,6 +1,6 @@
-"""The template `host`: this machine's /usr below an /etc that is written for sandboxes.
+"""The template `host`: this machine's /usr below an /etc for sandboxes.
 
-Of the machine's /etc only what is listed here is taken, and only what anybody on the machine may read.
+It takes only the files listed here from the machine's /etc, and only if all of its users may read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paddock.storage.templates.recipe import (
 _VERSION = "2"
 _LARGEST = 8 << 20
 
-# What programs in /usr need beside it. A path that is not there, or not for everybody to read, is left out.
+# Files beside /usr that its programs need. The template leaves out missing ones, and ones that some users can't read.
 _TAKEN = (
     "etc/adduser.conf",
     "etc/debian_version",
@@ -51,7 +51,7 @@ _TAKEN_DIRECTORIES = {
     "etc/skel": re.compile(r"\.\w+", re.ASCII),
     "etc/chromium.d": re.compile(r"[\w+-]+", re.ASCII),  # Debian's chromium does not start without one
 }
-# What Debian's Java reads before anything else: /usr/lib/jvm leads there.
+# Debian's Java reads this first: /usr/lib/jvm leads there.
 _TAKEN_TREES = re.compile(r"java-[\w.+-]+", re.ASCII)
 _LINKS_INTO_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ALTERNATIVE = re.compile(r"/(usr|bin|sbin|lib\w*|etc/alternatives)/[\x21-\x7e]+", re.ASCII)
@@ -81,7 +81,7 @@ _WRITTEN = {
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
     "etc/group": "root:x:0:\ntty:x:5:\nmail:x:8:\nstaff:x:50:\nusers:x:100:\nuser:x:1000:\nnogroup:x:65534:\n",
-    # `su` of root asks for no password, and of others nobody has one.
+    # `su` from root needs no password, and no other user has one.
     **dict.fromkeys(
         ("etc/pam.d/other", "etc/pam.d/su", "etc/pam.d/su-l"),
         "auth sufficient pam_rootok.so\nauth required pam_deny.so\naccount required pam_permit.so\n"
@@ -95,7 +95,7 @@ _WRITTEN = {
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
         "protocols: files\nservices: files\nethers: files\nrpc: files\n"
     ),
-    # Places for what a browser is to trust (`supervisor/_trust_places.py`).
+    # Mount targets for the certificates of browsers (`supervisor/_trust_places.py`).
     "etc/chromium/policies/managed/paddock.json": "{}\n",
     "etc/opt/chrome/policies/managed/paddock.json": "{}\n",
     "etc/timezone": "Etc/UTC\n",
@@ -103,7 +103,7 @@ _WRITTEN = {
     "etc/shells": "/bin/sh\n/bin/bash\n",
     "etc/profile": f'export PATH={PATH}\numask 022\n[ -z "$BASH" ] || . /etc/bash.bashrc\n',
     "etc/bash.bashrc": "[ -z \"$PS1\" ] || PS1='\\u@\\h:\\w\\$ '\n",
-    # Whose a workspace's files are is known: they are the sandbox's, whichever of its users asks.
+    # All files of a workspace belong to the sandbox, so git needn't ask which user owns them.
     "etc/gitconfig": "[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n",
 }
 _LINKS = {"etc/mtab": "../proc/self/mounts", "etc/localtime": "/usr/share/zoneinfo/Etc/UTC", "var/run": "/run"}
@@ -156,7 +156,7 @@ def python_packages(machine: Path) -> str | None:
 
 
 def python_version(machine: Path) -> int | None:
-    """Return the minor version of the machine's /usr/bin/python3, by the name of what it links to."""
+    """Return the minor version of the machine's /usr/bin/python3, from the name of its link target."""
     try:
         target = os.readlink(machine / "usr/bin/python3")
     except OSError:
@@ -178,7 +178,7 @@ def _add_links_into_usr(files: dict[str, Entry], machine: Path) -> None:
 
 
 def _add_alternatives(files: dict[str, Entry], machine: Path) -> None:
-    """Add what names in /usr/bin lead to on Debian (update-alternatives(1))."""
+    """Add the link targets of names in /usr/bin on Debian (update-alternatives(1))."""
     try:
         entries = sorted(os.scandir(machine / "etc/alternatives"), key=lambda entry: entry.name)
     except OSError:

@@ -1,6 +1,6 @@
 """The template `code-interpreter`: `host` with pytest on its Python, usable without a network.
 
-pytest and what it needs are copied from the environment that paddock runs in, which has them for this purpose.
+paddock copies pytest and its dependencies from its own environment, which has them for this purpose.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ sys.exit(console_main())
 
 
 def recipe(machine: Path) -> Recipe:
-    """Return the recipe. NotConfiguredError: python3, git or pytest is missing; the hint is the command.
-    UnsupportedError: too old a Python."""
+    """Return the recipe.
+
+    Raises NotConfiguredError without python3, git or pytest, with the command in its hint. Raises UnsupportedError for
+    an old Python.
+    """
     for tool in ("python3", "git"):
         if not os.path.lexists(machine / "usr/bin" / tool):
             raise NotConfiguredError(f"/usr/bin/{tool} is not installed", hint=f"apt-get install {tool}")
@@ -43,7 +46,7 @@ def recipe(machine: Path) -> Recipe:
             hint="use the template debian",
         )
     distributions = [_distribution(name) for name in _DISTRIBUTIONS]
-    # RECORD holds the digest of each file, so that the files need not be read to know what comes out.
+    # The names and digests in RECORD identify the files, so the recipe needn't read them.
     facts = [_VERSION, packages, *(f"{d.name} {d.version} {d.read_text('RECORD')}" for d in distributions)]
 
     def fill(root: int, worker: Worker, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""Templates: built on first use, once, whole or not at all; found by the digest of their recipe ever after."""
+"""Templates: built on first use, once and atomically. Later uses find them by the digest of their recipe."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ _USERS = (
 
 
 _RECIPES = {"code-interpreter": "_interpreter", "debian": "_debian", "host": "_host"}
-"""The module of each template. They are imported when one is built: `importlib.metadata` takes as long as a sandbox."""
+"""The module of each template. Only a build imports it, because `importlib.metadata` takes as long as a sandbox."""
 _VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
 
 
 class Templates:
-    """The templates of `pool`. May be used by several threads at once.
+    """The templates of `pool`.
 
-    `machine` is the root directory whose facts go into templates. A template that was resolved once stays the same for
-    the life of this object, whatever is installed on the machine meanwhile.
+    Several threads can use it at once.
+
+    `machine` is the root directory from which templates take files. A resolved template stays the same for the life of
+    this object, even if the machine's packages change.
     """
 
     def __init__(self, pool: Pool, *, machine: Path = Path("/")) -> None:
@@ -42,10 +44,12 @@ class Templates:
         return tuple(_RECIPES)
 
     def get(self, name: str, progress: Progress | None = None) -> Template:
-        """Return the template, built if it isn't there: up to minutes, so call it where waiting is allowed.
+        """Return the template.
 
-        `progress` gets what goes on, as text. NotFoundError; NotConfiguredError: something is missing on this machine;
-        UnsupportedError; ResourceExhausted.
+        If it is missing, build it, which takes up to minutes and blocks.
+
+        `progress` gets messages about the build. Raises NotFoundError, NotConfiguredError if the machine lacks
+        something, UnsupportedError and ResourceExhaustedError.
         """
         if (known := self._resolved.get(name)) is not None:
             return known
@@ -93,7 +97,7 @@ class Templates:
         )
 
     def discard(self, tree: str) -> bool:
-        """Delete one version, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one version, or the remains of its build. Return False if it is in use or under construction."""
         return self._versions.discard(tree)
 
     def _recipe(self, name: str) -> Recipe:

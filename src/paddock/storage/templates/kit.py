@@ -1,7 +1,7 @@
-"""The kit: a tree with the Python that runs us, its libraries, its loader, and `paddock.vmm`, byte-compiled.
+"""The kit: a tree with our Python, its libraries, its loader, and `paddock.vmm`, byte-compiled.
 
-It needs nothing of the place where it is seen: a VMM's controller runs out of it, whatever the sandbox is made of. Only
-what the controller imports is in it: it imports all of that when it starts, and nothing after.
+It works at any path: the controller of a VMM runs out of it, with any template. It only contains the controller's
+imports. The controller imports all of them when it starts, and nothing later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ COMMAND = (
     *("--library-path", f"{PLACE}/lib"),
     *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/vmm/__main__.pyc"),
 )
-"""Starts a controller where the kit lies at `PLACE`; it is told on its standard input what to do."""
+"""Starts a controller from the kit at `PLACE`. The controller reads its orders from its standard input."""
 _VERSION = "1"
 _SECONDS = 60
 _INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)
-# Says what the controller makes its interpreter load: modules by file, and shared libraries as the loader was asked for
-# them (dl_iterate_phdr(3)); the first of these is the program itself, without a name.
+# Prints the files that the controller's interpreter loads: modules by file, and shared libraries by their requested
+# names (dl_iterate_phdr(3)). The first of these is the program itself, without a name.
 _LOOK = """
 import ctypes, importlib, json, os, sys, types
 
@@ -64,7 +64,7 @@ print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__,
 
 
 def recipe() -> Recipe:
-    """Return the recipe. UnsupportedError: no kit can be made of the Python that runs us."""
+    """Return the recipe. Raises UnsupportedError if this Python can't be in a kit."""
     program = _program()
     loader = _loader(program)
     sources = hashlib.sha256()
@@ -91,7 +91,7 @@ def manifest() -> Manifest:
     for library in map(Path, found["libraries"]):
         if library.is_absolute() and library.name != loader.name and "lib-dynload" not in library.parts:
             put(files, f"lib/{library.name}", _file(library, 0o644))
-    # By it the interpreter knows its library; it has the module itself inside (getpath.py, STDLIB_LANDMARKS).
+    # The interpreter finds its library by this file, and has the module itself inside (getpath.py, STDLIB_LANDMARKS).
     put(files, f"{standard}/os.pyc", _compiled(Path(found["os"]), f"{standard}/os.py"))
     put(files, f"{standard}/lib-dynload", FOLDER)
     for name, origin in found["modules"].items():
@@ -102,7 +102,7 @@ def manifest() -> Manifest:
 
 
 def _program() -> Path:
-    """Return the interpreter itself, also where we run in an environment that was made of it."""
+    """Return the interpreter itself, also if we run in a virtual environment."""
     base: str | None = getattr(sys, "_base_executable", None)
     return Path(base or sys.executable).resolve()
 
@@ -160,7 +160,7 @@ def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path)
 
 
 def _compiled(source: Path, name: str) -> Entry:
-    """Compile a module that has no source: nothing is compared at its import."""
+    """Compile a module without a source: its import compares nothing."""
     code = compile(source.read_bytes(), f"{PLACE}/{name}", "exec", dont_inherit=True)
     return Entry("file", 0o644, MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 

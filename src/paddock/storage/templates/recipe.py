@@ -1,6 +1,8 @@
-"""A recipe: what decides how a template comes out, and how it is written. A manifest: files to write, with owners.
+"""A recipe: the inputs of a template, and the function that writes it.
 
-A version: a tree that is built by a recipe once, whole or not at all, and is used by many sandboxes at once.
+A manifest: files to write, with owners.
+
+A version is a tree from a recipe. paddock builds it once and atomically, and many sandboxes use it at once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ ENV = {
 
 
 class Entry(NamedTuple):
-    """One file of a manifest. `content` is a file's bytes or a link's target; ids are those inside the sandbox."""
+    """One file of a manifest. `content` is a file's bytes or a link's target. Ids are the ones inside the sandbox."""
 
     kind: Literal["directory", "file", "link"]
     mode: int
@@ -44,12 +46,12 @@ class Entry(NamedTuple):
 
 
 Manifest = Mapping[str, Entry]
-"""By path, relative to the root, without "." and ".."; each parent is an entry itself."""
+"""Entries by path, relative to the root, without "." and "..". Each parent is an entry itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """`facts` decide the digest; `fill` writes the layer into a directory, by the worker's hands."""
+    """A recipe. `facts` decide the digest. `fill` writes the layer into a directory, through the worker."""
 
     name: str
     facts: tuple[str, ...]
@@ -116,17 +118,16 @@ def _write(root: int, contents: int, heads: Sequence[tuple[str, str, int, int, i
 
 
 Fill = Callable[[int, int], None]
-"""Writes what is to be in a new tree, given descriptors of its directory and of its root."""
+"""Writes the content of a new tree, given descriptors of its directory and of its root."""
 
 
 class Versions:
-    """The versions in one pool. Several threads may use it at once. A version that was asked for is in use until
-    `release`."""
+    """The versions in one pool. Several threads can use it at once. A requested version is in use until `release`."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """Of each tree one thread at a time looks whether it is built, builds it, or deletes it."""
+        """A lock for each tree: one thread at a time checks, builds or deletes it."""
 
     def is_built(self, tree: str) -> bool:
         with self._turns[tree]:
@@ -148,7 +149,7 @@ class Versions:
             turn.release()
 
     def discard(self, tree: str) -> bool:
-        """Delete one version, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one version, or the remains of its build. Return False if it is in use or under construction."""
         version = "tp" + tree[2:]
         turn = self._turns[version]
         if not turn.acquire(blocking=False):

@@ -1,6 +1,6 @@
 """Image layouts (OCI image specification, image-layout.md): a directory, or the same in an archive.
 
-An archive is a layout in a tar file, or what `docker save` writes. Nothing of it is unpacked.
+An archive is a layout in a tar file, or the output of `docker save`. paddock doesn't extract it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Layout:
         return chosen or self._only(named, tags)
 
     def _only(self, named: Sequence[T], tags: Iterable[str]) -> T:
-        """Return the only one that is meant. NotFoundError, InvalidArgumentError name the `tags` that there are."""
+        """Return the only match. Raises NotFoundError or InvalidArgumentError with the present `tags`."""
         if len(named) == 1:
             return named[0]
         there = ", ".join(name[:80] for name in tags if name)[:1000]
@@ -89,7 +89,7 @@ class Layout:
 
 
 class Directory:
-    """A layout that is a directory. Nothing of it is found through a link, so no link leads out of it."""
+    """A layout that is a directory. It opens files through no link, so no link leads out of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -135,8 +135,12 @@ class _Member(NamedTuple):
 
 
 class Archive:
-    """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests. A stranger
-    wrote it, so a confined process reads its heads."""
+    """The files in a tar file, by name.
+
+    It opens the file anew for each, and digests reveal a change.
+
+    A stranger wrote it, so a confined process reads its headers.
+    """
 
     def __init__(self, path: str, worker: Worker) -> None:
         self._path, self._worker = path, worker
@@ -183,7 +187,7 @@ def _find(fd: int, path: str) -> tuple[int, int] | None:
 
 
 def _list(fd: int) -> dict[str, _Member]:
-    """List the files of the archive. Their content is passed over, not read."""
+    """List the files of the archive, without reading their content."""
     headers = tar.Headers(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
     members: dict[str, _Member] = {}
     at = spent = 0
@@ -212,7 +216,7 @@ def _list(fd: int) -> dict[str, _Member]:
 
 
 class SavedArchive(Layout):
-    """What `docker save` and `podman save --format docker-archive` write: layers by path, a configuration, names."""
+    """The output of `docker save` and `podman save --format docker-archive`: layers by path, a configuration, names."""
 
     def find(self) -> Found:
         saved = self._saved(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))

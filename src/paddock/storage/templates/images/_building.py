@@ -1,8 +1,8 @@
-"""Build a tree from an image: its layers one over the other, and what a sandbox needs over all of them.
+"""Builds a tree from an image: its layers over each other, and the files for sandboxes on top.
 
-The trees are whole: what hides something has been applied, so that any driver copies and any level mounts them. Where
-a copy costs nothing (btrfs), each layer with all below it is a tree of its own, and images share what they have in
-common; elsewhere there is one tree for an image.
+The trees are complete, with whiteouts applied, so any driver copies them and any level mounts them. On btrfs a copy
+costs nothing, so each layer with all below it is a separate tree, and images share their common layers. Other drivers
+have one tree for an image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .layer import LayerWriter, Left
 from .limits import Budget, ImageLimits
 
 VERSION = 1
-"""Of how trees are made of images. With another one all are made anew."""
+"""The version of the build. A new one rebuilds all trees."""
 _LEFT = "left.json"
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 WORKDIR = "/workspace"
@@ -42,7 +42,7 @@ class Accounts(NamedTuple):
     users: tuple[User, ...]
     user: User
     left: dict[str, list[str]]
-    """What of the image is not in the tree: `devices`, how many; `attributes`, which."""
+    """The parts of the image that the tree lacks: the number of `devices`, and the names of `attributes`."""
 
 
 def tree_of(found: Found) -> str:
@@ -59,7 +59,10 @@ def workdir_of(found: Found) -> str:
 
 
 def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
-    """Make the trees that aren't there yet. ImageInvalidError, ResourceExhaustedError, and what the source raises."""
+    """Build the missing trees of an image.
+
+    Raises ImageInvalidError, ResourceExhaustedError, and the errors of the source.
+    """
     tree = tree_of(found)
     budget = limits.budget(pool.space().available_bytes)
     chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
@@ -89,7 +92,7 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 
 
 def accounts_of(pool: Pool, tree: str, found: Found) -> Accounts:
-    """Return the users of a tree that was built."""
+    """Return the users of a finished tree."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
         said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
         return msgspec.convert(said, Accounts)
@@ -124,7 +127,7 @@ def _lay(
     left_over: tuple[int, int, bool],
     what: tuple[int, int, str | None, str],
 ) -> tuple[int, int]:
-    """Write one layer into a tree, in a worker. Return what is left of the budget."""
+    """Write one layer into a tree, in a worker. Return the rest of the budget."""
     offset, size, stored_digest, diff_id = what
     budget = Budget(*left_over)
     left = Left()

@@ -1,6 +1,6 @@
-"""The documents of an image, decoded: index, manifest, configuration (OCI image specification 1.1, Docker's schema 2).
+"""The documents of an image: index, manifest and configuration (OCI image specification 1.1, Docker's schema 2).
 
-All of them are whoever made the image's: bounded, of the one form that they say to be, and nothing of theirs is a path.
+Don't trust their author. They have size limits and a strict form, and paddock uses no text in them as a path.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _RootFs(msgspec.Struct, frozen=True):
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """What an image says about how it is run. Each may be null."""
+    """The settings of an image for its execution. Each may be null."""
 
     User: str | None = None
     Env: list[str] | None = None
@@ -108,7 +108,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class SavedImage(msgspec.Struct, frozen=True):
-    """One image of `manifest.json` in what `docker save` writes."""
+    """One image of `manifest.json` in the output of `docker save`."""
 
     Config: str
     Layers: list[str]
@@ -127,7 +127,7 @@ def decode(data: bytes, kind: type[T], what: str) -> T:
 
 def decode_index(data: bytes, what: str) -> Index:
     index = decode(data, Index, what)
-    # Of one that is both, two readers would see two images (CVE-2021-41190).
+    # In a document that is both, two readers would see two images (CVE-2021-41190).
     if index.layers is not msgspec.UNSET or index.schema_version != 2:
         raise ImageInvalidError(f"{what} is an index and something else at once")
     return index

@@ -1,6 +1,6 @@
-"""Add what a sandbox needs and an image may not have: mount points, homes, files about its host and network.
+"""Adds files that a sandbox needs and an image may lack: mount points, homes, and configuration of host and network.
 
-Who there is in an image, by its own /etc/passwd and /etc/group, and who of them its commands run as.
+It also reads the image's users from its /etc/passwd and /etc/group, and chooses the one for its commands.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _NOWHERE = frozenset({"/nonexistent", "/dev/null", "/proc", "/sys", "/dev", "/tm
 
 
 def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], User]:
-    """Return the users of the image, root first, and the one that `wanted` (`USER[:GROUP]`, names or numbers) means.
+    """Return the users of the image, root first, and the one of `wanted` (`USER[:GROUP]`, names or numbers).
 
-    Not `whole`: a sandbox has one id and so one user, whatever the image wants. ImageInvalidError: the wanted user
-    isn't there.
+    Not `whole`: a sandbox has one id and so one user, even if the image names another. Raises ImageInvalidError if the
+    wanted user is missing.
     """
     tree = HostileTree(root)
     users = _users(_read(tree, b"etc/passwd"))
@@ -52,7 +52,7 @@ def _own(user: User) -> User:
 
 
 def _users(text: str) -> list[User]:
-    """Parse /etc/passwd. Root is always there, and always 0, whatever the image says."""
+    """Parse /etc/passwd. Root is always there, and always 0, even if the image differs."""
     found: dict[str, User] = {"root": User(name="root", uid=0, gid=0, home="/root")}
     for line in text.splitlines():
         fields = line.split(":")
@@ -96,7 +96,7 @@ def _groups(text: str) -> dict[str, int]:
 
 
 def _home(path: str, name: str) -> str:
-    """Return the home: a directory of its own, which can be written. It holds the output of background commands."""
+    """Return the home: a separate, writable directory. It contains the output of background commands."""
     if path in _NOWHERE or not _HOME.fullmatch(path) or {".", ".."} & set(path.split("/")):
         return "/root" if name == "root" else f"/home/{name}"
     return path
@@ -126,7 +126,7 @@ def knows(root: int, user: User) -> bool:
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 _PLACES = (("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777), ("run", 0o755))
-# As engines have it: these are the sandbox's, not the image's.
+# The same as in container engines: these files are the sandbox's, not the image's.
 _FILES = {
     "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/hostname": "sandbox\n",
@@ -135,8 +135,10 @@ _FILES = {
 
 
 class Finish:
-    """The directory `root` that is being finished, where no one else writes. `base` is added to owners; None: all is
-    ours."""
+    """The directory `root` of an image's tree, without other writers.
+
+    `base` is an offset for owners. None: all is ours.
+    """
 
     def __init__(self, root: int, base: int | None) -> None:
         self._root, self._base = root, base
@@ -153,7 +155,7 @@ class Finish:
             self._file(path, text)
 
     def account(self, user: User) -> None:
-        """Add a line for a user whom the image doesn't know."""
+        """Add a line for a user that the image lacks."""
         line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh\n".encode()
         try:
             fd = openat2.open_beneath(self._root, b"etc/passwd", _APPEND, symlinks=False)
@@ -178,8 +180,7 @@ class Finish:
                 return  # a file, or a link of the image's, is left as it is
 
     def _mode(self, path: str) -> int | None:
-        """Return the mode of what is there. 0: the way leads through something that isn't a directory. None: there is
-        nothing."""
+        """Return the mode of the file at `path`. 0: a part of the path isn't a directory. None: it is missing."""
         try:
             fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False)
         except OSError as error:
@@ -188,7 +189,7 @@ class Finish:
             return os.fstat(fd).st_mode
 
     def _directory(self, path: str, uid: int, gid: int, mode: int) -> None:
-        """Make a directory, whatever was there: the supervisor mounts on it through no link."""
+        """Make a directory in place of any other file: the supervisor mounts on it through no link."""
         parent, name = self._above(path)
         with closing(parent):
             if not make_directory(parent, name):

@@ -32,8 +32,10 @@ _SUFFIX = ".json"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An image that is here. `tree` is its own; `chain` are those of its layers, each with all below it, where the pool
-    keeps them."""
+    """A local image.
+
+    `tree` is the image's own. `chain` are the trees of its layers, each with all below it, if the pool has them.
+    """
 
     image: Image
     template: Template
@@ -70,7 +72,7 @@ class Records:
         return self.directory / (hashlib.sha256(reference.encode()).hexdigest()[:40] + _SUFFIX)
 
     def _load(self, path: Path) -> Record | None:
-        """Load a record. None: it isn't there, or of another version of ours: then the image is made anew."""
+        """Load a record. Return None if it is missing, or of another version. Then paddock rebuilds the image."""
         try:
             record = _decode(path.read_bytes())
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -79,9 +81,11 @@ class Records:
 
 
 class Images:
-    """The images of a pool. Several threads may use it at once. Times are by `clock`, seconds since the epoch.
+    """The images of a pool.
 
-    A registry is asked when an image is not here or is pulled; a file or directory is looked at each time.
+    Several threads can use it at once. Times are by `clock`, seconds since the epoch.
+
+    It contacts a registry for a missing image and for a pull. It checks a file or directory each time.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Images:
         self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
-        """Return what was found under that name before, if it is still so; else as `pull`."""
+        """Return the earlier result for that name, if it is still valid. Otherwise do the same as `pull`."""
         reference = parse(text)
         source = self._source(reference)
         stamp = source.stamp()
@@ -115,8 +119,8 @@ class Images:
     def pull(self, text: str, progress: Progress) -> Record:
         """Find, fetch and build an image, which can take minutes.
 
-        InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError, ResourceExhaustedError, PlatformError:
-        the source can't be reached.
+        Raises InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError and ResourceExhaustedError, and
+        PlatformError for an unreachable source.
         """
         reference = parse(text)
         source = self._source(reference)
@@ -151,7 +155,7 @@ class Images:
         return tree.startswith(_TREES)
 
     def discard(self, tree: str) -> bool:
-        """Delete one tree, or what its builder has begun. False: it is in use, or being built."""
+        """Delete one tree, or the remains of its build. Return False if it is in use or under construction."""
         return self._versions.discard(tree)
 
     def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:

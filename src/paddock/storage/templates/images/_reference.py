@@ -1,6 +1,6 @@
 """The names of images: `oci:DIR[:TAG]`, `oci-archive:FILE[:TAG]`, `docker-archive:FILE[:NAME]`, `docker://NAME`.
 
-As in containers-transports(5). A path holds no colon; what follows one is a tag.
+The form is the one of containers-transports(5). A path has no colon. The text after a colon is a tag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Transport = Literal["oci", "oci-archive", "docker-archive", "docker"]
 
 _FORMS = "oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME] or docker://HOST/NAME[:TAG][@DIGEST]"
 _HUB, _HUB_API = "docker.io", "registry-1.docker.io"
-# Distribution specification 1.1, "Pulling manifests"; a host may have a port.
+# Distribution specification 1.1, "Pulling manifests". A host may have a port.
 _HOST = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9-]+)*|\[[0-9a-fA-F:]+\])(?::\d{1,5})?", re.A
 )
@@ -29,7 +29,10 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}", re.A)
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image is. `path` is absolute, `host` and `name` are of a registry; `text` is all of it in one form."""
+    """The name of an image.
+
+    `path` is absolute. `host` and `name` are of a registry. `text` is the whole in canonical form.
+    """
 
     text: str
     transport: Transport
@@ -64,7 +67,7 @@ def parse(text: str) -> Reference:
 def _registry(text: str, rest: str) -> Reference:
     rest, at, digest = rest.partition("@")
     first, slash, others = rest.partition("/")
-    # As Docker reads it: what has no dot, no port and is not localhost is no host.
+    # The rule is Docker's: without a dot or a port it isn't a host, unless it is localhost.
     if slash and ("." in first or ":" in first or first == "localhost" or first.startswith("[")):
         host, path = first, others
     else:

@@ -1,6 +1,9 @@
-"""Images of registries (OCI distribution specification 1.1). A layer is written to a file first, and deleted after.
+"""Images of registries (OCI distribution specification 1.1).
 
-What is asked is bounded, over HTTPS; a credential is for the registry alone, and for whom it names to give out tokens.
+It writes a layer to a file, and deletes it after use.
+
+All requests use HTTPS and have limits. A credential goes only to the registry, and to the server that it names for
+tokens.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ _ANY = "application/octet-stream, */*"
 
 
 class Registry:
-    """A registry as a source. `directory` is where layers lie while they are unpacked."""
+    """A registry as a source. `directory` has the files of layers while a build reads them."""
 
     def __init__(self, reference: Reference, directory: Path) -> None:
         self._reference, self._directory = reference, directory
@@ -116,13 +119,16 @@ class Http:
         self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
         self._host, self._repository = host, repository
         self._authorization: str | None = None
-        # What is on this machine is not asked by way of another. Where a redirect leads to is looked at first.
+        # A registry on this machine needs no proxy. This class checks redirects before it follows them.
         direct = (urllib.request.ProxyHandler({}),) if _is_own(host) else ()
         self._opener = opener(*direct, authorities=authorities())
 
     @contextmanager
     def open(self, path: str, accept: str) -> Generator[Answer]:
-        """Return the answer to GET, a success. NotFoundError, RequestError: it needs a credential; PlatformError."""
+        """Return the successful answer to GET.
+
+        Raises NotFoundError, RequestError for a missing credential, and PlatformError.
+        """
         url = f"{self.base}{path}"
         answer = self._ask(url, accept, self._authorization)
         if isinstance(answer, urllib.error.HTTPError) and answer.code == 401 and self._authorization is None:
@@ -136,7 +142,7 @@ class Http:
             hops += 1
             if hops > _REDIRECTS or not self._may_go(url, there):
                 raise PlatformError(f"{self._host} leads on to {there[:200]!r}, where nothing is fetched from")
-            # A store of blobs, as a rule: what proves something to the registry is not for it.
+            # The target is usually a store of blobs, which must not get the registry's credential.
             same = urllib.parse.urlsplit(there).netloc == self._host
             url = there
             answer = self._ask(url, accept, self._authorization if same else None)
@@ -178,7 +184,7 @@ class Http:
             return PlatformError(f"registry {self._host} answers no more for now", hint=f"wait; {_LOGIN}")
         return PlatformError(f"registry {self._host} answers {answer.code}", hint="try again")
 
-    # -- who asks (distribution specification, authentication; docs.docker.com/registry/spec/auth/token)
+    # -- authentication (distribution specification; docs.docker.com/registry/spec/auth/token)
 
     def _prove(self, headers: Message) -> str:
         challenges = headers.get_all("WWW-Authenticate") or []
@@ -219,7 +225,9 @@ def _is_own(host: str) -> bool:
 
 
 def _credential(host: str, environment: Mapping[str, str]) -> str | None:
-    """Return what `docker login` or `podman login` has left for that registry (containers-auth.json(5)), base64."""
+    """Return the base64 credential that `docker login` or `podman login` has stored for that registry
+    (containers-auth.json(5)).
+    """
     home = environment.get("HOME", "/nonexistent")
     files = [
         environment.get("REGISTRY_AUTH_FILE"),

@@ -1,6 +1,6 @@
 """The sources of images: each gives the documents of one image, and its layers one by one.
 
-The bytes of a layer on their way are hashed as they lie there, unpacked, counted, and hashed as they are unpacked.
+A reader hashes the stored bytes of a layer, decompresses, counts, and hashes the result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # RFC 8878: a 
 
 class Stream(Protocol):
     def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes; none only at the end."""
+        """Return at most so many bytes, or b"" at the end."""
         ...
 
 
@@ -145,17 +145,20 @@ class Source(Protocol):
         ...
 
     def find(self) -> Found:
-        """Find the image. NotFoundError, InvalidArgumentError: there are several; ImageInvalidError, UnsupportedError,
-        PlatformError."""
+        """Find the image.
+
+        Raises NotFoundError, InvalidArgumentError if there are several, ImageInvalidError, UnsupportedError and
+        PlatformError.
+        """
         ...
 
     def open(self, layer: Layer) -> AbstractContextManager[Piece]:
-        """Open the layer as it is stored. Nothing of it is checked."""
+        """Open the layer as stored, without a check."""
         ...
 
 
 Fetch = Callable[[Descriptor], bytes]
-"""The document that a descriptor names; whoever calls checks its digest."""
+"""Fetches the document that a descriptor names. The caller checks its digest."""
 
 
 def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
@@ -201,7 +204,7 @@ def whole_file(fd: int, what: str) -> Piece:
 
 
 def identity(info: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when the file is written or replaced."""
+    """Return a value that changes when a program writes or replaces the file."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 

@@ -1,7 +1,7 @@
-"""Write one layer of an image over a tree: as its archive says, and not one byte outside.
+"""Writes one layer of an image over a tree: as its archive says, and never outside.
 
-Each place is opened beneath the tree, through no link. What hides something of a lower layer (`.wh.NAME`,
-`.wh..wh..opq`; OCI image specification, layer.md) takes it away. Devices are never made.
+It opens each path beneath the tree, through no link. Whiteouts (`.wh.NAME`, `.wh..wh..opq`: OCI image specification,
+layer.md) remove files of lower layers. It never makes devices.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ class Left:
 
 
 class LayerWriter:
-    """A writer of archives over the directory `root`. `base` is added to owners; None: all is ours, and can stay so.
+    """A writer of archives over the directory `root`.
 
-    One object per layer: what this layer itself has brought is not hidden by it.
+    `base` is an offset for owners. None: all files get our own id.
+
+    Use one object per layer: a layer's whiteouts don't hide its own files.
     """
 
     def __init__(self, root: int, base: int | None, budget: Budget, left: Left) -> None:
@@ -68,7 +70,7 @@ class LayerWriter:
         self._file, self._due, self._entry = -1, 0, _NOTHING
 
     def apply(self, stream: Stream) -> None:
-        """Write what the archive holds. ImageInvalidError, ResourceExhaustedError; the tree is then half made."""
+        """Write the archive's files. After ImageInvalidError or ResourceExhaustedError the tree is incomplete."""
         reader = tar.Reader(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
         try:
             while not reader.headers.complete and (data := stream.read(_CHUNK)):
@@ -154,7 +156,7 @@ class LayerWriter:
         if source == path:
             raise ImageInvalidError(f"{shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
-        # A descriptor of its own: clearing the way may close the one that is remembered.
+        # A separate descriptor: making space for the link may close the remembered one.
         with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
                 raise ImageInvalidError(f"{shown(path)} is a hard link to a directory")
@@ -162,11 +164,11 @@ class LayerWriter:
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
     def _attributes(self, entry: tar.Entry, fd: int) -> None:
-        """Set those of a file or a directory: owner first, which takes set-id bits away, and the mode after it."""
+        """Set the attributes of a file or a directory: first the owner, which clears set-id bits, then the mode."""
         self._own(entry, fd)
         mode = entry.mode
         if self._base is None:
-            # Whose program a set-user-id one is, is lost; and nobody but us has to get into directories.
+            # The owner of a set-user-id program isn't kept, and only we need access to directories.
             mode &= ~_SET_IDS
             if entry.kind == tar.DIRECTORY:
                 mode |= stat.S_IRWXU
@@ -200,7 +202,7 @@ class LayerWriter:
             else:
                 os.chown(what, *ids, dir_fd=parent, follow_symlinks=False)
 
-    # -- what hides
+    # -- whiteouts
 
     def _hide(self, entry: tar.Entry, above: bytes, name: bytes) -> None:
         if entry.kind not in (tar.FILE, tar.LINK):
@@ -219,7 +221,7 @@ class LayerWriter:
             self._take(self._directory(above), hidden, path)
 
     def _empty(self, path: bytes) -> None:
-        """Remove what lower layers have brought into the directory, at any depth. What this layer has brought stays."""
+        """Remove the files of lower layers in the directory, at any depth. This layer's own files stay."""
         waiting = [path]
         while waiting:
             at = waiting.pop()
@@ -247,8 +249,10 @@ class LayerWriter:
     # -- places
 
     def _directory(self, path: bytes) -> int:
-        """Return the directory at `path`, made with those above it if it isn't there. Open until another is asked
-        for."""
+        """Return the directory at `path`, created with its parents if it is missing.
+
+        It stays open until the next call.
+        """
         if self._parent is not None and self._parent[0] == path:
             return self._parent[1]
         try:
@@ -310,7 +314,7 @@ class LayerWriter:
 
 
 def _path(name: bytes) -> bytes:
-    """Return a relative path without `.`; b"" is the top. ImageInvalidError: it leads upwards."""
+    """Return a relative path without `.`, or b"" for the top. Raises ImageInvalidError if it leads upwards."""
     parts = [part for part in _checked(name).split(b"/") if part not in (b"", b".")]
     if b".." in parts:
         raise ImageInvalidError(f"{shown(name)} of the image leads outside")

@@ -25,14 +25,14 @@ class ImageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct):
-    """What is left of the limits while one image is unpacked."""
+    """The rest of the limits during the extraction of an image."""
 
     bytes: int
     entries: int
     short_of_room: bool
 
     def check(self, size: int) -> None:
-        """Raise ImageInvalidError or ResourceExhaustedError if that many bytes are more than is left."""
+        """Raise ImageInvalidError or ResourceExhaustedError if `size` exceeds the remaining bytes."""
         if size > self.bytes:
             if self.short_of_room:
                 raise ResourceExhaustedError("the pool has no room for all of the image", hint=_HINT)
