@@ -36,7 +36,11 @@ _TAKEN = (
     "etc/inputrc",
     "etc/ld.so.cache",
     "etc/ld.so.conf",
+    "etc/locale.alias",
     "etc/login.defs",
+    "etc/manpath.config",
+    "etc/maven/logging/simplelogger.properties",
+    "etc/maven/m2.conf",  # without settings.xml, which may hold passwords
     "etc/mime.types",
     "etc/os-release",
     "etc/pki/tls/certs/ca-bundle.crt",
