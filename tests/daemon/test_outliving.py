@@ -45,10 +45,11 @@ _OUT, _ERR = "x" * _FILLS + "\n" + _NUMBERS, _NUMBERS.replace("out", "err")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Generator[None]:
-    """Podman with a store of its own, of which each daemon knows."""
+def engine(state_of_module: Path) -> Generator[None]:
+    """Podman with a store of its own, of which the next daemon knows."""
     with podman_service() as service, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        stop_daemon(state_of_module, ends_sessions=False)
         yield
 
 
@@ -56,11 +57,11 @@ _MARKS = {"jail": pytest.mark.both, "microvm": pytest.mark.slow}
 
 
 @pytest.fixture(params=[pytest.param(level, marks=_MARKS.get(level, ())) for level in LEVELS])
-def box(request: pytest.FixtureRequest, state_dir: Path) -> Generator[Sandbox]:
+def box(request: pytest.FixtureRequest, module_state: Path) -> Generator[Sandbox]:
     if request.param == "container":
         request.getfixturevalue("engine")
     try:
-        made = Sandbox.create(level=request.param, ttl_seconds=900, transport=default_transport(state_dir))
+        made = Sandbox.create(level=request.param, ttl_seconds=900, transport=default_transport(module_state))
     except LevelUnavailableError as error:
         pytest.skip(str(error))
     with made:
@@ -74,8 +75,8 @@ def _start_terminal(box: Sandbox, script: str, size: PtySize) -> Process:
         pytest.skip(str(error))
 
 
-def _kill(state_dir: Path) -> None:
-    pid = daemon_pid(state_dir)
+def _kill(module_state: Path) -> None:
+    pid = daemon_pid(module_state)
     process = os.pidfd_open(pid)
     try:
         os.kill(pid, signal.SIGKILL)
@@ -84,8 +85,8 @@ def _kill(state_dir: Path) -> None:
         os.close(process)
 
 
-def _restart(state_dir: Path) -> None:
-    assert stop_daemon(state_dir, ends_sessions=False)
+def _restart(module_state: Path) -> None:
+    assert stop_daemon(module_state, ends_sessions=False)
 
 
 def _streamed(box: Sandbox, number: int) -> tuple[str, str, int]:
@@ -102,19 +103,19 @@ def _run(box: Sandbox, number: int) -> tuple[str, str, int]:
 
 @pytest.mark.parametrize("end", [_kill, _restart])
 def test_no_command_and_no_byte_is_lost_with_a_daemon(
-    end: Callable[[Path], None], box: Sandbox, state_dir: Path
+    end: Callable[[Path], None], box: Sandbox, module_state: Path
 ) -> None:
     count = 6
     with ThreadPoolExecutor(2 * count) as threads:
         commands = [threads.submit(_streamed if number % 2 else _run, box, number) for number in range(count)]
         for _ in range(2):
             assert wait_until(lambda: len(box.filesystem.list(".")) >= count, seconds=60)
-            end(state_dir)
+            end(module_state)
         box.filesystem.write("go", "")
         assert [command.result() for command in commands] == [(_OUT, _ERR, 0)] * count
 
 
-def test_a_hundred_streams_go_on(box: Sandbox, state_dir: Path) -> None:
+def test_a_hundred_streams_go_on(box: Sandbox, module_state: Path) -> None:
     count, lines = 100, 50
     script = f"""
         say() {{ n=0; while [ $n -lt {lines} ]; do echo $1 $n; echo $1 $n >&2; n=$((n + 1)); done; }}
@@ -124,7 +125,7 @@ def test_a_hundred_streams_go_on(box: Sandbox, state_dir: Path) -> None:
         commands = [stack.enter_context(box.start(["sh", "-c", script], stdin=True)) for _ in range(count)]
         for process in commands:
             assert b"".join(process.stdout.read(1) for _ in said[0]) == said[0]
-        _kill(state_dir)
+        _kill(module_state)
         for process in commands:
             process.stdin.write("then\n")
         for process in commands:
@@ -133,19 +134,19 @@ def test_a_hundred_streams_go_on(box: Sandbox, state_dir: Path) -> None:
             assert process.wait().exit_code == 0
 
 
-def test_what_a_command_is_given_reaches_it_once(box: Sandbox, state_dir: Path) -> None:
+def test_what_a_command_is_given_reaches_it_once(box: Sandbox, module_state: Path) -> None:
     given = bytes(range(256)) * 20_000
     script = f"head -c {_FILLS} /dev/zero; touch half; while [ ! -e go ]; do sleep 0.05; done; cat"
     with ThreadPoolExecutor(1) as threads:
         command = threads.submit(box.exec, script, input=given, capture_bytes=3 * len(given))
         assert wait_until(lambda: box.filesystem.exists("half"))
-        _kill(state_dir)
+        _kill(module_state)
         box.filesystem.write("go", "")
         assert (command.result().out.head + command.result().out.tail)[_FILLS:] == given
 
 
 def _echoes(
-    box: Sandbox, state_dir: Path, end: Callable[[Path], None], size: int, start: Callable[[str], Process]
+    box: Sandbox, module_state: Path, end: Callable[[Path], None], size: int, start: Callable[[str], Process]
 ) -> None:
     """What is written to eight commands, and read of them meanwhile, comes back whole while three daemons end."""
     count = 8
@@ -177,26 +178,26 @@ def _echoes(
         for share in (8, 4, 2):
             assert wait_until(partial(has_read, size // share), seconds=60)
             box.filesystem.list(".")  # there is a daemon
-            end(state_dir)
+            end(module_state)
         for number, command in enumerate(commands):
             assert command.result() == given[number]
 
 
 @pytest.mark.parametrize("end", [_kill, _restart])
 def test_what_is_written_to_commands_while_daemons_end_comes_back_whole(
-    end: Callable[[Path], None], box: Sandbox, state_dir: Path
+    end: Callable[[Path], None], box: Sandbox, module_state: Path
 ) -> None:
-    _echoes(box, state_dir, end, 6 << 20, partial(box.start, stdin=True))
+    _echoes(box, module_state, end, 6 << 20, partial(box.start, stdin=True))
 
 
 @pytest.mark.parametrize("end", [_kill, _restart])
-def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, state_dir: Path) -> None:
+def test_terminals_go_on_as_whole(end: Callable[[Path], None], box: Sandbox, module_state: Path) -> None:
     size = PtySize(rows=24, columns=80)
     _start_terminal(box, "true", size).close()
-    _echoes(box, state_dir, end, 1 << 20, partial(box.start, pty=size))
+    _echoes(box, module_state, end, 1 << 20, partial(box.start, pty=size))
 
 
-def test_what_a_command_has_read_takes_no_room(box: Sandbox, state_dir: Path) -> None:
+def test_what_a_command_has_read_takes_no_room(box: Sandbox, module_state: Path) -> None:
     script = "[ ! -t 0 ] || stty raw -echo; echo; exec head -c 8388608 > /dev/null"
     try:
         process = box.start(script, pty=PtySize(rows=24, columns=80))
@@ -207,20 +208,20 @@ def test_what_a_command_has_read_takes_no_room(box: Sandbox, state_dir: Path) ->
         for _ in range(127):
             process.stdin.write(b"x" * 65536)
         journals: list[os.stat_result] = []
-        for one in Path(f"/proc/{daemon_pid(state_dir)}/fd").iterdir():
+        for one in Path(f"/proc/{daemon_pid(module_state)}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
-                journals += [one.stat()] if str(one.readlink()).startswith(f"{state_dir}/#") else []
+                journals += [one.stat()] if str(one.readlink()).startswith(f"{module_state}/#") else []
         assert max(journal.st_size for journal in journals) > 6 << 20
         assert sum(journal.st_blocks * 512 for journal in journals) < 4 << 20
         process.stdin.write(b"x" * 65536)
         assert process.wait().exit_code == 0
 
 
-def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_dir: Path) -> None:
+def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, module_state: Path) -> None:
     with _start_terminal(box, "cat; stty size", PtySize(rows=20, columns=30)) as process:
         process.stdin.write("before\n")
         assert process.stdout.read(1) == b"b"
-        _kill(state_dir)
+        _kill(module_state)
         process.resize(rows=40, columns=50)
         process.stdin.write("after\n")
         process.stdin.close()
@@ -230,14 +231,14 @@ def test_a_terminal_is_resized_and_ended_by_the_next_daemon(box: Sandbox, state_
         assert process.wait().exit_code == 0
 
 
-def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box: Sandbox, state_dir: Path) -> None:
+def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box: Sandbox, module_state: Path) -> None:
     """What is held for the next daemon holds no pipe open."""
     script = "touch begun; exec >&- 2>&-; wc -c > count"
     with box.start(script, stdin=True) as process:
         assert wait_until(lambda: box.filesystem.exists("begun"))
         process.stdin.write(b"x" * 100_000)
         assert process.stdout.read() == process.stderr.read() == b""
-        _kill(state_dir)
+        _kill(module_state)
         process.stdin.write(b"x" * 100_000)
         process.stdin.close()
         assert process.wait().exit_code == 0
@@ -245,7 +246,7 @@ def test_a_command_sees_the_end_of_its_stdin_whatever_becomes_of_its_output(box:
 
 
 def test_a_command_outlives_connections_that_end_before_it_is_taken_up(
-    box: Sandbox, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    box: Sandbox, module_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon answers, and nobody hears it: the caller asks again, and gets the command with all of its bytes."""
     send, receive, lost = Connection.send, Connection.receive, list[Connection]()
@@ -265,7 +266,7 @@ def test_a_command_outlives_connections_that_end_before_it_is_taken_up(
     with box.start(["python3", "-c", _PRINTS, "0"]) as process:
         assert process.stdout.read(1) == b"x"
         assert wait_until(lambda: box.filesystem.exists("half0"), seconds=60)
-        _kill(state_dir)
+        _kill(module_state)
         monkeypatch.setattr(Connection, "send", noted)
         monkeypatch.setattr(Connection, "receive", unheard)
         box.filesystem.write("go", "")
@@ -275,9 +276,9 @@ def test_a_command_outlives_connections_that_end_before_it_is_taken_up(
     assert len(lost) == 2
 
 
-def test_its_time_goes_on(box: Sandbox, state_dir: Path) -> None:
+def test_its_time_goes_on(box: Sandbox, module_state: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         command = threads.submit(box.exec, f"head -c {_FILLS} /dev/zero; touch half; sleep 600", timeout_seconds=2)
         assert wait_until(lambda: box.filesystem.exists("half"))
-        _kill(state_dir)
+        _kill(module_state)
         assert command.result().limit is Limit.TIME
