@@ -18,7 +18,7 @@ async def set(name: str, value: str | bytes, *, transport: AsyncTransport | None
 
     Args:
         name: Letters, digits and `_`, as a variable's.
-        value: A text or bytes, at least 8 of them.
+        value: A text (as UTF-8) or bytes, of at least 8 bytes.
         transport: `paddock.local_async(DIR)` is another state directory.
 
     Returns:

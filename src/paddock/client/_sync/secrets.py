@@ -19,7 +19,7 @@ def set(name: str, value: str | bytes, *, transport: Transport | None = None) ->
 
     Args:
         name: Letters, digits and `_`, as a variable's.
-        value: A text or bytes, at least 8 of them.
+        value: A text (as UTF-8) or bytes, of at least 8 bytes.
         transport: `paddock.local(DIR)` is another state directory.
 
     Returns:
