@@ -1,4 +1,4 @@
-"""Keep complete sandboxes ahead that are nobody's yet, so that a create takes one instead of making it.
+"""Keep complete sandboxes ahead that belong to no caller yet, so that a create takes one instead of making it.
 
 Each level says which creates are of one kind, and how to make and end a spare of a kind.
 """

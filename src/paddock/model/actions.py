@@ -169,8 +169,8 @@ class ListExecs(Action["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True
 
 
 class ReadOutput(Action["ByteReader"], tag="exec.output", repeatable=True):
-    """What is kept of a command's output until now: of a background command all of it, of one that was run to its end
-    what did not fit into its result. `stream` is stdout or stderr."""
+    """Read the output that paddock keeps of a command: all of a background command's, and of one that ran to its end
+    the part that didn't fit into its result. `stream` is stdout or stderr."""
 
     sandbox: str
     exec: str

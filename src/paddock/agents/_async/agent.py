@@ -18,7 +18,7 @@ from .toolbox import AsyncToolbox
 
 
 class AsyncAgent:
-    """A model and how it is let work. Keeps nothing between runs: many may go on at once.
+    """A model, and the settings of its work. It keeps nothing between runs, so many may run at once.
 
     `step_timeout_seconds` bounds each command, `observation_chars` what the model sees of a file and of each stream of
     a command. InvalidArgumentError if the budget limits money and the model has no price.
