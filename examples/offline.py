@@ -1,11 +1,10 @@
-"""What `step3.py` needs from the outside, for as long as a sandbox has no network: a git server, a package, a model.
+"""What `step3.py` needs from outside, so that it runs without a network: a git server, a package, a model.
 
 `Sandbox` is paddock's, created with two directories more: a bare repository that git takes for `https://example.com/`,
 and wheels that pip takes for its index. `generate_n_fixes` stands for a model.
 
-When sandboxes can be given a way out (chapter 4), this file goes. `step3.py` is then the published program with
-`from paddock import Sandbox`, the address of a real repository, a model, and a policy that allows both addresses:
-the repository's and the package index's.
+With a network, `step3.py` is the published program with `from paddock import Sandbox`, the address of a real
+repository, a model, and a policy that allows the addresses of the repository and of the package index.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-from offline import Sandbox, generate_n_fixes  # paddock's Sandbox, and what there is no network for; chapter 4: from paddock import Sandbox
+from offline import Sandbox, generate_n_fixes  # offline stand-ins; with a network: from paddock import Sandbox
 import concurrent.futures as cf
 # 1) Warm ONE environment: clone, install, load the dataset. Pay setup once.
 base = Sandbox.create(template="code-interpreter", persistent=True, ttl_seconds=1800)

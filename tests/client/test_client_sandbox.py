@@ -103,7 +103,7 @@ def test_connect_and_list_find_what_create_made(rig: Rig) -> None:
     assert Sandbox.connect("mine", transport=rig.transport).id == made.id
     assert [sandbox.id for sandbox in Sandbox.list(transport=rig.transport)] == [made.id]
     made.kill()
-    with pytest.raises(SandboxDiedError, match=f"{made.id} is killed"):
+    with pytest.raises(SandboxDiedError, match=f"{made.id} ended"):
         Sandbox.connect("mine", transport=rig.transport)
     with pytest.raises(NotFoundError):
         Sandbox.connect("another", transport=rig.transport)

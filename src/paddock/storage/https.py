@@ -46,8 +46,11 @@ def ask(
         return response.status, body
 
 
-def unreachable(server: str, error: BaseException) -> PlatformError:
+def unreachable(
+    server: str, error: BaseException, *, hint: str = "check this machine's network, then try again"
+) -> PlatformError:
     """Return the error for a server that gave no answer."""
     reason = getattr(error, "reason", error)
-    hint = ADVICE if isinstance(reason, ssl.SSLCertVerificationError) else "try again"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        hint = ADVICE
     return PlatformError(f"{server} cannot be reached: {reason}", hint=hint)

@@ -223,7 +223,8 @@ class Sandbox:
         if info.state in (State.KILLED, State.FAILED):
             task = info.spec.name or info.spec.workspace
             raise SandboxDiedError(
-                f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
+                f"sandbox {info.id} {'failed' if info.state is State.FAILED else 'ended'}:"
+                f" {info.reason or 'no reason is recorded'}",
                 hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
             )
         return cls(info, transport)

@@ -115,23 +115,26 @@ class Cleanup(Component):
             return State.KILLED, None, "the machine was restarted"
         if self._clock.boottime() >= row.deadline and row.sandbox.left_seconds is None:
             return State.KILLED, Limit.TTL, "its time to live was over"
-        return State.FAILED, None, "it is gone, and nobody recorded why"
+        return State.FAILED, None, "it is gone, and no daemon recorded why"
 
 
 def died(sandbox: Sandbox) -> SandboxDiedError:
     """Return the error that says when and why the sandbox ended."""
     limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
+    ended = "failed" if sandbox.state is State.FAILED else "ended"
     when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
     if sandbox.spec.workspace is not None:
         hint = f"its workspace lives on: paddock up --task {sandbox.spec.name or sandbox.spec.workspace}"
     else:
         hint = (
-            "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
+            "create one with a longer ttl, or call extend() in time"
+            if sandbox.limit is Limit.TTL
+            else "create another one"
         )
         if sandbox.limit is Limit.RETENTION:
             hint = "set a longer paused_retention_days in config.toml: paddock doctor shows its path"
     return SandboxDiedError(
-        f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
+        f"sandbox {sandbox.id} {ended}{when}: {sandbox.reason or 'no reason is known'}{limit}",
         hint=hint,
         sandbox=sandbox.id,
         state=sandbox.state.value,

@@ -50,6 +50,7 @@ TEMPLATE = "/etc/paddock.template"
 
 # Pins are files, one for each object with a need. git must not pack them.
 _REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
+OFFLINE = "check this machine's network, then try again"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
 _DEATH_SECONDS = 10.0
@@ -306,7 +307,7 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         return PlatformError(f"{what} took longer than {bounds.seconds:.0f} s and was given up", hint="try again")
     if ended.over == "silence":
         said = f"{what} has said nothing for {bounds.silence_seconds:.0f} s"
-        return PlatformError(f"{said}: it cannot be reached, or does not answer", hint="try again")
+        return PlatformError(f"{said}: it cannot be reached, or does not answer", hint=OFFLINE)
     if ended.over == "output":
         return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
@@ -347,7 +348,7 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
             moved=True,
         )
     if _UNREACHABLE.search(words):
-        return PlatformError(f"{what} cannot be reached: {_first_error(words)}", hint="try again")
+        return PlatformError(f"{what} cannot be reached: {_first_error(words)}", hint=OFFLINE)
     return PlatformError(f"git failed on {what}: {_first_error(words)}")
 
 

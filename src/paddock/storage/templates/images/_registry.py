@@ -102,6 +102,7 @@ _SECONDS = 30.0
 _TOKEN_BYTES = 64 << 10
 _REDIRECTS = 5
 _CHALLENGE = re.compile(r'([a-z]+)="([^"\\]*)"')
+_OFFLINE = "check this machine's network, or use a file: --template docker-archive:FILE (docker save, podman save)"
 _LOGIN = "docker login, podman login or skopeo login writes it to ~/.docker/config.json or its own file"
 
 Answer = IO[bytes]
@@ -168,7 +169,7 @@ class Http:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: BaseException) -> PlatformError:
-        return unreachable(f"registry {self._host}", error)
+        return unreachable(f"registry {self._host}", error, hint=_OFFLINE)
 
     def _may_go(self, here: str, there: str) -> bool:
         scheme = urllib.parse.urlsplit(there).scheme
