@@ -1,4 +1,7 @@
-"""The command line: one file per verb, over the synchronous client. Nothing is imported before it is needed."""
+"""The command line: one file per verb, over the synchronous client.
+
+It imports each module only when a verb needs it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def script() -> NoReturn:
-    """`paddock` as a process of its own. It is so short that nothing is collected before its end, and all is closed by
-    then: the interpreter is not taken down piece by piece, which takes as long as the imports of a verb."""
+    """Run `paddock` as a separate process.
+
+    It is so short that the garbage collector doesn't run before its end. All files are closed by then. So it skips the
+    interpreter's shutdown, which takes as long as the imports of a verb.
+    """
     import gc
     import io
     import os
@@ -38,7 +44,7 @@ def script() -> NoReturn:
     try:
         code = main()
     finally:
-        # An interpreter that is taken down after all, by SystemExit, no longer answers signals: the next tick kills it.
+        # If SystemExit does shut the interpreter down, it no longer answers signals, and the next tick kills it.
         signal.setitimer(signal.ITIMER_REAL, 0)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""Ask the daemon, and print what it answers: one JSON document, or something for people."""
+"""Sends an action to the daemon, and prints the result: one JSON document, or text for people."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def answer(options: argparse.Namespace, value: object, show: Callable[[], object
 def listing(
     options: argparse.Namespace, found: Sequence[R], headings: Sequence[str], row: Callable[[R], Sequence[str]]
 ) -> int:
-    """Print what was found as a document or as a table, which an empty one isn't. Return the exit code."""
+    """Print results as a document or as a table, if it isn't empty. Return the exit code."""
     return answer(options, found, lambda: found and _render.table(headings, [row(one) for one in found]))

@@ -1,4 +1,4 @@
-"""`paddock approvals`: what waits for a person's yes; show it, say yes or no."""
+"""`paddock approvals`: show the pending approvals, grant or deny them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _APPROVAL = argument("approval", metavar="APPROVAL", help="id or unique prefix o
     argument("--watch", action="store_true", help="and what comes, until Ctrl-C"),
 )
 def _list(options: argparse.Namespace) -> int:
-    """List what waits for an answer."""
+    """List the pending approvals."""
     if options.watch:
         return _watch(options)
     found = perform(model.ListApprovals(all=options.all))
@@ -33,7 +33,7 @@ def _row(one: model.Approval) -> tuple[str, ...]:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    """One line for each, when it is asked."""
+    """Print one line for each new approval."""
 
     transport, seen = client.default_transport(), set[str]()
     while True:
@@ -64,7 +64,7 @@ def _show(options: argparse.Namespace) -> int:
 
 @usage(_APPROVAL)
 def _approve(options: argparse.Namespace) -> int:
-    """Say yes: once, to exactly what was asked."""
+    """Grant an approval: once, for exactly the requested action."""
     one = perform(model.GrantApproval(approval=options.approval))
     until = _render.when(one.expires_at)
     return answer(options, one, lambda: _render.line(f"approved {one.id}: {one.summary}, once, until {until}"))

@@ -1,4 +1,4 @@
-"""`paddock artifact`: what is taken out of workspaces and sandboxes and kept on this machine."""
+"""`paddock artifact`: files from workspaces and sandboxes that paddock keeps on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _add(options: argparse.Namespace) -> int:
 
 @usage(argument("workspace", nargs="?", metavar="TASK", help="only of this one"))
 def _list(options: argparse.Namespace) -> int:
-    """List what is kept."""
+    """List the artifacts."""
     found = perform(model.ListArtifacts(workspace=options.workspace))
     return listing(
         options,

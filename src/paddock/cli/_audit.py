@@ -1,6 +1,6 @@
-"""The record of what was asked, decided and done: `paddock audit` shows, follows, exports and verifies it.
+"""The audit log: `paddock audit` shows, follows, exports and verifies it.
 
-`paddock why` tells from it in plain words why a sandbox died, what struck, what was refused, and what to do.
+`paddock why` explains from it why a sandbox died, which limits it exceeded, what the policy refused, and the next step.
 """
 
 from __future__ import annotations
@@ -99,9 +99,11 @@ def _what(record: dict[str, Any]) -> str:
     json=_ERRORS,
 )
 def export(options: argparse.Namespace) -> int:
-    """Write the record for other programs, or as proof. These are lines of JSON, signed heads included: what `audit
-    verify FILE` checks anywhere. With --sandbox or --since it is a part, of which only what is there can be
-    checked."""
+    """Write the audit log for other programs, or as proof.
+
+    These are lines of JSON with the signed heads, as `audit verify FILE` checks them anywhere. With --sandbox or
+    --since it is a part of the log, and `verify` can only check that part.
+    """
     from paddock.audit import RecordLine, cursor_of, parse_line, to_ocsf
 
     place = None if options.cursor_file is None else Path(options.cursor_file)
@@ -140,7 +142,7 @@ def _lines(action: model.StreamAudit) -> Generator[Iterator[bytes]]:
 
 @contextlib.contextmanager
 def _output(name: str | None, size: int | None, *, resume: bool) -> Generator[int]:
-    """Yield the size to begin at: what was written behind `size` is of a run that was cut off, and comes again."""
+    """Yield the output at `size` bytes. An interrupted run wrote the data after that, and it comes again."""
     if name is None:
         yield 1
         return
@@ -191,7 +193,7 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
     argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)"),
 )
 def list_some(options: argparse.Namespace) -> int:
-    """List what was asked, decided and done, the newest last."""
+    """List the actions, decisions and outcomes, the newest last."""
     records = perform(
         model.ListAudit(
             sandbox=options.sandbox,
@@ -255,9 +257,11 @@ def show_one(options: argparse.Namespace) -> int:
     ),
 )
 def verify(options: argparse.Namespace) -> int:
-    """Check whether the record is whole. Follows every link of every segment, and checks the signatures. With PATH, a
-    copy of the directory or what `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is
-    broken."""
+    """Check the whole audit log.
+
+    It follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or an export,
+    it needs nothing else of this machine. Exit code 1 if a link or a signature is wrong.
+    """
     began = time.monotonic()
     report = _verified(options)
     if options.json:
@@ -326,8 +330,10 @@ def show_key(options: argparse.Namespace) -> int:
     json=_ERRORS,
 )
 def show_statement(options: argparse.Namespace) -> int:
-    """Print what a sandbox's session was, signed. It is an in-toto Statement in a DSSE envelope, which `audit key`
-    verifies."""
+    """Print a signed statement about a sandbox's session.
+
+    It is an in-toto Statement in a DSSE envelope, which `audit key` verifies.
+    """
     statement = perform(model.GetAuditStatement(sandbox=options.sandbox))
     if options.payload:
         import base64
@@ -351,13 +357,13 @@ verb_audit = Verbs(
 
 
 def verdict_of(record: model.AuditRecord) -> str:
-    """Return what came of it."""
+    """Return the outcome of an action."""
     if record.kind == "event":
         return "by itself"
     if record.allowed is False:
         return f"denied by {record.rule}"
     if record.ok is None:
-        # What a sandbox did by itself is judged; not every verdict has something that comes of it.
+        # A verdict on the sandbox's own action may have no outcome.
         return "allowed" if record.principal is None else "under way, or its program was killed"
     if not record.ok:
         return "failed" if reason_of(record) == record.error else f"failed: {record.error}"
@@ -370,7 +376,10 @@ def verdict_of(record: model.AuditRecord) -> str:
 
 
 def reason_of(record: model.AuditRecord) -> str | None:
-    """Why it was refused or failed. The gateway's errors are sentences, all others codes beside a message."""
+    """Return why an action failed, or why the policy refused it.
+
+    The gateway's errors are sentences, others codes beside a message.
+    """
     if record.allowed is False:
         return record.reason
     return record.message or (record.error if " " in (record.error or "") else None)
@@ -382,7 +391,7 @@ def status_of(record: model.AuditRecord) -> Mapping[str, Any]:
 
 
 def command_of(record: model.AuditRecord) -> str:
-    """Return what was asked, as far as it fits on a line."""
+    """Return the arguments of an action, shortened to a line."""
     spec = _mapping(record.detail.get("spec"))
     argv = spec.get("argv", record.detail.get("argv"))
     if isinstance(argv, list):
@@ -418,8 +427,9 @@ _LAST = 5
 
 @usage(argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name"))
 def verb_why(options: argparse.Namespace) -> int:
-    """Say why a sandbox died (or that it lives), which limits struck, what was refused and by which rule, and what to
-    do. Without ID: what was refused or went wrong lately."""
+    """Explain why a sandbox died (or that it lives), which limits it exceeded, what the policy refused and by which
+    rule, and the next step. Without ID: the latest refusals and failures.
+    """
     known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
     records = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
@@ -448,12 +458,12 @@ def verb_why(options: argparse.Namespace) -> int:
 
 
 def _is_question(record: model.AuditRecord) -> bool:
-    """Return whether it was refused until somebody approves it: the approval is what there is to say of it."""
+    """Return whether an action only waits for an approval, which then is the thing to show."""
     return record.error == "approval_needed" or "approval" in record.detail
 
 
 def advice(box: model.Sandbox) -> str:
-    """Return what to do about its end."""
+    """Return the next step after its end."""
     reason = box.reason or ""
     if box.limit is not None:
         return REMEDY[box.limit]

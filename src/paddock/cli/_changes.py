@@ -1,4 +1,4 @@
-"""What a sandbox or a workspace has changed: `paddock diff`, `patch` and `promote`; `branch` and `pr` publish it."""
+"""Changes of a sandbox or a workspace: `paddock diff`, `patch` and `promote`. `branch` and `pr` publish them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def show_stat(changes: Sequence[model.Change], *, colour: bool) -> None:
 
 
 def show_patch(patch: bytes, *, colour: bool) -> None:
-    """As it is where it goes to a file or a program; on a terminal nothing in it drives the terminal."""
+    """Print a patch. A file or a program gets it unchanged. On a terminal, it can't control the terminal."""
     if not sys.stdout.isatty() and not colour:
         sys.stdout.flush()
         _render.raw(1, patch)
@@ -110,7 +110,7 @@ def _mode(change: model.Change) -> str:
 
 
 def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:
-    """Return target and paths: a target begins with `/`; what follows `--mount` and doesn't is a path."""
+    """Return target and paths. A target begins with `/`. Any other text after `--mount` is a path."""
     target, paths = options.mount or None, tuple(options.paths)
     if target is not None and not target.startswith("/"):
         return None, (target, *paths)
@@ -130,8 +130,10 @@ def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str
     json=None,
 )
 def verb_diff(options: argparse.Namespace) -> int:
-    """Show what a workspace holds that the commit it began with has not. With --mount or without a workspace, show what
-    a sandbox has changed in a directory of the host that it has copy-on-write."""
+    """Show the changes of a workspace since its first commit.
+
+    With --mount or without a workspace, show a sandbox's changes in a copy-on-write mount.
+    """
     diff = _diff(client.default_transport(), options)
     show(options, diff, diff.changes, diff.patch)
     return 0
@@ -157,8 +159,10 @@ def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
 
 @usage(WORKSPACE)
 def verb_patch(options: argparse.Namespace) -> int:
-    """Print what a workspace holds that the commit it began with has not, untracked files too, as a patch for `git
-    apply`: paddock patch T42 > T42.patch"""
+    """Print the changes of a workspace since its first commit, with untracked files, as a patch for `git apply`.
+
+    Example: paddock patch T42 > T42.patch
+    """
     diff = perform(model.DiffWorkspace(workspace=options.workspace, patch=True))
     return answer(options, diff, lambda: show_patch(diff.patch or b"", colour=False))
 
@@ -172,9 +176,11 @@ def verb_patch(options: argparse.Namespace) -> int:
     argument("--force", action="store_true", help="also what the host has changed since: its changes go"),
 )
 def verb_promote(options: argparse.Namespace) -> int:
-    """Take what a sandbox has changed in a directory that it has copy-on-write over into the directory itself, and
-    print it. All or nothing: device nodes, set-id bits, links that lead out, and files that the host has changed since
-    are refused. What lies in .git stays in the sandbox."""
+    """Write a sandbox's changes in a copy-on-write mount into the host's directory, and print them.
+
+    It writes all or nothing. It refuses device nodes, set-id bits, links that lead out, and files that the host has
+    changed since. Changes in .git stay in the sandbox.
+    """
     target, paths = target_and_paths(options)
     action = model.PromoteMount(
         sandbox=options.sandbox,
@@ -202,8 +208,10 @@ def verb_promote(options: argparse.Namespace) -> int:
     _COMMIT,
 )
 def verb_branch(options: argparse.Namespace) -> int:
-    """Push what a workspace holds to where it came from, by what your git proves itself with. What is not committed
-    becomes a commit; the workspace stays as it is. Prints the commit."""
+    """Push a workspace to its repository, with the credentials of your git.
+
+    Uncommitted changes become a commit. The workspace doesn't change. Prints the commit.
+    """
     pushed = push(options, options.name)
     if options.json:
         _render.document(pushed)
@@ -228,7 +236,7 @@ def push(options: argparse.Namespace, branch: str | None) -> model.PushedBranch:
 
 
 def _author() -> str | None:
-    """Who the user is to his git, outside of any repository."""
+    """Return the user's name and address in git's global configuration."""
     import subprocess
 
     said: list[str] = []
@@ -254,8 +262,10 @@ def _author() -> str | None:
     _COMMIT,
 )
 def verb_pr(options: argparse.Namespace) -> int:
-    """Push what a workspace holds, as `paddock branch` does, and open a pull request for that branch: GitHub, Gitea or
-    Forgejo. If there is an open one, it is that one. Prints its address."""
+    """Push a workspace, as `paddock branch` does, and open a pull request for that branch: GitHub, Gitea or Forgejo.
+
+    If there is an open one, use it. Prints its address.
+    """
     options.message = options.message or options.title
     pushed = push(options, options.branch)
     request = perform(

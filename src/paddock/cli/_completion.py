@@ -1,4 +1,4 @@
-"""`paddock completion SHELL`: what a shell needs to complete verbs, options, ids and names."""
+"""`paddock completion SHELL`: completion of verbs, options, ids and names for a shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import _render
 from ._usage import argument, usage
 from ._verbs import VERBS, inner_parsers, option_names, parser, verb_parser
 
-# Each shell asks `paddock completion words` at each Tab. A line of the answer is a word, a tab, and what it is about.
+# Each shell calls `paddock completion words` at each Tab. A line of the answer is a word, a tab, and its description.
 _SCRIPTS = {
     "bash": """\
 # eval "$(paddock completion bash)"
@@ -41,9 +41,10 @@ complete -c paddock -a '(paddock completion words (commandline -opc)[2..] (comma
     json="of errors; what is printed is for a shell",
 )
 def verb_completion(options: argparse.Namespace) -> int:
-    """Print what a shell has to read: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or `paddock
-    completion fish | source`. `names` prints the ids and names of what lives, `words` what can stand for the last of
-    the words that follow, as those scripts ask."""
+    """Print the start-up code of a shell: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or
+    `paddock completion fish | source`. `names` prints the ids and names of living objects. `words` prints the
+    candidates for the last of the words that follow, for those scripts.
+    """
     if options.shell == "words":
         *before, last = options.words or [""]
         found = [word for word in _candidates(before, options=last.startswith("-")) if word.startswith(last)]
@@ -55,7 +56,7 @@ def verb_completion(options: argparse.Namespace) -> int:
 
 
 def _candidates(before: list[str], *, options: bool) -> list[str]:
-    """Return what can follow these words."""
+    """Return the candidates after these words."""
     if not before:
         return [*(f"{name}\t{verb.help}" for name, verb in VERBS.items()), "--help", "--version"]
     name, *rest = before

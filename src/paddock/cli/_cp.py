@@ -23,8 +23,10 @@ _CHUNK_BYTES = 1 << 20
     argument("--skip-unsafe", action="store_true", help="pass over what would lead out, instead of failing"),
 )
 def verb_cp(options: argparse.Namespace) -> int:
-    """Copy a file or a directory. One of both is ID:PATH. A directory that comes out is made new, and holds nothing
-    that leads out."""
+    """Copy a file or a directory.
+
+    One of both is ID:PATH. A directory from the sandbox goes into a new one, without links that lead out.
+    """
     from ._progress import progress
 
     source, target = _inside(options.source), _inside(options.target)

@@ -39,8 +39,11 @@ def _status(options: argparse.Namespace) -> int:
 
 @usage()
 def _stop(options: argparse.Namespace) -> int:
-    """End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background commands go on.
-    Returns when it has ended; the next use starts another one."""
+    """End the daemon, and all sandboxes that aren't persistent.
+
+    Persistent ones and their background commands go on. It returns after the daemon's end. The next use starts another
+    one.
+    """
     was_running = client.stop_daemon(default_state_dir())
     return answer(
         options,
@@ -51,8 +54,11 @@ def _stop(options: argparse.Namespace) -> int:
 
 @usage()
 def _restart(options: argparse.Namespace) -> int:
-    """Replace the daemon, after a change of config.toml, of its environment or of paddock itself. Sandboxes and
-    background commands go on; calls under way are repeated where that is safe, or fail with DaemonLostError."""
+    """Replace the daemon, after a change of config.toml, of its environment or of paddock itself.
+
+    Sandboxes and background commands go on. paddock repeats pending calls if that is safe. Otherwise they fail with
+    DaemonLostError.
+    """
     client.stop_daemon(default_state_dir(), ends_sessions=False)
     client.default_transport().control("status")  # the first call starts one
     return _status.run(options)
@@ -63,8 +69,10 @@ def _restart(options: argparse.Namespace) -> int:
     argument("-f", "--follow", action="store_true", help="and what is logged from now on"),
 )
 def _logs(options: argparse.Namespace) -> int:
-    """Print what the daemons of this state directory have logged. Starts none. With -f it prints what they log from now
-    on too, those that start later included, until Ctrl-C."""
+    """Print the log of this state directory's daemons.
+
+    It starts no daemon. With -f it also prints later lines, of later daemons too, until Ctrl-C.
+    """
     if options.follow and options.json:
         raise InvalidArgumentError("what is followed has no end yet", hint="leave out -f, or --json")
     logged = client.daemon_log(default_state_dir(), options.lines, follow=options.follow)

@@ -1,4 +1,7 @@
-"""This machine: `paddock doctor`, what it can do and the command that mends what it cannot, and `paddock gc`."""
+"""This machine: `paddock doctor` shows its capabilities, with a command for each missing one.
+
+`paddock gc` frees space.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,11 @@ from ._verbs import WrongUsage
     ),
 )
 def verb_doctor(options: argparse.Namespace) -> int:
-    """Show what this machine can do, and how to fix what it can't. It makes a sandbox of each level that is there and
-    runs `true` in it. Exit code 1 if that fails at the default level, or at one that you name."""
+    """Show the capabilities of this machine, and a fix for each missing one.
+
+    It makes a sandbox of each available level and runs `true` in it. Exit code 1 if that fails at the default level, or
+    at one that you name.
+    """
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
@@ -87,8 +93,10 @@ def _table(checks: Sequence[model.Check]) -> None:
 
 @usage(argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays"))
 def verb_gc(options: argparse.Namespace) -> int:
-    """Delete what nobody needs, and, while the pool is too full, what can be had again. Nothing goes that a living
-    sandbox, a snapshot or a workspace needs."""
+    """Delete unneeded files, and, while the pool is too full, files that paddock can fetch again.
+
+    It keeps all that a living sandbox, a snapshot or a workspace needs.
+    """
     report = perform(model.CollectGarbage(dry_run=options.dry_run))
     if options.json:
         _render.document(report)

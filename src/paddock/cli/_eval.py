@@ -1,4 +1,4 @@
-"""Whether what is promised holds here, by trying it: `paddock eval`; and what the levels cost: `paddock bench`."""
+"""Tests of paddock's promises on this machine: `paddock eval`, and costs of the levels: `paddock bench`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ _MARKS = {"stopped": "ok", "not tried": "weak"}
     argument("--list", action="store_true", help="the scenarios there are"),
 )
 def _injection(options: argparse.Namespace) -> int:
-    """Play scenarios of prompt injection in real sandboxes. An agent does whatever it reads in poisoned repositories,
-    everybody outside is played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the
-    policy allows. Exit code 0 if nothing leaked and the honest twin of each attack worked, 1 if not."""
+    """Play scenarios of prompt injection in real sandboxes.
+
+    An agent obeys all texts in poisoned repositories. The outside network is simulated, and the secrets are fake.
+    Nothing leaves this machine, under any policy. Exit code 0 if nothing leaked and the honest twin of each attack
+    worked, 1 if not.
+    """
     from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
 
     if options.list:
@@ -73,9 +76,11 @@ def _list(options: argparse.Namespace) -> int:
     argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json"),
 )
 def verb_bench(options: argparse.Namespace) -> int:
-    """Make sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the same
-    work outside, and which of a number of harmless attacks by root inside get through. Minutes where machines are
-    emulated. It changes no sandbox's level."""
+    """Make sandboxes of each level in turns, and measure them.
+
+    It shows the time of each step, the cost of work inside relative to outside, and which of several harmless attacks
+    by root inside succeed. It takes minutes with emulated machines. It changes no sandbox's level.
+    """
     from paddock.eval import levels
 
     file = None if options.output is None else Path(options.output)

@@ -1,6 +1,6 @@
-"""Commands in sandboxes: `paddock exec`, `run`, whose sandbox is gone afterwards, and `sh`, a shell.
+"""Commands in sandboxes: `paddock exec`, `run`, which ends its sandbox, and `sh`, a shell.
 
-A command runs as if it ran here: bytes at once, stdin passed, its own exit code.
+A command behaves like a local one: immediate output, its stdin, its own exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
 _SOON_SECONDS = 0.25
-# As the shell says it.
+# The same codes as a shell's.
 _START_FAILED = {
     "ENOENT": 127,
     "ENOTDIR": 127,
@@ -52,7 +52,7 @@ _START_FAILED = {
     COMMAND,
 )
 def verb_exec(options: argparse.Namespace) -> int:
-    """Run a command in a sandbox. What it leaves running is killed at its end. Options come first."""
+    """Run a command in a sandbox. At its end paddock kills its remaining processes. Options come first."""
     argv = _checked(options)
     if not options.detach:
         return _run(client.Sandbox.connect(options.sandbox), options, argv)
@@ -79,8 +79,11 @@ def verb_exec(options: argparse.Namespace) -> int:
     COMMAND,
 )
 def verb_run(options: argparse.Namespace) -> int:
-    """Run a command in a new sandbox and kill the sandbox. Output is passed on as it comes. From an OCI image, the
-    command is what the image's entrypoint is given, and without one the image's own command runs."""
+    """Run a command in a new sandbox and kill the sandbox.
+
+    It prints output at once. In an OCI image, the command is the arguments of the image's entrypoint. Without a command
+    the image's own runs.
+    """
     _complete(options)
     argv = _checked(options)
     asks = options.diff or options.patch or options.promote
@@ -94,7 +97,7 @@ def verb_run(options: argparse.Namespace) -> int:
 
 
 def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -> None:
-    """Do what --diff, --patch or --promote asks for."""
+    """Carry out --diff, --patch or --promote."""
     if options.promote and code:
         return _render.note(f"nothing was promoted: the command ended with exit code {code}")
     if options.promote:
@@ -148,9 +151,12 @@ def _complete(options: argparse.Namespace) -> None:
     wait=False,
 )
 def verb_sh(options: argparse.Namespace) -> int:
-    """Open a login shell in the sandbox ID; without ID, in a new sandbox, which is gone afterwards (its TTL is an
-    hour). It feels like ssh: all keys go inside, Ctrl-C and Ctrl-Z too; at the beginning of a line ~. ends the session,
-    ~^Z suspends it, ~? tells. Without a terminal the shell reads its commands from stdin."""
+    """Open a login shell in the sandbox ID.
+
+    Without ID, open it in a new sandbox (with a TTL of an hour), which ends with the shell. It behaves like ssh: all
+    keys go inside, Ctrl-C and Ctrl-Z too. At the beginning of a line ~. ends the session, ~^Z suspends it, and ~?
+    prints help. Without a terminal the shell reads its commands from stdin.
+    """
     if options.sandbox is not None:
         return _shell(client.Sandbox.connect(options.sandbox), options, leaves=True)
     with _disposable(options) as sandbox:
@@ -165,13 +171,13 @@ def _shell(sandbox: client.Sandbox, options: argparse.Namespace, *, leaves: bool
 
 
 def _disposable(options: argparse.Namespace) -> client.Sandbox:
-    """Return a new one, for a `with` block at whose end it is gone."""
+    """Return a new sandbox, for a `with` block that ends it."""
     with progress("making the sandbox"):
         return client.Sandbox.create(**spec(options))
 
 
 def _checked(options: argparse.Namespace) -> list[str]:
-    """Return the command, before anything is made for it. InvalidArgumentError."""
+    """Check the command before creating anything for it. Raises InvalidArgumentError."""
     argv = command(options.command)
     if not argv:
         raise WrongUsage("no command was given", "paddock run -- COMMAND ...")
@@ -185,7 +191,7 @@ def _checked(options: argparse.Namespace) -> list[str]:
 
 
 def _place(options: argparse.Namespace, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Where, as whom and with what the command runs."""
+    """Return directory, environment, user and timeout of the command."""
     return {
         "cwd": options.cwd,
         "env": {**(env or {}), **dict(options.env)},
@@ -195,7 +201,7 @@ def _place(options: argparse.Namespace, env: dict[str, str] | None = None) -> di
 
 
 def _is_terminal() -> bool:
-    """Return whether stdin is a terminal. (A stream that was closed before we were started is None.)"""
+    """Return whether stdin is a terminal. Python's stream is None if the parent has closed it."""
     return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
 
 
@@ -204,7 +210,7 @@ def _passes_stdin(options: argparse.Namespace) -> bool:
 
 
 def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool = False) -> int:
-    """Run a command. `ends`: the sandbox is killed next, and with it what the command has left behind."""
+    """Run a command. `ends`: the caller kills the sandbox next, with the command's remaining processes."""
     began = time.time()
     try:
         if options.json:
@@ -236,7 +242,7 @@ def _tell_refused(sandbox: client.Sandbox, since: float) -> None:
 
 
 def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
-    """As if the command ran here, on this terminal. `leaves`: what it started lives on when it has ended by itself."""
+    """Run the command on this terminal, like a local one. `leaves`: its child processes go on after its end."""
     from ._terminal import Keyboard, size
 
     here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
@@ -266,7 +272,7 @@ def _as_json(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[st
 
 
 def _approved(options: argparse.Namespace, ask: Callable[[], R]) -> R:
-    """Return what `ask` returns. With --wait, ask again after somebody has answered."""
+    """Return the result of `ask`. With --wait, ask again after the approval."""
     try:
         return ask()
     except ApprovalNeededError as error:
@@ -316,7 +322,7 @@ def _tell(limit: Limit | None) -> None:
 
 
 class Pump:
-    """Copies one stream on a thread. If nobody takes the bytes any more, `process` is killed."""
+    """Copies one stream on a thread. If the reader has gone, it kills `process`."""
 
     def __init__(self, source: Iterable[bytes], descriptor: int, process: client.Process | None = None) -> None:
         self._source, self._descriptor, self._process = source, descriptor, process
@@ -346,7 +352,7 @@ class Pump:
 
 
 def _beginning() -> bytes | None:
-    """Return what stdin holds now, perhaps nothing yet. None at its end: then the command has no stdin."""
+    """Return the present content of stdin, which may be empty. None at its end: then the command has no stdin."""
     stdin = select.poll()
     stdin.register(0, select.POLLIN)
     try:

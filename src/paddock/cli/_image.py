@@ -1,4 +1,4 @@
-"""What sandboxes can start from: `paddock image`, OCI images as templates, and `paddock template`."""
+"""Sources of sandboxes: `paddock image`, OCI images as templates, and `paddock template`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _IMAGE = argument(
 
 @usage(_IMAGE)
 def _pull(options: argparse.Namespace) -> int:
-    """Fetch an image, or what is new of it, and make it a template: `paddock run --template IMAGE`. Prints its
-    digest."""
+    """Fetch the missing parts of an image, and make it a template for `paddock run --template IMAGE`.
+
+    Prints its digest.
+    """
     with progress("fetching the image"):
         image = perform(model.PullImage(reference=client.absolute_template(options.image)))
     return answer(options, image, lambda: (_render.line(image.digest), _render.notes(image.notes)))

@@ -28,7 +28,7 @@ NONE_PASSES = 1
 
 
 def _judging(*parts: Part) -> Callable[[Run], Usage]:
-    """Return the usage of a verb that takes these beside what says how attempts are judged."""
+    """Return the usage of a verb with these arguments and the ones about the tests of attempts."""
     return usage(
         *parts,
         argument("--repo", default=".", metavar="DIR", help="a directory; it is never changed (default: here)"),
@@ -51,7 +51,7 @@ def _judging(*parts: Part) -> Callable[[Run], Usage]:
 
 @contextmanager
 def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progress]]:
-    """Yield the directory in a sandbox that is set up, what judges attempts, and where progress is said."""
+    """Yield the directory in a prepared sandbox, the tests, and the progress display."""
     from paddock.agents import Checkout, Test
 
     if not Path(options.repo).is_dir():
@@ -110,7 +110,9 @@ def _table(found: Comparison) -> None:
 
 
 def _remarks(found: Comparison) -> list[str]:
-    """Why agents ended, each reason once; and what the tests said where they told no counts and none passes."""
+    """Return why agents ended, each reason once, and the last line of the tests if none passes and there are
+    no counts.
+    """
     notes: dict[str, str] = {}
     for attempt in found.attempts:
         if attempt.effort.note:
@@ -234,9 +236,11 @@ def _price(text: str) -> Price:
     argument("--trace", metavar="FILE", help="all that happens, as JSON lines; FILE.md is a page to read"),
 )
 def verb_agent(options: argparse.Namespace) -> int:
-    """Mount a directory copy-on-write, set up once, and let a model work on the task in forks. What each has changed is
-    judged by the tests, as a diff in a fresh fork. The best diff goes to stdout, the table to stderr. Exit code 0 if
-    one passes, 1 if none. Tokens, money and time are limited for all attempts together."""
+    """Mount a directory copy-on-write, prepare it once, and let a model work on the task in forks.
+
+    The tests judge each change as a diff in a fresh fork. The best diff goes to stdout, the table to stderr. Exit code
+    0 if one passes, 1 if none. Limits of tokens, money and time apply to all attempts together.
+    """
     from paddock.agents import Agent, Budget, agent_attempt, best_of
 
     budget = Budget(
@@ -277,7 +281,7 @@ def verb_agent(options: argparse.Namespace) -> int:
 
 
 def _models(text: str, price: Price | None) -> Callable[[int], Model]:
-    """By the number of the attempt. InvalidArgumentError, NotConfiguredError."""
+    """Return the model of each attempt, by number. Raises InvalidArgumentError and NotConfiguredError."""
     from paddock.agents import AnthropicModel, OpenAIModel, ScriptModel, read_script
 
     kind, _, name = text.partition(":")

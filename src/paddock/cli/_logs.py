@@ -1,4 +1,4 @@
-"""`paddock logs`: what commands have printed, as far as it is kept."""
+"""`paddock logs`: the kept output of commands."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ _Stream = Literal["stdout", "stderr"]
     ),
 )
 def verb_logs(options: argparse.Namespace) -> int:
-    """List the commands of a sandbox, or print what EXEC has printed: all of it if it was started with `exec -d`, and
-    of one that was run to its end what its result had no room for. Its stdout goes to stdout, its stderr to stderr. It
-    is kept as long as the sandbox lives."""
+    """List the commands of a sandbox, or print the output of EXEC.
+
+    Of a background command (`exec -d`) that is all output. Of a completed command it is the output that didn't fit into
+    its result. Its stdout goes to stdout, its stderr to stderr. It exists as long as the sandbox.
+    """
     from paddock import Sandbox
 
     if options.follow and (options.json or options.head is not None):
@@ -60,7 +62,7 @@ def verb_logs(options: argparse.Namespace) -> int:
 
 
 class _Output:
-    """What is kept of one command until now."""
+    """The kept output of one command so far."""
 
     def __init__(self, sandbox: Sandbox, exec_id: str) -> None:
         self._sandbox, self.exec_id = sandbox, exec_id
@@ -77,7 +79,7 @@ class _Output:
             _render.raw(descriptor, data)
 
     def document(self, options: argparse.Namespace) -> dict[str, object]:
-        """Of each stream the last 16 MiB at most; how much that leaves out is said."""
+        """Return the last 16 MiB of each stream, and the number of missing bytes."""
         said: dict[str, object] = {}
         streams: tuple[_Stream, ...] = ("stdout", "stderr")
         for stream in streams:
@@ -93,7 +95,10 @@ class _Output:
 
 
 def bounded(chunks: Iterable[bytes], head: int | None, tail: int | None) -> Iterator[bytes]:
-    """All of it, or its first or last lines. In memory are `tail` lines; one of more than 64 KiB counts as several."""
+    """Yield all lines, or the first or last ones.
+
+    In memory are `tail` lines. One of more than 64 KiB counts as several.
+    """
     if head is None and tail is None:
         yield from chunks
         return
@@ -119,7 +124,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> None:
-    """Print a tail first; what had been printed until then is passed over when it comes again."""
+    """Print a tail first, and then the output after it."""
     from ._exec import Pump
 
     if options.tail is not None:

@@ -1,4 +1,4 @@
-"""Parse, run one verb, turn what went wrong into a line and a code."""
+"""Parses the command line, runs one verb, and turns an error into a line and a code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output is gone; so that Python does not find that out again when it flushes.
+        # The reader of our output has gone. Without this, Python would notice again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     except OSError as error:
@@ -57,10 +57,10 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _asks_for_json(words: list[str]) -> bool:
-    """Before the command, whose own options these may be."""
+    """Return whether `--json` comes before the command, which may have an option of that name."""
     return "--json" in words[: words.index("--") if "--" in words else None]
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """As an exception, so that what has to die is killed on the way out."""
+    """Raise an exception, so that context managers kill their processes."""
     raise SystemExit(128 + number)

@@ -1,6 +1,7 @@
-"""Ids and names of what lives and rests, read beside the door: for completion, which has no time for a service.
+"""Ids and names of sandboxes and workspaces, directly from the database: completion has no time for the daemon.
 
-It shows what the state directory's owner may read anyway, changes nothing, and says nothing where it cannot.
+It shows only records that the state directory's owner may read, changes nothing, and returns nothing if it can't read
+them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ _TASKS = "SELECT name FROM workspaces WHERE owner = ? ORDER BY name"
 
 
 def names(state_dir: Path) -> tuple[str, ...]:
-    """Names first; those of workspaces too, over which nothing may live at the moment. Of sandboxes that ended without
-    anybody noticing too: who asks for one of these is told."""
+    """Return names and ids, names first, also of workspaces without a living sandbox.
+
+    They may include sandboxes whose end isn't recorded yet. A command on one of these reports it.
+    """
     address = f"file:{quote(str(state_dir / DATABASE))}?mode=ro"
     try:
         db = sqlite3.connect(address, uri=True, timeout=0.2)

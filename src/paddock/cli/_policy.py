@@ -1,4 +1,4 @@
-"""`paddock policy`: what sandboxes may reach. Checked, explained and compared here; set and shown where they run."""
+"""`paddock policy`: check, explain and compare policies here. Set and show them for running sandboxes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check(options: argparse.Namespace) -> int:
     argument("--delete", metavar="PATH", help="or one that is to be deleted"),
 )
 def _explain(options: argparse.Namespace) -> int:
-    """Say which rule decides on a request, and why. Exit code 0 if it would be allowed, 1 if not."""
+    """Show which rule decides on a request, and why. Exit code 0 if it allows the request, 1 if not."""
     from paddock.policy.network import explain
 
     loaded = _load(options.file)
@@ -95,7 +95,7 @@ def _tell(found: Explanation, file: str) -> None:
 
 @usage(argument("before", metavar="A"), argument("after", metavar="B"))
 def _diff(options: argparse.Namespace) -> int:
-    """Show what a second file allows that the first does not, and the reverse."""
+    """Show the differences in permissions between two files."""
     from paddock.policy.network import diff
 
     changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
@@ -130,7 +130,10 @@ def _schema(options: argparse.Namespace) -> int:
     argument("--expect", metavar="REVISION", help="refuse if it has another one by now"),
 )
 def _set(options: argparse.Namespace) -> int:
-    """Hold a sandbox to another one from now on. Returns when it holds; what it refuses is cut. Prints the revision."""
+    """Put another policy in force for a sandbox.
+
+    It returns after paddock has cut the connections that the policy refuses. Prints the revision.
+    """
     document = None if options.file is None else _load(options.file).document
     sandbox = perform(model.SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect))
     return answer(options, sandbox, lambda: _render.line(sandbox.policy or "no network"))
@@ -138,7 +141,7 @@ def _set(options: argparse.Namespace) -> int:
 
 @usage(SANDBOX)
 def _show(options: argparse.Namespace) -> int:
-    """Show what a sandbox is held to."""
+    """Show the policy of a sandbox."""
     found = perform(model.GetPolicy(sandbox=options.sandbox))
     if options.json:
         _render.document(found)
@@ -152,7 +155,10 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _load(name: str) -> Loaded:
-    """Read a policy from a file. A name with a line break is refused: as text it would be the policy itself."""
+    """Read a policy from a file.
+
+    It refuses a name with a line break, because as text that would be the policy itself.
+    """
     from paddock.errors import InvalidArgumentError
     from paddock.policy.network import load
 

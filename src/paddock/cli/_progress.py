@@ -1,4 +1,4 @@
-"""What a person is told, on stderr, while something takes longer than a second. No terminal: nothing."""
+"""Progress messages on stderr for operations of more than a second. Without a terminal there are none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARKS = "|/-\\"
 
 
 class Progress:
-    """One line that changes in its place. `moved` adds bytes to it, `said` is what goes on."""
+    """One line that updates in place. `moved` adds bytes to it, and `said` names the operation."""
 
     def __init__(self, said: str) -> None:
         self.said = said
@@ -65,7 +65,7 @@ class Progress:
 
 
 def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
-    """Print what the library logs: what takes long, and what the caller should know afterwards."""
+    """Print the library's log messages: the reasons of delays, and afterwards its warnings."""
     import logging
 
     class Listener(logging.Handler):
@@ -80,7 +80,7 @@ def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
 
 @contextlib.contextmanager
 def progress(said: str) -> Generator[Progress]:
-    """While something is done that may take long."""
+    """Show progress during a block that may take long."""
     shown = Progress(said)
     if not (sys.stderr is not None and sys.stderr.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
         yield shown

@@ -1,4 +1,4 @@
-"""`paddock record`: what a sandbox is answered from outside becomes a cassette, for a mock."""
+"""`paddock record`: record the answers to a sandbox's requests as a cassette for a mock."""
 
 from __future__ import annotations
 

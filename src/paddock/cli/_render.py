@@ -1,4 +1,4 @@
-"""The only place that prints. What comes from a sandbox or a record is escaped before it meets a terminal."""
+"""The only module that prints. It escapes texts of sandboxes and records for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_COLUMN = 8
 
 
 def escape(text: str) -> str:
-    """Nothing in the result moves a cursor, changes a colour or reorders what is read."""
+    """Escape all characters that move a cursor, change a colour or reorder text."""
     return "".join(character if character.isprintable() else _visible(character) for character in text)
 
 
@@ -29,17 +29,17 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def plain(text: str) -> None:
-    """Several lines, or coloured ones: what of it a sandbox or a record said is escaped already."""
+    """Print several lines, or coloured ones. The caller has escaped texts of sandboxes and records."""
     print(text)
 
 
 def flush() -> None:
-    """For somebody who watches."""
+    """Flush stdout, for a person who watches."""
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """To a person, beside the output."""
+    """Print a message for a person on stderr."""
     print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)
 
 
@@ -67,7 +67,7 @@ def document(value: object) -> None:
 
 
 def json_line(value: object) -> None:
-    """One JSON document on a line of its own, at once."""
+    """Print one JSON document on a line, at once."""
     sys.stdout.write(as_json(value) + "\n")
     sys.stdout.flush()
 
@@ -83,9 +83,9 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def _escaped_json(encoded: str) -> str:
-    """Return the same document without what drives a terminal: DEL, the controls of C1, marks of direction.
+    """Escape the characters of a document that control a terminal: DEL, the controls of C1, marks of direction.
 
-    Lone surrogates, of names that are not UTF-8, are escaped too.
+    It also escapes lone surrogates, from names that aren't UTF-8.
     """
     if encoded.isascii() and "\x7f" not in encoded:
         return encoded
@@ -93,7 +93,7 @@ def _escaped_json(encoded: str) -> str:
 
 
 def _units(character: str) -> str:
-    """In UTF-16, as JSON has them."""
+    """Escape a character in UTF-16, as JSON requires."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{int.from_bytes(units[at : at + 2]):04x}" for at in range(0, len(units), 2))
 
@@ -109,8 +109,7 @@ def raw(descriptor: int, data: bytes) -> None:
 
 
 def document_text(data: bytes) -> None:
-    """Print a text of a sandbox's making, such as a diff: byte by byte into a file or a pipe, harmless on a
-    terminal."""
+    """Print a sandbox's text, such as a diff. A file or a pipe gets it unchanged. For a terminal this escapes it."""
     if not sys.stdout.isatty():
         raw(1, data)
         return
@@ -131,7 +130,7 @@ def table(
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of a table. With a `width` they are no longer than that: the widest columns are wrapped."""
+    """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit."""
     from textwrap import wrap
 
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
@@ -148,8 +147,11 @@ def _table(
 
 
 def checklist(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of a status, names, a detail and a fix. The detail is wrapped to the width of the terminal, or to 80
-    columns; the fix has a line of its own and is never wrapped, so that it can be copied."""
+    """Print rows of a status, names, a detail and a fix.
+
+    The detail wraps at the width of the terminal, or at 80 columns. The fix has a separate line and never wraps, so
+    that you can copy it.
+    """
     from textwrap import wrap
 
     cells = [[escape(cell) for cell in row] for row in rows]
@@ -211,7 +213,7 @@ def span(seconds: float) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """Local time, as a person at this machine reads it; nothing of None."""
+    """Format a time as local time, or None as ""."""
     return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

@@ -1,4 +1,4 @@
-"""`paddock repos`: which repositories are cached; fetch one, remove some."""
+"""`paddock repos`: list the repositories in the cache, fetch one, remove some."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._values import age
 
 @usage()
 def _list(options: argparse.Namespace) -> int:
-    """List what is cached."""
+    """List the repositories in the cache."""
     found = perform(model.ListRepositories())
     return listing(options, found, ("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN"), _row)
 
@@ -32,7 +32,7 @@ def _row(one: model.Repository) -> tuple[str, ...]:
     argument("--max-age", type=age, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"),
 )
 def _fetch(options: argparse.Namespace) -> int:
-    """Fetch a repository into the cache, or only what is new, and print the commit that a name leads to."""
+    """Fetch the missing parts of a repository into the cache, and print the commit of a ref."""
     url = options.url if ":" in options.url else os.path.abspath(options.url)
     with progress("looking at the repository"):
         acquired = perform(model.AcquireRepository(url=url, ref=options.ref, max_age_seconds=options.max_age))

@@ -1,5 +1,6 @@
-"""Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`; and their snapshots:
-`snapshot` and `rollback`."""
+"""Sandboxes: `paddock create`, `kill`, `pause`, `resume`, `ls`, `ps`, `fork` and `inspect`, and their snapshots:
+`snapshot` and `rollback`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def verb_create(options: argparse.Namespace) -> int:
 
 
 def _each(options: argparse.Namespace, action: Callable[[str], model.Action[model.Sandbox]]) -> int:
-    """Have `action` done to each of the sandboxes that are named, whatever becomes of the others."""
+    """Perform `action` on each of the given sandboxes. A failure doesn't stop the others."""
     done: list[model.Sandbox] = []
     failed: PaddockError | None = None
     for name in options.sandboxes:
@@ -83,7 +84,7 @@ def verb_kill(options: argparse.Namespace) -> int:
     argument("--force", action="store_true", help="also while commands run in it: they stand still with it"),
 )
 def verb_pause(options: argparse.Namespace) -> int:
-    """Have all that runs in sandboxes stand still until they are used."""
+    """Pause all processes in sandboxes until their next use."""
     return _each(options, lambda name: model.PauseSandbox(sandbox=name, to_disk=options.to_disk, force=options.force))
 
 
@@ -113,8 +114,11 @@ _COMMAND_CHARS = 200
 
 @usage(SANDBOX)
 def verb_ps(options: argparse.Namespace) -> int:
-    """List every process inside. The kernel is asked, outside: none can hide, and only the command is its own word.
-    Numbers are those inside; 1 and those right below it that are called paddock are the guest's."""
+    """List every process inside.
+
+    The list comes from the host's kernel, so none can hide, and only the command is the process's own text. Numbers are
+    the ones inside. Number 1 and its children named paddock are the guest agent's.
+    """
     found = perform(model.ListProcesses(sandbox=options.sandbox))
     headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
     return listing(options, found, headings, _process_row)
@@ -142,7 +146,7 @@ def _process_row(process: model.Process) -> tuple[str, ...]:
 def verb_fork(options: argparse.Namespace) -> int:
     """Make sandboxes with the files of one that lives, at one instant, and print their ids. They stay until `paddock
     kill` or their TTL."""
-    # Whatever the parent is: this program ends at once.
+    # The children stay, whatever the parent is, because this program ends at once.
     action = model.ForkSandbox(sandbox=options.sandbox, count=options.count, ttl_seconds=options.ttl, persistent=True)
     children = perform(action)
     return answer(options, children, lambda: _render.lines(child.id for child in children))
@@ -150,8 +154,9 @@ def verb_fork(options: argparse.Namespace) -> int:
 
 @usage(SANDBOX)
 def verb_inspect(options: argparse.Namespace) -> int:
-    """Show what a sandbox was made from, its limits and what it uses of them, its times, its state and the reason for
-    that, and its walls as the kernel shows them at this moment. Exit code 1 if one of those is not as it should be."""
+    """Show a sandbox: its source, its limits and its use of them, its times, its state with the reason, and its
+    isolation as the kernel shows it now. Exit code 1 if some isolation is missing.
+    """
     known = perform(model.InspectSandbox(sandbox=options.sandbox))
     if options.json:
         _render.document(known)
@@ -256,6 +261,6 @@ verb_snapshot = Verbs(create=_make_snapshot, ls=_list_snapshots, rm=_remove_snap
 
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))
 def verb_rollback(options: argparse.Namespace) -> int:
-    """End all processes of a sandbox and take its files back to a snapshot; its id stays."""
+    """End all processes of a sandbox and restore the files of a snapshot. Its id stays."""
     info = perform(model.RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
     return answer(options, info, lambda: _render.line(info.id))

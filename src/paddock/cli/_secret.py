@@ -33,7 +33,7 @@ def _read(name: str) -> model.SecretValue:
 
 @usage()
 def _list(options: argparse.Namespace) -> int:
-    """List what is kept, never values."""
+    """List the secrets, never values."""
     found = perform(model.ListSecrets())
     headings = ("NAME", "VERSION", "SET", "USED", "KEY")
     return listing(

@@ -1,4 +1,4 @@
-"""`paddock stats`: what sandboxes use, as they use it."""
+"""`paddock stats`: the sandboxes' consumption over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FIRST_SECONDS = 0.5
 
 
 class Sample(NamedTuple):
-    """`cpu` is a share of one core since the sample before; None: there was none, or nobody counts."""
+    """A sample of one sandbox.
+
+    `cpu` is a share of one core since the previous sample. None: there was none, or no counter.
+    """
 
     at: float
     sandbox: model.Sandbox
@@ -34,8 +37,10 @@ class Sample(NamedTuple):
     argument("--every", type=seconds, default=2.0, metavar="TIME", help="between looks (default: 2)"),
 )
 def verb_stats(options: argparse.Namespace) -> int:
-    """Show a table that follows what the sandboxes (or all of them) use, until Ctrl-C or until the last one has ended.
-    Where stdout is no terminal, once. With --json, one line for each sandbox and look."""
+    """Show a live table of the sandboxes' consumption (default: all), until Ctrl-C or until the last one has ended.
+
+    If stdout isn't a terminal, show it once. With --json, print one line for each sandbox and sample.
+    """
     looks = _looks(client.default_transport(), options)
     try:
         if options.json:
@@ -66,7 +71,7 @@ def _looks(transport: client.Transport, options: argparse.Namespace) -> Iterator
 
 
 def _look(transport: client.Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
-    """NotFoundError for a name of nobody; those that have ended are left out."""
+    """Sample the sandboxes, except ended ones. Raises NotFoundError for an unknown name."""
 
     boxes = [transport.perform(model.GetSandbox(sandbox=name)) for name in names] or transport.perform(
         model.ListSandboxes()

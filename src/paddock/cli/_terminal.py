@@ -1,4 +1,4 @@
-"""The terminal that we were started on, lent to a command inside: raw while it runs, given back whatever happens."""
+"""Our terminal, lent to a command inside: raw during the command, and always restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 
 
 def size() -> PtySize:
-    """Return the size of the terminal; one that doesn't know (a serial line) is an ordinary one."""
+    """Return the size of the terminal. Use the default for one without a size (a serial line)."""
     with contextlib.suppress(OSError):
         columns, rows = os.get_terminal_size(0)
         if columns and rows:
@@ -31,7 +31,7 @@ def size() -> PtySize:
 
 
 class Order(Enum):
-    """What is typed for us, not for the command: `~` at the beginning of a line, and one more key."""
+    """A key sequence for us, not for the command: `~` at the beginning of a line, and one more key."""
 
     END = b"."
     SUSPEND = b"\x1a"
@@ -42,14 +42,17 @@ ESCAPES = "~. ends the session, ~^Z suspends it, ~~ is ~"
 
 
 class Escapes:
-    """Finds orders in what is typed."""
+    """Finds our key sequences in the input."""
 
     def __init__(self) -> None:
         self._fresh = True
         self._held = False
 
     def split(self, data: bytes) -> list[bytes | Order]:
-        """In the order in which they were typed. A `~` that may begin an order waits for the next key."""
+        """Split input into parts and orders, in their sequence.
+
+        A `~` that may begin an order waits for the next key.
+        """
         parts: list[bytes | Order] = []
         passed = bytearray()
         for key in (data[i : i + 1] for i in range(len(data))):
@@ -73,10 +76,9 @@ class Escapes:
 
 
 class Keyboard:
-    """Passes on what is typed, and what happens to the terminal, on a thread of its own.
+    """Passes on keys and changes of the terminal, on a separate thread.
 
-    `typed` and `resized` may block and may raise; `lost` is called when the terminal is gone or a
-    person has had enough.
+    `typed` and `resized` may block and may raise. `lost` runs when the terminal has gone, or after `~.`.
     """
 
     def __init__(
@@ -89,12 +91,12 @@ class Keyboard:
 
     @contextlib.contextmanager
     def lent(self) -> Generator[None]:
-        """While it lasts, keys go inside, and so does the terminal's size. Main thread only."""
+        """Send keys and the terminal's size inside during the block. Main thread only."""
         saved = termios.tcgetattr(0)
         handlers = {number: signal.getsignal(number) for number in _WATCHED}
         wakeup = signal.set_wakeup_fd(self._far, warn_on_full_buffer=False)
         try:
-            # The kernel's own handler writes the signal's number; these say only that it does not kill us.
+            # The kernel's own handler writes the signal's number. These only prevent our death.
             signal.signal(signal.SIGWINCH, lambda number, frame: None)
             signal.signal(signal.SIGTSTP, lambda number, frame: _stop(saved))
             signal.signal(signal.SIGCONT, _continued)
@@ -156,13 +158,13 @@ class Keyboard:
 
 
 def _give_back(saved: list[object]) -> None:
-    # At once: to wait until all is shown would wait for ever where nobody reads.
+    # At once: waiting for the output would take forever without a reader.
     with contextlib.suppress(OSError, termios.error):
         termios.tcsetattr(0, termios.TCSANOW, saved)  # pyright: ignore[reportArgumentType]
 
 
 def _stop(saved: list[object]) -> None:
-    """As the shell expects it: with its terminal as it was."""
+    """Stop as a shell expects, with its terminal restored."""
     _give_back(saved)
     os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""What a verb takes, what its help says, and what carries it out: said once, at the function that does."""
+"""The usage of a verb, declared once at the function that carries it out: arguments, help and function."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def together(*parts: Part) -> Part:
 
 
 def group(title: str, *parts: Part) -> Part:
-    """Return the part that adds these below a title of their own in the help."""
+    """Return the part that adds these below a separate title in the help."""
     return lambda parser: together(*parts)(parser.add_argument_group(title))
 
 
 def exclusive(*parts: Part) -> Part:
-    """Return the part that adds arguments of which one may be given."""
+    """Return the part that adds mutually exclusive arguments."""
     return lambda parser: together(*parts)(parser.add_mutually_exclusive_group())
 
 
 class Usage:
-    """One verb. The docstring of `run` describes it, and its first sentence stands where a verb's verbs are listed."""
+    """One verb. The docstring of `run` describes it, and lists of verbs show its first sentence."""
 
     def __init__(self, run: Run, parts: tuple[Part, ...], json: str | None, defaults: dict[str, object]) -> None:
         self.run, self._parts, self._json, self._defaults = run, parts, json, defaults
@@ -58,12 +58,15 @@ class Usage:
 
 
 def usage(*parts: Part, json: str | None = _JSON, **defaults: object) -> Callable[[Run], Usage]:
-    """Have a function carry out a verb that takes these. `json` says what `--json` does, None that a part adds it."""
+    """Turn a function into a verb with these arguments.
+
+    `json` is the help of `--json`. None: a part adds that option.
+    """
     return lambda run: Usage(run, parts, json, defaults)
 
 
 class Verbs:
-    """The verbs of a verb: `paddock audit ls`. `otherwise` names the one for where none is given."""
+    """The verbs of a verb, as in `paddock audit ls`. `otherwise` names the default one."""
 
     def __init__(self, about: str | None = None, *, otherwise: str | None = None, **verbs: Usage) -> None:
         self._about, self._verbs, self._otherwise = about, verbs, otherwise

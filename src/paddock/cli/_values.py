@@ -1,4 +1,4 @@
-"""How values are written on the command line."""
+"""The syntax of values on the command line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def positive(text: str) -> int:
 
 
 def moment(text: str) -> float:
-    """`10m` is ten minutes ago; `2026-01-31` and `2026-01-31T12:00` are local times. Seconds since the epoch."""
+    """Parse a time to seconds since the epoch.
+
+    `10m` is ten minutes ago. `2026-01-31` and `2026-01-31T12:00` are local times.
+    """
     if _TIME.fullmatch(text):
         return time.time() - seconds(text)
     from datetime import datetime
@@ -91,7 +94,7 @@ IDLE = argument("--idle", type=seconds, metavar="TIME", help="unused for so long
 
 
 def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True) -> Part:
-    """Return the part about what kind of sandbox it is to be; `files`: with what in it."""
+    """Return the part about the sandbox's properties. `files`: also about its files."""
     parts = [
         argument("--template", default="host", help="what it starts from (default: host)"),
         argument(
@@ -139,7 +142,7 @@ HOW = together(
     argument("--user", metavar="NAME", help="a user of the sandbox, such as root"),
     argument("--cwd", metavar="PATH", help="the directory (default: the template's, /workspace)"),
 )
-"""How, where, as whom and with what a command runs."""
+"""Arguments about a command's directory, environment, user and limits."""
 COMMAND = together(
     group(
         "the command",
@@ -153,8 +156,9 @@ COMMAND = together(
 
 
 def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
-    """Return what `sandbox_spec` takes, as `Sandbox.create` takes it; with `more` mounts before those that are
-    named."""
+    """Return the arguments of `sandbox_spec` in the form of `Sandbox.create`, with `more` mounts before the
+    given ones.
+    """
     from paddock.model import Limits
 
     limits = {

@@ -1,4 +1,4 @@
-"""The verbs, and the parser of a command line: of a verb nothing is imported before it is asked for."""
+"""The verbs, and the parser of a command line. It imports the module of a verb only for its use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 
 class Verb:
-    """`module` has `verb_<verb>`, a `Usage` or `Verbs`; `names` says whether completion offers ids and names of
-    sandboxes. `examples` stand below its help, one a line."""
+    """A verb.
+
+    `module` has `verb_<verb>`, a `Usage` or `Verbs`. `names`: completion offers ids and names of sandboxes.
+
+    `examples` follow its help, one a line.
+    """
 
     def __init__(self, module: str, help: str, names: bool = False, examples: str = "") -> None:
         self.module, self.help, self.names = module, help, names
@@ -172,7 +176,7 @@ ALIASES = {
 }
 """Words that people type, and the verbs that they mean."""
 _OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
-"""Verbs of before 1.0: without options they list; `--delete` and its like were verbs."""
+"""Verbs from before 1.0. Without options they list. Options such as `--delete` are now verbs."""
 _OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
 _MEANT = {
     "--env-file": "--env NAME=VALUE",
@@ -189,7 +193,7 @@ _MEANT = {
     "-v": "--mount DIR:TARGET",
     "-w": "--cwd PATH",
 }
-"""Options that other programs have, and what they are here."""
+"""Options of other programs, and our equivalents."""
 
 _EPILOG = """\
 ID is the id of a sandbox, a unique prefix of one, or a name.
@@ -207,7 +211,7 @@ Exit codes: the command's own; 125 paddock failed; 126 not executable;
 
 
 class WrongUsage(Exception):
-    """What is wrong with a command line, and what to try."""
+    """A mistake on the command line, and a correction."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -242,7 +246,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(*loaded: str) -> argparse.ArgumentParser:
-    """Return the parser of the verbs `loaded`; without any, one whose help lists all verbs in groups."""
+    """Return the parser of the verbs `loaded`. Without any, its help lists all verbs in groups."""
     groups = "".join(
         f"{title}:\n" + "".join(f"  {name:<12}{verb.help}\n" for name, verb in group.items()) + "\n"
         for title, group in GROUPS.items()
@@ -274,7 +278,7 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """WrongUsage; SystemExit after `--help` and `--version`."""
+    """Parse a command line. Raises WrongUsage, and SystemExit after `--help` and `--version`."""
     if not arguments:
         raise WrongUsage("no verb was given", "paddock --help")
     arguments = _as_written_today(list(arguments))
@@ -369,7 +373,7 @@ def _words_of_option(parser: argparse.ArgumentParser, word: str) -> int:
 
 
 def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
-    """Return what was meant, perhaps."""
+    """Return the most similar known word, or None."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)

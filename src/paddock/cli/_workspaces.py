@@ -34,8 +34,11 @@ _TTL_SECONDS = 8 * 3600.0
     sandbox_spec(ttl_seconds=_TTL_SECONDS, files=False),
 )
 def verb_up(options: argparse.Namespace) -> int:
-    """Open the workspace of a task, and make or find the sandbox of the task's name over it, which stays until `paddock
-    kill` or its TTL. The workspace outlives it: `paddock up --task TASK` goes on where it was left."""
+    """Open the workspace of a task, and make or find the sandbox of the task's name with it.
+
+    The sandbox stays until `paddock kill` or its TTL. The workspace outlives it: `paddock up --task TASK` continues
+    from its files.
+    """
     from ._progress import progress
 
     if options.url is not None and os.path.isdir(options.url):
@@ -79,7 +82,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
             idle_timeout=options.idle,
         )
     except AlreadyExistsError:
-        # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.
+        # Another program was quicker, or a sandbox without a workspace has the name. The error then says so.
         living = workspace.refresh().sandbox
         if living is None:
             raise
@@ -88,7 +91,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
 
 
 def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:
-    """Return a sandbox at the level that was named, or raise, also where there is a sandbox already."""
+    """Return a sandbox at the requested level, or raise, also for an existing sandbox."""
     from paddock.errors import InvalidStateError
 
     if level is not None and found.level != level:
@@ -101,7 +104,7 @@ def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | N
 
 
 def origin(info: model.Workspace) -> str:
-    """Where a workspace began, and how old that was when it did."""
+    """Describe a workspace's first commit, and its age at that time."""
     if info.repository is None:
         return "no repository"
     seen = "" if info.observed_at is None else f", seen there {_render.span(time.time() - info.observed_at)} ago"
@@ -109,7 +112,7 @@ def origin(info: model.Workspace) -> str:
 
 
 def task_of(url: str | None, branch: str | None) -> str:
-    """Return a name for a task that was given none. WrongUsage where there is nothing to name it after."""
+    """Return a name for a task without one. Raises WrongUsage if there is no source for it."""
     from ._verbs import WrongUsage
 
     if url is None:
@@ -130,7 +133,7 @@ _TASK = argument("workspace", metavar="TASK", help="name, id, or unique prefix o
     argument("--discard", action="store_true", help="lose what is nowhere else"),
 )
 def _remove(options: argparse.Namespace) -> int:
-    """Delete workspaces. One that holds what is nowhere else stays, without --discard."""
+    """Delete workspaces. Without --discard, one with data that exists in no other place stays."""
     for reference in options.tasks:
         client.Workspace.get(reference).delete(discard=options.discard)
     return answer(options, options.tasks)
@@ -141,7 +144,7 @@ def _remove(options: argparse.Namespace) -> int:
     argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="how long (default: 24h)"),
 )
 def _pin(options: argparse.Namespace) -> int:
-    """Keep a workspace from being evicted."""
+    """Keep a workspace from eviction."""
     workspace = client.Workspace.get(options.workspace)
     workspace.pin(options.period)
     return answer(options, workspace.info)
@@ -149,7 +152,7 @@ def _pin(options: argparse.Namespace) -> int:
 
 @usage(_TASK)
 def _unpin(options: argparse.Namespace) -> int:
-    """Let a workspace be evicted again."""
+    """Allow the eviction of a workspace again."""
     workspace = client.Workspace.get(options.workspace)
     workspace.pin(0)
     return answer(options, workspace.info)
@@ -178,8 +181,7 @@ def _row(info: model.Workspace) -> tuple[str, ...]:
 
 @usage(_TASK)
 def verb_status(options: argparse.Namespace) -> int:
-    """Show what the workspace of a task holds that is nowhere else: computed at this moment, in a sandbox of its
-    own."""
+    """Show the data in the workspace of a task that exists in no other place, computed now in a separate sandbox."""
     from ._progress import progress
 
     with progress("looking at the workspace"):

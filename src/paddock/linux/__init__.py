@@ -1,5 +1,5 @@
-"""The kernel, one file per concept: standard library and ctypes only, usable in a freshly cloned child.
+"""The kernel's interfaces, one file per concept: standard library and ctypes only, usable in a freshly cloned child.
 
-Every call that fails raises OSError; its `filename` says what was attempted. Nothing here starts threads,
-imports inside functions, or keeps state.
+Every failing call raises OSError, and its `filename` names the call. This package starts no threads, has no imports
+inside functions, and keeps no state.
 """

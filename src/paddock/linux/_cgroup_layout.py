@@ -1,5 +1,5 @@
-"""Where this machine's cgroup hierarchies are mounted, where in them the caller is (cgroups(7)), and where in the
-version 2 tree it may keep groups with controllers: in what has been delegated to it.
+"""Finds this machine's cgroup hierarchies, the caller's place in them (cgroups(7)), and delegated places in the version
+2 tree.
 
 Facts: Documentation/admin-guide/cgroup-v2.rst, "Delegation" and "No Internal Process Constraint".
 """
@@ -16,14 +16,16 @@ from typing import Literal, NamedTuple
 
 from paddock.linux import _files, mountinfo
 
-# Those that paddock has a use for. `cpuacct` serves only where no unified tree counts processor time.
+# The controllers that paddock uses. `cpuacct` counts processor time only without a unified tree.
 WANTED = ("memory", "pids", "cpu", "freezer", "cpuacct")
 
 
 class Hierarchy(NamedTuple):
-    """One mounted tree; `own` is the directory of the caller's own cgroup in it, `path` its name in /proc/self/cgroup.
+    """One mounted tree.
 
-    `top` is where the tree is mounted. Version 2 has `controllers` empty.
+    `own` is the directory of the caller's own cgroup in it, `path` its name in /proc/self/cgroup.
+
+    `top` is the mount point. Version 2 has `controllers` empty.
     """
 
     version: Literal[1, 2]
@@ -39,7 +41,7 @@ def detect(wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
 
 
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes, wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
-    """As `detect`, from the content of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Find the hierarchies like `detect`, from the content of /proc/self/mountinfo and /proc/self/cgroup."""
     own_paths = paths(membership)
     found: list[Hierarchy] = []
     taken: set[str] = set()
@@ -71,7 +73,7 @@ def paths(membership: bytes) -> dict[str, str]:
 
 
 def _directory(mount: mountinfo.MountInfo, path: str) -> str | None:
-    """Return the directory of cgroup `path`; None if this mount shows a part of the tree that does not hold it."""
+    """Return the directory of cgroup `path`, or None if this mount's part of the tree doesn't contain it."""
     root = mount.root.decode(errors="surrogateescape")
     if root == "/" and path.startswith("/") and "/.." not in path:
         return mount.mount_point.decode(errors="surrogateescape") + path.rstrip("/")
@@ -88,11 +90,13 @@ ADVICE = "start paddock in a group of its own (systemd-run --user --scope -p Del
 def delegated(
     own: str, top: str, name: str, wanted: frozenset[str], missing: dict[str, str]
 ) -> tuple[str, frozenset[str]]:
-    """Make `<place>/<name>` with as many of the controllers as can be had; its path, and which. OSError.
+    """Make `<place>/<name>` with as many of the controllers as possible, and return its path and controllers.
 
-    `place` is the caller's own cgroup or one above it, up to `top`, that is delegated: the nearest of those that offer
-    the most. A cgroup other than the root's has either processes or enabled controllers. So a caller that is alone in
-    its own one moves into the leaf `<name>.self`; one with others beside it is left where it is, and so are they.
+    Raises OSError.
+
+    `place` is a delegated cgroup: the caller's own one or one above it, up to `top`. It is the nearest of those that
+    offer the most. A cgroup other than the root's has either processes or enabled controllers. So a caller that is
+    alone in its own one moves into the leaf `<name>.self`. With other processes there, it leaves all in place.
     """
     path = f"{own}/{name}"
     if not wanted:
@@ -115,7 +119,7 @@ def delegated(
 
 
 def _places(own: str, top: str) -> list[str]:
-    """Where groups with controllers could be kept, nearest first."""
+    """Return the places for groups with controllers, nearest first."""
     places = [own] if _is_delegated(own) and (_is_root(own) or _alone(own)) else []
     for parent in map(str, PurePosixPath(own).parents):
         if not parent.startswith(top):
@@ -126,7 +130,7 @@ def _places(own: str, top: str) -> list[str]:
 
 
 def _is_root(cgroup: str) -> bool:
-    """Of the machine's whole tree: that one alone may have both."""
+    """Tell whether this is the root of the machine's whole tree, which alone may have both."""
     return not os.path.exists(f"{cgroup}/cgroup.type")
 
 
@@ -135,7 +139,7 @@ def _alone(cgroup: str) -> bool:
 
 
 def _is_delegated(cgroup: str) -> bool:
-    """Tell whether what cgroup-v2.rst says is writable."""
+    """Tell whether the files that cgroup-v2.rst names are writable."""
     return all(os.access(f"{cgroup}/{name}", os.W_OK) for name in ("", "cgroup.procs", "cgroup.subtree_control"))
 
 

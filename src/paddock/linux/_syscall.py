@@ -10,10 +10,10 @@ from collections import defaultdict
 from paddock.linux._syscall_names import numbers
 
 MACHINE = os.uname().machine
-# On any other machine every number is -1, to which the kernel answers ENOSYS.
+# On other machines every number is -1, and the kernel answers ENOSYS.
 _NUMBERS = numbers(MACHINE) if MACHINE in ("x86_64", "aarch64") else defaultdict[str, int](lambda: -1)
 
-# What a system call takes: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.
+# The arguments of a system call: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.
 Argument = int | bytes | ctypes.Array[ctypes.c_char] | None
 
 # c_void_p takes all of those, negative numbers included, and never cuts a number to 32 bits as ctypes' default does.
@@ -21,7 +21,7 @@ _SIGNATURE = (ctypes.c_long, *(ctypes.c_void_p,) * 6)
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 _syscall.restype = ctypes.c_long
 _syscall.argtypes = _SIGNATURE
-# The same without letting go of the interpreter lock: the child of a clone must be born holding it.
+# The same without a release of the interpreter lock: the child of a clone must hold it.
 _syscall_locked = ctypes.PyDLL(None, use_errno=True).syscall
 _syscall_locked.restype = ctypes.c_long
 _syscall_locked.argtypes = _SIGNATURE
@@ -40,7 +40,8 @@ def call(
 ) -> int:
     """Make the system call (syscall(2)) and return its result.
 
-    Raises OSError with errno, its text, and `what`, or its name, as filename. A tuple is joined by blanks.
+    Raises OSError with errno, its text, and `what`, or its name, as filename. The parts of a tuple become one text with
+    blanks.
     """
     result: int = _syscall(_NUMBERS[name], a, b, c, d, e, f)
     if result == -1:
@@ -49,7 +50,7 @@ def call(
 
 
 def call_locked(name: str, a: Argument = None, b: Argument = None, *, what: str) -> int:
-    """As `call`, but keeps the interpreter lock: for clone only."""
+    """Make a system call like `call`, but keep the interpreter lock: for clone only."""
     result: int = _syscall_locked(_NUMBERS[name], a, b, None, None, None, None)
     if result == -1:
         raise failure(ctypes.get_errno(), what)
@@ -57,7 +58,7 @@ def call_locked(name: str, a: Argument = None, b: Argument = None, *, what: str)
 
 
 def ioctl(fd: int, request: int, argument: int | bytearray, *, what: tuple[object, ...]) -> int:
-    """As `call`, for ioctl(2); a bytearray holds what the kernel wrote into it."""
+    """Make the call ioctl(2). The kernel may write into a bytearray."""
     try:
         return fcntl.ioctl(fd, request, argument)
     except OSError as error:
@@ -71,5 +72,5 @@ def failure(number: int, what: str | tuple[object, ...], detail: str = "") -> OS
 
 
 def words(parts: tuple[object, ...]) -> str:
-    """`parts` as one line of text; bytes are decoded as file names are."""
+    """Join `parts` to one line of text. Bytes decode like file names."""
     return " ".join(os.fsdecode(p) if isinstance(p, bytes) else str(p) for p in parts)

@@ -1,7 +1,7 @@
 """Names and numbers of system calls: arch/x86/entry/syscalls/syscall_64.tbl, scripts/syscall.tbl (arm64), Linux 7.0.
 
-A line holds the number of its first name; the others follow it. Old numbers differ between the machines; from 424 on
-they are the same everywhere.
+A line has the number of its first name. The others follow it. Old numbers differ between the machines. From 424 on they
+are the same everywhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Btrfs: subvolumes, quotas and inode counts by ioctl (include/uapi/linux/btrfs.h, btrfs_tree.h).
 
-Subvolumes can be made and destroyed by their owner; quotas, limits and tree searches need CAP_SYS_ADMIN.
+The owner can create and destroy subvolumes. Quotas, limits and tree searches need CAP_SYS_ADMIN.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LIMIT_MAX_RFER = 1
 
 
 def is_btrfs(fd: int) -> bool:
-    """Whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
+    """Tell whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
     buffer = ctypes.create_string_buffer(256)
     call("fstatfs", fd, buffer)
     return int.from_bytes(buffer.raw[:4], "little") == _MAGIC
@@ -77,9 +77,11 @@ def snapshot(source_fd: int, dir_fd: int, name: bytes) -> None:
 
 
 def destroy_subvolume(dir_fd: int, name: bytes) -> None:
-    """Remove a subvolume and everything in it; its space comes back later, by the kernel's cleaner.
+    """Remove a subvolume with all its files.
 
-    A subvolume that holds another one gives ENOTEMPTY.
+    The kernel's cleaner frees the space later.
+
+    A subvolume that contains another one gives ENOTEMPTY.
     """
     ioctl(dir_fd, _SNAP_DESTROY, bytearray(_VOL_ARGS.pack(0, name)), what=("btrfs subvolume destroy", name))
 
@@ -91,14 +93,14 @@ def set_read_only(fd: int, read_only: bool) -> None:
 
 
 def is_read_only(fd: int) -> bool:
-    """Whether the subvolume `fd` refuses writes."""
+    """Tell whether the subvolume `fd` refuses writes."""
     buffer = bytearray(8)
     ioctl(fd, _SUBVOL_GETFLAGS, buffer, what=("btrfs subvolume flags",))
     return bool(int.from_bytes(buffer, "little") & _SUBVOL_RDONLY)
 
 
 def is_subvolume(fd: int) -> bool:
-    """Whether `fd` is the root of a subvolume: always inode 256, which no other directory has."""
+    """Tell whether `fd` is the root of a subvolume: always inode 256, which no other directory has."""
     return os.fstat(fd).st_ino == _FIRST_FREE_OBJECTID and is_btrfs(fd)
 
 
@@ -110,7 +112,7 @@ def subvolume_id(fd: int) -> int:
 
 
 def has_subvolumes(fd: int) -> bool:
-    """Whether the subvolume that `fd` lies in holds others, which a snapshot of it leaves out (Linux 4.18)."""
+    """Tell whether the subvolume of `fd` contains others, which a snapshot of it leaves out (Linux 4.18)."""
     buffer = bytearray(_ROOT_REFS.size)
     try:
         ioctl(fd, _GET_SUBVOL_ROOTREF, buffer, what=("btrfs subvolumes below",))
@@ -146,7 +148,7 @@ _SCRUB_FAULTS = {4: "read errors", 5: "checksum errors", 6: "metadata errors", 9
 
 
 def device_errors(fd: int) -> dict[str, int]:
-    """Return what the device below has failed to do, ever; only what happened. It is kept in the file system."""
+    """Return the counts of the device's errors since its creation, without zeros. The file system stores them."""
     # struct btrfs_ioctl_get_dev_stats: devid, nr_items, flags, values
     arguments = bytearray(1032)
     struct.pack_into("=3Q", arguments, 0, _DEVICE, len(_STATS), 0)
@@ -156,9 +158,11 @@ def device_errors(fd: int) -> dict[str, int]:
 
 
 def scrub(fd: int) -> dict[str, int]:
-    """Read all that is in use, and compare it with its checksums, while everybody works on. Changes nothing.
+    """Read all used blocks, and compare them with their checksums, without an interruption of other work.
 
-    What was found wrong, by kind; it may take minutes (fs/btrfs/scrub.c). OSError EINPROGRESS: another one runs.
+    It changes nothing.
+
+    Return the errors by kind. It may take minutes (fs/btrfs/scrub.c). Raises OSError EINPROGRESS if another scrub runs.
     """
     arguments = bytearray(1024)
     _SCRUB_ARGS.pack_into(arguments, 0, _DEVICE, 0, _NOTHING, _SCRUB_READ_ONLY)
@@ -174,7 +178,7 @@ def resize_to_device(fd: int) -> None:
 
 
 def trim(fd: int) -> int:
-    """Tells the device what is free: of an image that becomes holes. Bytes that were told."""
+    """Report free space to the device: in an image it becomes holes. Return the number of bytes."""
     arguments = bytearray(struct.pack("=3Q", 0, _NOTHING, 0))
     ioctl(fd, _TRIM, arguments, what=("trim",))
     return struct.unpack_from("=Q", arguments, 8)[0]
@@ -186,7 +190,7 @@ QuotaMode = Literal["simple", "full", "off"]
 
 
 class Quota(NamedTuple):
-    """What a subvolume's quota group says: bytes in use, and the most allowed (None: no limit)."""
+    """The values of a subvolume's quota group: used bytes, and the limit (None: no limit)."""
 
     used_bytes: int
     limit_bytes: int | None
@@ -221,17 +225,18 @@ def quota_mode(fd: int) -> QuotaMode:
 
 
 def set_byte_limit(fd: int, subvolume: int, limit_bytes: int | None) -> None:
-    """Set the most that subvolume id `subvolume` may hold (EDQUOT beyond); None lifts it. `fd`: anything on
-    the pool."""
+    """Set the limit of subvolume id `subvolume` (EDQUOT beyond), or remove it for None. `fd`: any file on the pool."""
     arguments = _LIMIT.pack(subvolume, _LIMIT_MAX_RFER, _NOTHING if limit_bytes is None else limit_bytes, 0, 0, 0)
     ioctl(fd, _QGROUP_LIMIT, bytearray(arguments), what=("btrfs limit of subvolume", subvolume))
 
 
 def quota(fd: int, subvolume: int) -> Quota:
-    """Use and limit of subvolume id `subvolume`. FileNotFoundError if it has no quota group.
+    """Return use and limit of subvolume id `subvolume`.
 
-    From sysfs, which shows the kernel's running numbers; where that is not mounted from the quota tree, which is
-    as old as the last commit (30 seconds at most).
+    Raises FileNotFoundError if it has no quota group.
+
+    It reads sysfs, with the kernel's current numbers. Without sysfs it reads the quota tree, which is as old as the
+    last commit (30 seconds at most).
     """
     directory = f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups/0_{subvolume}/"
     try:
@@ -254,9 +259,11 @@ def _quota_from_tree(fd: int, subvolume: int) -> Quota:
 
 
 def remove_quota_group(fd: int, subvolume: int) -> bool:
-    """Remove the quota group of a destroyed subvolume. False: not yet, the cleaner is still at it (EBUSY).
+    """Remove the quota group of a destroyed subvolume.
 
-    True also where it is gone by itself, as under simple quotas.
+    Return False if the cleaner still uses it (EBUSY).
+
+    Return True also if it has disappeared by itself, as under simple quotas.
     """
     try:
         ioctl(fd, _QGROUP_CREATE, bytearray(_PAIR.pack(0, subvolume)), what=("btrfs quota group remove", subvolume))
@@ -275,8 +282,8 @@ def remove_quota_group(fd: int, subvolume: int) -> bool:
 def highest_inode(fd: int) -> int:
     """Return the largest inode number in use in the subvolume of `fd`: 256 if it is empty.
 
-    Numbers are given out upwards and not again while mounted, so that `highest_inode(fd) - 256` is never less than the
-    number of files, and costs some 20 searches however many there are.
+    While mounted, the kernel assigns numbers upwards and never again. So `highest_inode(fd) - 256` is at least the
+    number of files. It costs some 20 searches for any number of files.
     """
     low, step = _FIRST_FREE_OBJECTID, 1
     while (found := _next_inode(fd, low + step)) is not None:

@@ -50,7 +50,9 @@ def drop_all() -> None:
 
 
 def keep_only(*capabilities: int) -> None:
-    """Effective and permitted set become these, which must be held now; the inheritable one is emptied."""
+    """Reduce the effective and the permitted set to these, which the caller must have, and clear the
+    inheritable one.
+    """
     mask = mask_of(*capabilities)
     low, high = mask & 0xFFFF_FFFF, mask >> 32
     call("capset", _HEADER, struct.pack("=6I", low, low, 0, high, high, 0), what=("capset: keep", hex(mask)))

@@ -1,6 +1,6 @@
 """Groups of processes with limits, under the caller's own cgroup: version 1, version 2, or both side by side.
 
-Facts: cgroups(7); Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{memory,pids}.rst and scheduler/sched-bwc.rst.
+Facts: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/{memory,pids}.rst and scheduler/sched-bwc.rst.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
 _KILL_ROUNDS = 100
 _HIDDEN = 0
-"""What cgroup.procs of version 2 has for a process that the reader's pid namespace doesn't show. To kill(2) it means
-the caller's own process group."""
+"""The value in cgroup.procs of version 2 for a process outside the reader's pid namespace.
+
+For kill(2) it means the caller's own process group.
+"""
 _CONTROLLERS = ("memory", "pids", "cpu")
 _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
 _PERIOD = 100_000  # microseconds over which processor time is shared out
 
 
 class GroupStats(NamedTuple):
-    """What a group uses and how often a limit struck. None: not counted here."""
+    """The consumption of a group, and the number of exceeded limits. None: no counter here."""
 
     memory_bytes: int | None
     memory_peak_bytes: int | None
@@ -45,10 +47,12 @@ class GroupStats(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """Limits; None is no limit. `swap_bytes` is what may be used beside `memory_bytes`.
+    """Limits, where None means no limit.
 
-    `socket_bytes` is what TCP and UDP may hold in buffers, in version 1, which else counts that for nobody; version 2
-    counts it as memory.
+    `swap_bytes` is in addition to `memory_bytes`.
+
+    `socket_bytes` limits the buffers of TCP and UDP in version 1, which doesn't count them otherwise. Version 2 counts
+    them as memory.
     """
 
     memory_bytes: int | None = None
@@ -104,7 +108,7 @@ def _writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tupl
 
 
 def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
-    """Set the limits of one controller. Swap and sockets are left alone where the kernel has no file for them."""
+    """Set the limits of one controller. Ignore swap and sockets if the kernel has no file for them."""
     for file, value in _writes(controller, tree.version, limits):
         try:
             _files.write(group + file, value, tree.fd)
@@ -114,17 +118,17 @@ def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> No
 
 
 def _limits_swap(tree: Tree) -> bool:
-    """Whether groups of this memory hierarchy have a limit for swap."""
+    """Tell whether groups of this memory hierarchy have a limit for swap."""
     return os.path.exists(os.fsencode(tree.path) + _SWAP[tree.version])
 
 
 def _limits_sockets(tree: Tree) -> bool:
-    """Whether what sockets hold in this memory hierarchy is bounded: version 2 counts it as memory."""
+    """Tell whether this memory hierarchy limits the buffers of sockets. Version 2 counts them as memory."""
     return tree.version == 2 or os.path.exists(os.fsencode(tree.path) + _SOCKETS)
 
 
 def _number(tree: Tree, file: bytes) -> int | None:
-    """Return the one number in a file; None if there is no such file."""
+    """Return the number in a file, or None if the file is missing."""
     try:
         return int(_files.read(file, tree.fd))
     except FileNotFoundError:
@@ -132,7 +136,7 @@ def _number(tree: Tree, file: bytes) -> int | None:
 
 
 def _field(tree: Tree, file: bytes, key: bytes) -> int | None:
-    """Return the number after `key` in a file of keys and values; None without either."""
+    """Return the number after `key` in a file of keys and values, or None without either."""
     try:
         return _value(_files.read(file, tree.fd), key)
     except FileNotFoundError:
@@ -145,10 +149,12 @@ def _value(text: bytes, key: bytes) -> int | None:
 
 
 class Joining(NamedTuple):
-    """What a new process needs to be in a group from its start; the creator closes it after the clone.
+    """The descriptors for a new process that starts in a group.
 
-    `clone_into`: for clone3(2). `tasks`: the child itself writes b"0" into each. (Moving a process by its pid, or by
-    cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
+    The creator closes them after the clone.
+
+    `clone_into` is for clone3(2). The child itself writes b"0" into each of `tasks`. (A move by pid, or by
+    cgroup.procs, waits for an RCU grace period: 8 ms against 0.1.)
     """
 
     clone_into: int | None
@@ -162,9 +168,9 @@ class Joining(NamedTuple):
 
 
 class Base:
-    """The directory `name` in every hierarchy that has something to offer.
+    """The directory `name` in every useful hierarchy.
 
-    It lies below the caller's own cgroup or, in version 2, below the nearest one that is delegated.
+    It lies below the caller's own cgroup or, in version 2, below the nearest delegated one.
     """
 
     def __init__(self, trees: list[Tree], missing: dict[str, str]) -> None:
@@ -179,10 +185,12 @@ class Base:
 
     @classmethod
     def open(cls, name: str) -> Base:
-        """Make (or finds) the directories. Never fails for what is absent: see `missing`.
+        """Make (or find) the directories.
 
-        Where controllers are of version 2, the caller may be moved into the leaf `<name>.self` beside, because a group
-        with processes of its own cannot hand controllers down; a caller found in that leaf is left there.
+        It never fails for a missing hierarchy: see `missing`.
+
+        With controllers of version 2, this may move the caller into the leaf `<name>.self` beside, because a group with
+        processes can't delegate controllers. A caller in that leaf stays there.
         """
         trees: list[Tree] = []
         missing: dict[str, str] = {}
@@ -249,7 +257,7 @@ class Base:
         return group
 
     def group(self, name: str) -> Group:
-        """Return the group of that name, made earlier: nothing is checked."""
+        """Return the existing group of that name, without a check."""
         return Group(self, name)
 
     def of_process(self, pid: int, name: str) -> Base:
@@ -274,7 +282,7 @@ class Base:
         return Base(trees, {}) if trees else self
 
     def children(self) -> frozenset[str]:
-        """Names of all groups, also of those that are left in one hierarchy only."""
+        """Return the names of all groups, also of ones that remain in only one hierarchy."""
         names: set[str] = set()
         for tree in self.trees:
             with os.scandir(tree.fd) as entries:
@@ -282,9 +290,9 @@ class Base:
         return frozenset(names)
 
     def remove(self) -> None:
-        """Remove the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and close."""
+        """Remove the directories themselves, which must have no groups (else ENOTEMPTY or EBUSY), and close."""
         for tree in self.trees:
-            # Not by its path: the caller may have let go of the mount since.
+            # Not by its path: the caller may have unmounted it since.
             with closing(os.open("..", _DIRECTORY, dir_fd=tree.fd)) as parent:
                 os.rmdir(os.path.basename(tree.path), dir_fd=parent)
         self.close()
@@ -307,7 +315,7 @@ class Group:
             raise ValueError(f"not the name of a group: {name!r}")
 
     def join_descriptors(self) -> Joining:
-        """Descriptors by which a process gets in; see `Joining`."""
+        """Open the descriptors by which a process joins the group. See `Joining`."""
         unified: int | None = None
         tasks: list[int] = []
         with UndoStack() as undo:
@@ -321,13 +329,13 @@ class Group:
         return Joining(unified, tuple(tasks))
 
     def limit(self, limits: GroupLimits) -> None:
-        """Set limits; what is None stays as it is."""
+        """Set limits. A limit of None doesn't change."""
         for controller in _CONTROLLERS:
             if tree := self.base.by_controller.get(controller):
                 _apply(tree, self.name, controller, limits)
 
     def socket_bytes(self) -> int:
-        """Return what TCP and UDP hold in buffers; 0 where that counts as memory (version 2) or is not counted."""
+        """Return the bytes in buffers of TCP and UDP, or 0 if they count as memory (version 2) or have no counter."""
         tree = self.base.by_controller.get("memory")
         if tree is None or tree.version == 2:
             return 0
@@ -342,11 +350,13 @@ class Group:
         return frozenset(pids - {_HIDDEN})
 
     def kill(self) -> None:
-        """Send SIGKILL to every process of the group; `remove` waits for their end. Nothing where it is gone.
+        """Send SIGKILL to every process of the group, if it exists.
 
-        By cgroup.kill, which spares no process that is just being born; then, or without it, one by one until none is
-        left or all have been told: a process that was not born into the unified tree is reached by that alone. A family
-        that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
+        `remove` waits for their end.
+
+        It uses cgroup.kill, which also catches processes during a fork. Then, or without it, it kills one by one, until
+        all have got the signal: that alone reaches a process outside the unified tree. A family that forks faster, on a
+        kernel without cgroup.kill, ends with the pid 1 of its namespace.
         """
         self.kill_at_once()
         told: frozenset[int] = frozenset()
@@ -358,7 +368,7 @@ class Group:
             told = pids
 
     def kill_at_once(self) -> None:
-        """Send SIGKILL by cgroup.kill alone: nothing where the kernel has none, or the group is gone."""
+        """Send SIGKILL by cgroup.kill, if the kernel has it and the group exists."""
         if self.base.kills_at_once and self.base.unified is not None:
             with _gone_is_fine():
                 _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
@@ -403,7 +413,7 @@ class Group:
         self._set_frozen(False)
 
     def is_frozen(self) -> bool:
-        """Whether all its processes stand still by `freeze`. OSError ENOTSUP where neither tree can freeze."""
+        """Tell whether `freeze` has stopped all its processes. Raises OSError ENOTSUP if neither tree can freeze."""
         if (freezer := self.base.by_controller.get("freezer")) is not None:
             return _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN")
         if self.base.freezes and self.base.unified is not None:
@@ -434,7 +444,7 @@ class Group:
             if time.monotonic() >= deadline:
                 raise failure(errno.ETIMEDOUT, ("freeze cgroup", self.name))
             time.sleep(_PAUSE_SECONDS)
-            # FREEZING lasts while a process forks; writing again takes in what it brought forth.
+            # FREEZING lasts while a process forks. Another write includes its children.
             _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
 
     def stats(self) -> GroupStats:
@@ -458,9 +468,9 @@ class Group:
         return None if clock is None else _scaled(_number(clock, self.name + b"/cpuacct.usage"), 1e-9)
 
     def remove(self, timeout_seconds: float = 2.0) -> None:
-        """Remove the group from every hierarchy as soon as its (killed) processes have ended.
+        """Remove the group, if it exists, from every hierarchy after the end of its (killed) processes.
 
-        Nothing where it is gone already. OSError EBUSY if a process is left at the deadline.
+        Raises OSError EBUSY if a process remains at the deadline.
         """
         deadline = time.monotonic() + timeout_seconds
         if self.base.unified is not None:
@@ -509,7 +519,10 @@ class Shown(NamedTuple):
 
 
 def shown(base: Base | None) -> list[Shown]:
-    """Find what tells programs their memory and processors. Version 2 is of use where no other tree counts memory."""
+    """Find the files that show programs their memory and processors.
+
+    Version 2 counts only if no other tree counts memory.
+    """
     found: list[Shown] = []
     hierarchies = layout.detect(_SHOWN)
     version = 1 if any("memory" in hierarchy.controllers for hierarchy in hierarchies) else 2
@@ -525,11 +538,14 @@ def shown(base: Base | None) -> list[Shown]:
     return found
 
 
-# -- the group of a process, whoever made it
+# -- the group of any process
 
 
 def stats(pid: int) -> GroupStats:
-    """None for what is not counted, or not shown here. OSError: the process is gone."""
+    """Return the stats of a process's group.
+
+    None: no counter, or not visible here. Raises OSError if the process has ended.
+    """
     with _group(pid) as group:
         return group.stats()
 
@@ -541,7 +557,7 @@ class Refusals:
     _counts = (0, 0)
 
     def __init__(self, pid: int) -> None:
-        """OSError: the process is gone, or nothing counts this here."""
+        """Open the counters. Raises OSError if the process has ended, or there are no counters."""
         with _group(pid) as group:
             by = group.base.by_controller
             if not {"memory", "pids"} <= by.keys():
@@ -552,7 +568,10 @@ class Refusals:
                 self._files.append(os.open(group.name + name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
 
     def counts(self) -> tuple[int, int]:
-        """Count processes killed for memory, and processes refused. OSError: the group is gone."""
+        """Count processes killed for memory, and refused processes.
+
+        Raises OSError if the group doesn't exist any more.
+        """
         texts = tuple([os.pread(file, 4096, 0) for file in self._files])
         if texts != self._texts:
             self._texts, self._counts = texts, (_value(texts[0], b"oom_kill") or 0, _value(texts[1], b"max") or 0)
@@ -564,7 +583,10 @@ class Refusals:
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether somebody has stopped the group (its freezer, or `cgroup.freeze`). OSError: the process is gone."""
+    """Tell whether another program has frozen the group (its freezer, or `cgroup.freeze`).
+
+    Raises OSError if the process has ended.
+    """
     with _group(pid) as group:
         for tree in group.base.trees:
             file, word = (b"/cgroup.events", b"frozen 1") if tree.version == 2 else (b"/freezer.state", b"FROZEN")
@@ -576,8 +598,11 @@ def is_frozen(pid: int) -> bool:
 
 @contextmanager
 def _group(pid: int) -> Generator[Group]:
-    """Yield the group of `pid`. An engine may put a container below a group of its own in one hierarchy and not in
-    another: those are taken that agree with the memory's about its name, since of one name there are all or none."""
+    """Yield the group of `pid`.
+
+    An engine may put a container below a separate group in only some hierarchies. This uses the ones with the same name
+    as the memory's, because a name is unique to one level.
+    """
     found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
     main = next((h for h in found if "memory" in h.controllers), None) or next(
         (h for h in found if h.version == 2), None
@@ -601,13 +626,13 @@ def _group(pid: int) -> Generator[Group]:
 
 @cache
 def _mounts() -> list[mountinfo.MountInfo]:
-    """Return the mounts of hierarchies. They are mounted at boot, and the first exec of every sandbox asks for them."""
+    """Return the mounts of hierarchies. They exist since boot, and the first exec of every sandbox needs them."""
     return mountinfo.read(fstype="cgroup")
 
 
 @contextmanager
 def _gone_is_fine() -> Generator[None, None, None]:
-    """Ignore that a group is gone: it has no file, and one that goes while a file of it is open gives ENODEV."""
+    """Ignore errors about a removed group: a missing file, or ENODEV for an open file of it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a process that reads hostile input gives up, for good."""
+"""The rights that a process gives up for good before it reads hostile input."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def confine(
 
 
 def code() -> tuple[str, ...]:
-    """Where modules are loaded from, which may be late."""
+    """Return the paths from which Python may load modules late."""
     return (*filter(os.path.isabs, sys.path), sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/dev")
 
 
 def limit(number: int, value: int) -> int:
-    """Set soft and hard limit of resource `number`; return the value that holds, at most the old hard limit."""
+    """Set soft and hard limit of resource `number`. Return the effective value, at most the old hard limit."""
     hard = resource.getrlimit(number)[1]
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -1,4 +1,4 @@
-"""Closing what a process must not keep."""
+"""Closing of descriptors that a process must not keep."""
 
 from __future__ import annotations
 

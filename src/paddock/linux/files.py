@@ -17,28 +17,37 @@ _SIZE, _AT = 256, 80  # of struct statx, and of stx_btime in it: include/uapi/li
 
 
 def exchange(directory: int, one: str, other: str) -> None:
-    """Each name in `directory` is the other's then, in one step (renameat2(2)). FileNotFoundError if one is missing;
-    EINVAL where a file system can't."""
+    """Swap two names in `directory` in one step (renameat2(2)).
+
+    Raises FileNotFoundError if one is missing, and EINVAL if the file system can't.
+    """
     first, second = os.fsencode(one), os.fsencode(other)
     what = ("renameat2", first, second)
     call("renameat2", directory, first, directory, second, _EXCHANGE, what=what)
 
 
 def reserve(fd: int, offset: int, length: int) -> None:
-    """Reserve room for these bytes of the file, so writes to them succeed on a full disk too. Its size stays as it is
-    (fallocate(2)). OSError ENOSPC: there is not that much room; EOPNOTSUPP: this file system cannot promise it."""
+    """Reserve space for these bytes of the file, so that writes to them succeed on a full disk too.
+
+    Its size doesn't change (fallocate(2)). Raises OSError ENOSPC without enough space, and EOPNOTSUPP if the file
+    system can't.
+    """
     call("fallocate", fd, _KEEP_SIZE, offset, length)
 
 
 def free(fd: int, offset: int, length: int) -> None:
-    """Give back the room of these bytes of the file, which are zeros from then on; its size stays as it is
-    (fallocate(2)). OSError EOPNOTSUPP: this file system can't."""
+    """Free the space of these bytes of the file, which become zeros.
+
+    Its size doesn't change (fallocate(2)). Raises OSError EOPNOTSUPP if the file system can't.
+    """
     call("fallocate", fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
 
 
 def birth_ns(fd: int) -> int | None:
-    """When it was made, which nobody can set (statx(2)): nanoseconds since 1970 by the wall clock of then. None where
-    the file system does not keep it. OSError."""
+    """Return the file's birth time, which no program can set (statx(2)), or None if the file system lacks it.
+
+    It is in nanoseconds since 1970 by the wall clock of then. Raises OSError.
+    """
     buffer = ctypes.create_string_buffer(_SIZE)
     call("statx", fd, b"", _EMPTY_PATH, _BTIME, buffer, what=("statx", fd))
     mask = struct.unpack_from("=I", buffer)[0]

@@ -13,11 +13,11 @@ _ASK = 0xFFFF_FFFF  # no id: changes nothing, and returns the present one
 
 @contextmanager
 def acting_as(uid: int, gid: int) -> Generator[None, None, None]:
-    """Within the block, files are made and judged as those of `uid` and `gid`, by this thread.
+    """Make and check files as `uid` and `gid` within the block, in this thread.
 
-    An overlay over id-mapped layers has to be made as an id that they map, or its first write is EOVERFLOW. The
-    kernel takes the capabilities over files away together with uid 0, unless SECBIT_NO_SETUID_FIXUP is set
-    (capabilities(7)). PermissionError if the change was refused, which the system call itself does not tell.
+    An overlay over id-mapped layers needs a creator with an id that they map, or its first write is EOVERFLOW. With uid
+    0 the kernel also removes the capabilities over files, unless SECBIT_NO_SETUID_FIXUP applies (capabilities(7)).
+    Raises PermissionError for a refused change, which the system call itself doesn't report.
     """
     before = _change(uid, gid)
     try:

@@ -1,4 +1,4 @@
-"""Changes of a directory, told by the kernel (inotify(7))."""
+"""Changes of a directory, reported by the kernel (inotify(7))."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Landlock as a second layer: what even a mistake in the mounts does not give (landlock(7)).
+"""Landlock as a second layer, which holds despite a mistake in the mounts (landlock(7)).
 
-The ruleset refuses device nodes, and talking to abstract unix sockets and signalling outside. It takes nothing else
-away: a sandbox's root is its own to use. Facts: Documentation/userspace-api/landlock.rst.
+The ruleset refuses device nodes, and abstract unix sockets and signals towards the outside. It restricts nothing else:
+a sandbox's root is its own. Facts: Documentation/userspace-api/landlock.rst.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paddock.linux._syscall import call
 from paddock.linux.descriptors import closing
 
 KNOWN_ABI = 10
-"""The newest version of Landlock this was read against. A newer kernel is used up to here."""
+"""The newest version of Landlock that this code knows. On a newer kernel it uses only this much."""
 
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
@@ -37,7 +37,7 @@ _PATH_BENEATH = struct.Struct("=Qi")  # struct landlock_path_beneath_attr, packe
 
 
 def kernel_abi() -> int:
-    """Return the Landlock version of this kernel; 0 where it is not built in or not enabled at boot."""
+    """Return the Landlock version of this kernel, or 0 if it is absent or disabled."""
     try:
         return call("landlock_create_ruleset", None, 0, _VERSION_FLAG, what="landlock version")
     except OSError as error:
@@ -47,9 +47,9 @@ def kernel_abi() -> int:
 
 
 def level(abi: int) -> str:
-    """In words, what the ruleset for a kernel of version `abi` holds."""
+    """Describe the effect of the ruleset for a kernel of version `abi`."""
     if abi < 2:
-        # Before 2, any ruleset for files refuses every rename into another directory.
+        # Before version 2, any ruleset for files refuses every rename into another directory.
         return "landlock: off" if abi == 0 else "landlock: off (its version 1 would refuse renames between directories)"
     if abi < 6:
         return f"landlock {abi}: no device nodes"
@@ -57,15 +57,18 @@ def level(abi: int) -> str:
 
 
 class Ruleset(NamedTuple):
-    """`attributes` for landlock_create_ruleset(2), and what its one rule, about "/", allows: whoever puts it on makes
-    that rule when the root is final. Without it every rename or link into another directory would fail with EXDEV."""
+    """`attributes` for landlock_create_ruleset(2), and the rights of its one rule, about "/".
+
+    The caller adds that rule when the root is final. Without it every rename or link into another directory would fail
+    with EXDEV.
+    """
 
     attributes: bytes
     below_root: int
 
 
 def ruleset(abi: int) -> Ruleset | None:
-    """Return that of a sandbox, for a kernel of version `abi`; None if that can hold nothing useful."""
+    """Return the ruleset of a sandbox, for a kernel of version `abi`, or None if that is useless."""
     if abi < 2:
         return None
     scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if abi >= 6 else 0
@@ -74,9 +77,12 @@ def ruleset(abi: int) -> Ruleset | None:
 
 
 def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str | int]) -> bool:
-    """From now on the caller and all that it starts open no file but those below these, and what it has open already.
-    Of `readable` and `writable`, what is not there is passed over; a number is a descriptor. False: this kernel can't.
-    Needs no_new_privs."""
+    """Restrict the caller and its children to these files and their open ones, and return False if this kernel can't.
+
+    Needs no_new_privs.
+
+    It ignores missing paths of `readable` and `writable`. A number is a descriptor.
+    """
     if abi < 1:
         return False
     handled = _ALL_OF_1 | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)

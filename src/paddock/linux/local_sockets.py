@@ -14,8 +14,10 @@ BACKLOG = 64
 
 
 def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | None:
-    """Return a stream that does not block; None if nobody listens there, or has no room for one more. OSError for all
-    else."""
+    """Return a non-blocking stream, or None without a listener or with a full backlog.
+
+    Raises OSError for other errors.
+    """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)
@@ -31,7 +33,7 @@ def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | Non
 
 
 def listen(directory: str | os.PathLike[str], name: str) -> socket.socket:
-    """Return a listener in the place of whatever has that name. OSError."""
+    """Return a listener, and replace any file of that name. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with reached(directory) as short:

@@ -19,8 +19,8 @@ _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _AUTOCLEAR = 4
 _DIRECT_IO = 16
-# struct loop_config: fd, block_size, a struct loop_info64 (device, inode, rdevice, offset, sizelimit; number,
-# encrypt_type, encrypt_key_size, flags; file_name, crypt_name, encrypt_key, init), reserved
+# struct loop_config: fd, block_size, a struct loop_info64 (device, inode, rdevice, offset, sizelimit, number,
+# encrypt_type, encrypt_key_size, flags, file_name, crypt_name, encrypt_key, init), reserved
 _CONFIG = struct.Struct("=II 5Q 4I 64s 112x 64x")
 _STATUS_SIZE = 232
 _ATTEMPTS = 64
@@ -28,16 +28,16 @@ _DELETED = " (deleted)"
 
 
 class LoopDevice(NamedTuple):
-    """A device and a descriptor of it: it lives as long as that is open, or it is mounted."""
+    """A device and a descriptor of it. It exists while that is open, or while it has a mount."""
 
     fd: int
     path: bytes
 
 
 def attach(file_fd: int) -> LoopDevice:
-    """Return a free loop device over the file, cleared by the kernel at its last close (LO_FLAGS_AUTOCLEAR).
+    """Return a free loop device over the file, which the kernel clears at its last close (LO_FLAGS_AUTOCLEAR).
 
-    I/O goes past the page cache where the file system below can do that with blocks of 4 KiB; else the kernel leaves
+    I/O bypasses the page cache if the file system below supports that with blocks of 4 KiB. Otherwise the kernel leaves
     that flag off (drivers/block/loop.c, lo_can_use_dio). The caller closes `fd` after mounting.
     """
     name = os.readlink(b"/proc/self/fd/%d" % file_fd)[-63:]
@@ -53,7 +53,7 @@ def attach(file_fd: int) -> LoopDevice:
                 return LoopDevice(fd, path)
             except OSError as error:
                 os.close(fd)
-                # Somebody else took the number between the two calls.
+                # Another program took the number between the two calls.
                 if error.errno != errno.EBUSY or attempt == _ATTEMPTS:
                     raise
             attempt += 1
@@ -102,6 +102,6 @@ def _backing(path: bytes) -> tuple[int, int]:
 
 
 def _new_encode(device: int) -> int:
-    """As the kernel writes lo_device (include/linux/kdev_t.h, huge_encode_dev)."""
+    """Encode a device number like lo_device (include/linux/kdev_t.h, huge_encode_dev)."""
     major, minor = os.major(device), os.minor(device)
     return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)

@@ -1,6 +1,6 @@
-"""The files of /proc that tell of the machine or of other sandboxes, and what lies over each at `jail` and `container`.
+"""The files of /proc about the machine or other sandboxes, and the file over each at `jail` and `container`.
 
-Virtual machines and gVisor have a /proc of their own kernel. `docs/levels.md` lists what is here.
+Virtual machines and gVisor have a /proc of their kernel. `docs/levels.md` lists these files.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ MASKS = {
     "vmstat": "vmstat",
     "zoneinfo": EMPTY,
 }
-"""Names below /proc, and the name of what lies over each: `NOTHING`, `EMPTY` or a file of `contents`."""
+"""Names below /proc, and the name of the file over each: `NOTHING`, `EMPTY` or a file of `contents`."""
 OF_ROOT = ("kcore", "kmsg", "latency_stats", "sched_debug", "slabinfo", "timer_list", "vmallocinfo")
-"""Files that only the machine's root may read. Root of a jail is another user; root of a container may be that one."""
+"""Files that only the machine's root may read. Root of a jail is another user. Root of a container may be that one."""
 _COUNTERS = ("pgpgin", "pgpgout", "pswpin", "pswpout", "pgfault", "pgmajfault")
 
 
 def there(*, of_root: bool) -> dict[str, str]:
-    """Return the masks of what this kernel has."""
+    """Return the masks of the files that this kernel has."""
     masks = MASKS | (dict.fromkeys(OF_ROOT, EMPTY) if of_root else {})
     return {name: instead for name, instead in masks.items() if os.path.lexists(f"/proc/{name}")}
 
 
 def contents() -> dict[str, str]:
-    """Return files that say what holds for a sandbox alone: no load, no swapping, one group, a boot of its own."""
+    """Return files with a sandbox's own values: no load, no swapping, one group, and a separate boot id."""
     groups = ""
     if os.path.exists("/proc/cgroups"):  # a JVM takes from it which version there is
         head, *rows = _files.read("/proc/cgroups").decode().splitlines()

@@ -38,14 +38,16 @@ def parse(line: bytes) -> MountInfo:
 
 
 def read(pid: int | str = "self", fstype: str = "") -> list[MountInfo]:
-    """All mounts of the mount namespace of `pid` that its root directory shows, or those of a kind: the type of their
-    file system begins with `fstype`."""
+    """Return the mounts of the mount namespace of `pid` that its root directory shows.
+
+    `fstype` selects types of file systems by prefix.
+    """
     kind = f" - {fstype}".encode()
     return [parse(line) for line in _files.read(f"/proc/{pid}/mountinfo").splitlines() if kind in line]
 
 
 def _plain(field: bytes) -> bytes:
-    """Blank, tab, newline and backslash are written as three octal digits (fs/proc_namespace.c, mangle)."""
+    """Decode blank, tab, newline and backslash from three octal digits (fs/proc_namespace.c, mangle)."""
     if b"\\" not in field:
         return field
     return _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), field)

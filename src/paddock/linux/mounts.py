@@ -41,8 +41,8 @@ Option = tuple[str, str | bytes | int | None]
 def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -> int:
     """Make a file system and return the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
 
-    Descriptors are handed over as such; where the kernel does not take one (before Linux 6.13, see
-    fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
+    Descriptors are options as such, or as `/proc/self/fd/N` if the kernel refuses one (before Linux 6.13, see
+    fs/overlayfs/params.c). The error's text ends with the kernel's log of the context.
     """
     name = fstype.encode()
     with closing(call("fsopen", name, _CLOEXEC, what=("fsopen", name))) as context:
@@ -53,7 +53,7 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
 
 
 def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
-    """Change options of the file system that `mount` shows (fspick(2)); what is not named stays."""
+    """Change options of the file system behind `mount` (fspick(2)). Other options don't change."""
     with closing(call("fspick", mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
         for option, value in options:
             _configure(context, fstype, option, value)
@@ -86,8 +86,7 @@ def _fsconfig(
 
 
 def _context_log(context: int) -> str:
-    """Return what the kernel said: one message per read(2), ENODATA at the end
-    (Documentation/filesystems/mount_api.rst)."""
+    """Return the kernel's messages: one per read(2), ENODATA at the end (Documentation/filesystems/mount_api.rst)."""
     lines: list[str] = []
     try:
         while len(lines) < 16:
@@ -120,9 +119,11 @@ def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
 
 
 def set_attributes(fd: int, *, set: int = 0, userns_fd: int | None = None, recursive: bool = False) -> None:
-    """Add flags to the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
+    """Add flags to the mount `fd` (mount_setattr(2)).
 
-    An id map is possible only while the mount is detached and has none yet.
+    With `userns_fd`, map its ids by that namespace.
+
+    Only a detached mount without an id map can get one.
     """
     if userns_fd is not None:
         set |= IDMAP
@@ -140,9 +141,11 @@ def bind(source: bytes, dir_fd: int, path: bytes = b"", *, attributes: int = 0) 
 
 
 def umount(path: bytes, *, detach: bool = False) -> None:
-    """umount2(2), never through a symbolic link. `detach`: lazily, with everything mounted below.
+    """Unmount a path (umount2(2)), never through a symbolic link.
 
-    Without it, EBUSY as long as anybody has a descriptor of the mount or of what is in it.
+    `detach`: lazily, with all mounts below.
+
+    Without it, EBUSY while any process has a descriptor of the mount or of a file in it.
     """
     call("umount2", path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0), what=("umount", path))
 

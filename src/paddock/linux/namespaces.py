@@ -20,7 +20,8 @@ NEWNET = 0x4000_0000
 
 _WALL = 0x4000_0000  # waitpid: also children whose exit signal is not SIGCHLD
 
-# What os.fork does around its system call, so that the child has sound interpreter locks (C API, "PyOS_BeforeFork").
+# The same steps as os.fork around its system call, so that the child has sound interpreter locks (C API,
+# "PyOS_BeforeFork").
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
 _after_fork_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 _after_fork_child = ctypes.pythonapi.PyOS_AfterFork_Child
@@ -35,7 +36,7 @@ class IdMap(NamedTuple):
 
 
 def unshare(flags: int) -> None:
-    """Move the caller into new namespaces (unshare(2)); NEWPID concerns its children only."""
+    """Move the caller into new namespaces (unshare(2)). NEWPID concerns its children only."""
     call("unshare", flags, what=("unshare", hex(flags)))
 
 
@@ -45,7 +46,7 @@ def setns(fd: int, flags: int = 0) -> None:
 
 
 def set_hostname(name: bytes) -> None:
-    """sethostname(2) of this UTS namespace; at most 64 bytes."""
+    """Set the host name of this UTS namespace (sethostname(2)), at most 64 bytes."""
     call("sethostname", name, len(name), what=("sethostname", name))
 
 
@@ -79,17 +80,18 @@ def read_uid_map(pid: int) -> list[IdMap]:
 
 
 def id_mapping_namespace(uid_maps: Iterable[IdMap], gid_maps: Iterable[IdMap]) -> int:
-    """Return the descriptor of a user namespace with these maps and nobody in it: for idmapped mounts."""
+    """Return the descriptor of an empty user namespace with these maps, for idmapped mounts."""
     return user_namespace(lambda pid: write_id_maps(pid, uid_maps, gid_maps))
 
 
 def user_namespace(write_maps: Callable[[int], object]) -> int:
-    """Return the descriptor of a new user namespace with nobody in it. `write_maps` is given the pid of a process in
-    it.
+    """Return the descriptor of a new empty user namespace.
 
-    The process that it takes to make one has no exit signal, so that no handler of SIGCHLD and no `waitpid(-1)` ever
-    sees it; it is gone when this returns. Other threads of the caller may wait, but not for the interpreter lock: the
-    child would be born with their question for it, which nobody there answers (ceval_gil.h, FORCE_SWITCHING).
+    `write_maps` gets the pid of a process in it.
+
+    The helper process has no exit signal, so no handler of SIGCHLD and no `waitpid(-1)` ever sees it. It has ended when
+    this returns. Other threads of the caller may wait, but not for the interpreter lock. The child would inherit their
+    request for it, which no thread there answers (ceval_gil.h, FORCE_SWITCHING).
     """
     hold, release = os.pipe()
     try:

@@ -28,7 +28,7 @@ def attribute(kind: int, data: bytes) -> bytes:
 
 
 def message(kind: int, flags: int, body: bytes, sequence: int = 1) -> bytes:
-    """One message; with ACK among `flags`, the kernel answers it."""
+    """Return one message. With ACK among `flags`, the kernel answers it."""
     return _HEADER.pack(_HEADER.size + len(body), kind, flags | REQUEST, sequence, 0) + body
 
 
@@ -41,9 +41,9 @@ def set_loopback_up() -> None:
 
 
 def send(family: int, data: bytes, *, acknowledgements: int, what: str) -> None:
-    """Send prebuilt messages and read that many acknowledgements; OSError of the first that is an error."""
-    # The class below `socket.socket`, which makes no enumerations: this runs in a fresh clone, where every page of
-    # memory that is touched first has to be copied.
+    """Send prebuilt messages and read that many acknowledgements. Raises OSError for the first error."""
+    # The class below `socket.socket`, which makes no enumerations: this runs in a fresh clone, where every first write
+    # to a page of memory costs a copy.
     sock = _socket.socket(_AF_NETLINK, _SOCK_RAW | _SOCK_CLOEXEC, family)
     try:
         sock.send(data)

@@ -1,7 +1,7 @@
 """Packet filter rules as one nfnetlink batch, built by hand (include/uapi/linux/netfilter/nf_tables.h).
 
-A rule is a tuple of expressions, tried from the left: each lets a packet go on to the next one or ends the rule. The
-last one says what becomes of it.
+A rule is a tuple of expressions, evaluated from the left. Each passes a packet to the next one or ends the rule. The
+last one decides about it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NETWORK, _TRANSPORT = 1, 2
 _META_FAMILY, _META_PROTOCOL = 15, 16
 
 RAW, DESTINATION_NAT = -300, -100
-"""Priorities: before connections are tracked; where addresses are replaced."""
+"""Priorities: before connection tracking, and at address translation."""
 
 
 class Chain(NamedTuple):
-    """`kind` and `priority` are those of a chain at the way out; without, others jump to it."""
+    """A chain. `kind` and `priority` are the ones of a base chain. Without them, other chains jump to it."""
 
     name: str
     rules: tuple[Rule, ...]
@@ -58,7 +58,7 @@ def batch(table: str, chains: Sequence[Chain]) -> bytes:
 
 
 def load(data: bytes) -> None:
-    """Put a batch into force in this network namespace. OSError; needs CAP_NET_ADMIN over it."""
+    """Put a batch into force in this network namespace. It needs CAP_NET_ADMIN over it. Raises OSError."""
     netlink.send(_NETLINK_NETFILTER, data, acknowledgements=1, what="load packet filter rules")
 
 
@@ -114,7 +114,7 @@ def above(per_second: int, burst: int) -> Expression:
 
 
 def untracked() -> Expression:
-    """Make it none of any connection's that is tracked, whose addresses would be replaced."""
+    """Exclude the packet from connection tracking, and so from address translation."""
     return _expression("notrack", b"")
 
 
@@ -123,12 +123,12 @@ def reset() -> Expression:
 
 
 def prohibited() -> Expression:
-    """ICMP: communication administratively prohibited; a local sender has EPERM."""
+    """Reject with ICMP: communication administratively prohibited. A local sender gets EPERM."""
     return _expression("reject", _number(1, 2) + attribute(2, b"\x03"))
 
 
 def redirect(port: int) -> Expression:
-    """To that port of this machine's loopback address."""
+    """Redirect to that port of this machine's loopback address."""
     return _immediate(_REGISTER, attribute(_VALUE, struct.pack("!H", port))) + _expression("redir", _number(1, 1))
 
 

@@ -1,4 +1,4 @@
-"""Opening a path that somebody else wrote without being led out of its tree (openat2(2), Linux 5.6)."""
+"""Opening of untrusted paths within their tree (openat2(2), Linux 5.6)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ _NO_XDEV = 0x01
 _NO_MAGICLINKS = 0x02
 _NO_SYMLINKS = 0x04
 _BENEATH = 0x08
-# A rename or mount anywhere on the machine while ".." is resolved gives EAGAIN: an attacker can cause it at will.
+# A rename or mount anywhere on the machine during the resolution of ".." gives EAGAIN. An attacker can cause it at
+# will.
 _ATTEMPTS = 64
 
 
 def open_beneath(
     dir_fd: int, path: bytes, flags: int, mode: int = 0, *, symlinks: bool = True, cross_mounts: bool = True
 ) -> int:
-    """Open `path`, which must not leave `dir_fd`: an absolute path, "..", or a link that would is EXDEV. Always
-    O_CLOEXEC.
+    """Open `path`, which must not leave `dir_fd`.
 
-    Magic links (/proc/*/fd/N) are refused, and with `symlinks=False` all symbolic links (ELOOP). A fifo blocks unless
+    An absolute path, or a ".." or a link that leads out, is EXDEV. Always O_CLOEXEC.
+
+    It refuses magic links (/proc/*/fd/N), and with `symlinks=False` all symbolic links (ELOOP). A fifo blocks unless
     O_NONBLOCK is among the flags.
     """
     resolve = _BENEATH | _NO_MAGICLINKS | (0 if symlinks else _NO_SYMLINKS) | (0 if cross_mounts else _NO_XDEV)

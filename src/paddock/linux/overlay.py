@@ -1,7 +1,7 @@
 """Overlays from descriptors of their layers, on kernels old and new (Documentation/filesystems/overlayfs.rst).
 
-Since Linux 6.13 layers are handed over as descriptors, since 6.5 one by one as paths, before that as one text. Before
-6.15 a layer may not lie on a detached mount (fs/namespace.c, clone_private_mount).
+Layers are descriptors since Linux 6.13, single paths since 6.5, and one text before. Before 6.15 a layer may not lie on
+a detached mount (fs/namespace.c, clone_private_mount).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 def mount(
     lower: Sequence[int], upper: int | None, work: int | None, options: Sequence[Option] = (), attributes: int = 0
 ) -> int:
-    """Return a detached overlay, topmost lower layer first. OSError, EINVAL also for what is not the layers' fault."""
+    """Return a detached overlay, topmost lower layer first.
+
+    Raises OSError, EINVAL also for causes other than the layers.
+    """
     above: list[Option] = [("upperdir", upper), ("workdir", work)] if upper is not None and work is not None else []
     rest = (*above, *options)
     try:
@@ -42,10 +45,12 @@ def mount_volatile(
     *,
     file_system: int,
 ) -> int:
-    """Mount an overlay of which nothing is synced. `file_system`: any open file or directory beside its layers.
+    """Mount an overlay without syncs.
 
-    The kernel refuses one (EIO) while it has an error of writing back, such as of a disk that was full, which it has
-    told to no program yet (overlayfs.rst, Volatile mount). syncfs(2) takes that error; one that lasts comes back.
+    `file_system`: any open file or directory beside its layers.
+
+    The kernel refuses one (EIO) while it has an unreported writeback error, such as of a full disk (overlayfs.rst,
+    Volatile mount). syncfs(2) consumes that error. A lasting one comes back.
     """
     options = (("volatile", None), *options)
     try:
@@ -59,7 +64,7 @@ def mount_volatile(
 
 
 def takes_detached_layers() -> bool:
-    """Whether this kernel takes layers that lie on a detached mount. Needs the power to mount; leaves nothing."""
+    """Tell whether this kernel accepts layers on a detached mount. Needs the right to mount. It leaves no mount."""
     scratch = mounts.fs_mount("tmpfs")
     layers: list[int] = []
     try:

@@ -19,7 +19,7 @@ def open(pid: int) -> int:
 
 
 def send_signal(fd: int, number: int) -> None:
-    """pidfd_send_signal(2). ProcessLookupError if it has ended and been reaped."""
+    """Send a signal (pidfd_send_signal(2)). Raises ProcessLookupError after the process's reaping."""
     try:
         signal.pidfd_send_signal(fd, number)
     except OSError as error:
@@ -27,7 +27,7 @@ def send_signal(fd: int, number: int) -> None:
 
 
 def wait(fd: int, timeout_seconds: float | None = None) -> bool:
-    """Whether the process has ended (a zombie has), after at most `timeout_seconds`. Reaps nothing."""
+    """Tell whether the process ends (or is a zombie) within `timeout_seconds`. It reaps nothing."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))

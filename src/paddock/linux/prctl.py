@@ -10,28 +10,28 @@ _SET_NAME = 15
 _SET_SECUREBITS = 28
 _SET_NO_NEW_PRIVS = 38
 
-# include/uapi/linux/securebits.h; each has a lock in the bit above it
+# include/uapi/linux/securebits.h. Each has a lock in the bit above it.
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 
 def prctl(option: int, a: Argument = 0, b: int = 0, *, what: str) -> int:
-    """One call of prctl(2); the arguments that an option does not use are 0, as the kernel demands."""
+    """Make one call of prctl(2). Unused arguments are 0, as the kernel requires."""
     return call("prctl", option, a, b, 0, 0, what=what)
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Has the kernel send this signal when the thread that made the caller ends; 0: none.
+    """Make the kernel send this signal when the thread that made the caller ends. 0: none.
 
-    Cleared by a change of uid or gid and by the exec of a set-user-id program: set it after those. If the parent
-    may be gone already, compare os.getppid() afterwards.
+    A change of uid or gid and the exec of a set-user-id program clear it, so set it after those. Compare os.getppid()
+    afterwards, because the parent may have ended before.
     """
     prctl(_SET_PDEATHSIG, number, what="prctl parent death signal")
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Whether others of the same uid may ptrace the caller, read its /proc files, or dump its core.
+    """Set whether others of the same uid may ptrace the caller, read its /proc files, or dump its core.
 
-    A change of uid or gid makes it false, and with it the caller's own files in /proc root's.
+    A change of uid or gid makes it false. The caller's own files in /proc then belong to root.
     """
     prctl(_SET_DUMPABLE, int(dumpable), what="prctl dumpable")
 
@@ -42,7 +42,7 @@ def set_no_new_privileges() -> None:
 
 
 def set_secure_bits(bits: int) -> None:
-    """Replace the SECBIT_* of the caller (capabilities(7)); needs CAP_SETPCAP."""
+    """Replace the SECBIT_* of the caller (capabilities(7)). Needs CAP_SETPCAP."""
     prctl(_SET_SECUREBITS, bits, what="prctl securebits")
 
 

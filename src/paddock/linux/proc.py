@@ -1,4 +1,4 @@
-"""What /proc says of a process, and the clock that deadlines are kept by."""
+"""The /proc entries of a process, and the clock of deadlines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def stat(process: int | str) -> list[bytes]:
 
 
 def start_time(pid: int) -> int:
-    """When `pid` was started, in clock ticks since boot. With `boot_id` it tells a process from a later one."""
+    """Return the start time of `pid` in clock ticks since boot.
+
+    With `boot_id` it distinguishes a process from a later one.
+    """
     return int(stat(pid)[21])
 
 
 def is_kernel_thread(pid: int) -> bool:
-    """Return whether the kernel started it to run code of its own. False: there is no such process any more."""
+    """Tell whether it is a kernel thread. False if the process has ended."""
     try:
         return bool(int(stat(pid)[8]) & _PF_KTHREAD)
     except (FileNotFoundError, ProcessLookupError):
@@ -34,7 +37,7 @@ def is_kernel_thread(pid: int) -> bool:
 
 
 def is_same(pid: int, start: int, boot: str) -> bool:
-    """Whether `pid` is still the process that was started then, in that boot. A zombie is."""
+    """Tell whether `pid` is still the process with that start time, in that boot. A zombie is."""
     try:
         return boot == boot_id() and start_time(pid) == start
     except (OSError, ValueError):
@@ -52,25 +55,25 @@ def is_running(process: str) -> bool:
 
 
 def parent(pid: int) -> int:
-    """Its parent; 0: none that is seen from here."""
+    """Return its parent, or 0 if that isn't visible from here."""
     return int(stat(pid)[3])
 
 
 def shows_children() -> bool:
-    """Whether this kernel was built to tell (CONFIG_PROC_CHILDREN)."""
+    """Tell whether this kernel reports children (CONFIG_PROC_CHILDREN)."""
     return os.path.exists("/proc/thread-self/children")
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:
-    """Return what `pid` has in memory, and how much of that are pages of files or shared ones (proc_pid_statm(5))."""
+    """Return the resident memory of `pid`, and the part in file pages or shared ones (proc_pid_statm(5))."""
     fields = _files.read(b"/proc/%d/statm" % pid).split()
     return int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
 
 
 def proportional_bytes(pid: int) -> int:
-    """Return what `pid` has in memory, each page divided by those that share it (Pss and SwapPss of proc_pid_smaps(5)).
+    """Return the memory of `pid`, with each page divided by its users (Pss and SwapPss of proc_pid_smaps(5)).
 
-    Takes long: the kernel walks all its pages. OSError EACCES without power over it.
+    It takes long: the kernel walks all its pages. Raises OSError EACCES without power over the process.
     """
     lines = _files.read(b"/proc/%d/smaps_rollup" % pid).splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss:", b"SwapPss:")))
@@ -94,7 +97,7 @@ def boottime() -> float:
 
 
 def state(pid: int) -> str:
-    """One letter; "X" where there is no such process any more."""
+    """Return the state as one letter, "X" if the process doesn't exist."""
     try:
         return stat(pid)[2].decode()
     except (FileNotFoundError, ProcessLookupError):
@@ -102,7 +105,7 @@ def state(pid: int) -> str:
 
 
 def stands(pid: int) -> bool:
-    """None of its threads runs: all are stopped, traced or dead. The first may be dead, and others not."""
+    """Tell whether all threads of a process are stopped, traced or dead. The first may be dead, and others not."""
     try:
         states = [stat(f"{pid}/task/{thread}")[2] for thread in os.listdir(f"/proc/{pid}/task")]
     except (FileNotFoundError, ProcessLookupError):
@@ -111,7 +114,7 @@ def stands(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, by what its threads and theirs list as children (proc_tid_children(5))."""
+    """Return all processes below `pid`, by the child lists of its threads and theirs (proc_tid_children(5))."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -129,13 +132,13 @@ def descendants(pid: int) -> list[int]:
 def status(pid: int | str = "self") -> dict[str, str]:
     """Return the fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
 
-    A newline in the name stands there as an escape.
+    A newline in the name appears as an escape.
     """
     return dict(_FIELD.findall(_files.read(f"/proc/{pid}/status").decode(errors="surrogateescape")))
 
 
 def inner_uid(pid: int, uid: int) -> int | None:
-    """Return what `uid` is called where `pid` lives (user_namespaces(7)); None: it has no number there."""
+    """Return the number of `uid` in the user namespace of `pid` (user_namespaces(7)), or None if it has none there."""
     for line in _files.read(f"/proc/{pid}/uid_map").splitlines():
         inner, outer, count = map(int, line.split())
         if outer <= uid < outer + count:
@@ -154,13 +157,12 @@ _ENDLESS = 1 << 62
 
 
 def netlink_bytes(pid: int) -> int:
-    """Return what the netlink sockets of the network namespace of `pid` hold unread (`Rmem` of /proc/net/netlink).
+    """Return the unread bytes in netlink sockets of the network namespace of `pid` (`Rmem` of /proc/net/netlink).
 
-    The kernel counts it for nobody. Ten thousand sockets and more, which nobody needs, are endlessly many bytes: their
-    table is not read to its end. 0 where the process is gone.
-
-    To show one namespace's sockets, the kernel walks through those of all, of which it has eight or so in each itself.
-    Whether there are any, it knows at once.
+    The kernel charges them to no process. No program needs ten thousand sockets or more. Those count as endlessly many
+    bytes, and this stops reading their table. The result is 0 if the process has ended. To list one namespace's
+    sockets, the kernel walks through all namespaces' sockets, of which it has about eight in each itself. It knows at
+    once whether there are any.
     """
     try:
         protocols = (line.split() for line in _files.read(f"/proc/{pid}/net/protocols").splitlines())

@@ -1,9 +1,10 @@
-"""News of processes from the kernel, as they fork, execute and end (include/uapi/linux/cn_proc.h, CONFIG_PROC_EVENTS).
+"""Events of processes from the kernel, at forks, executions and ends (include/uapi/linux/cn_proc.h,
+CONFIG_PROC_EVENTS).
 
-Of the whole machine, and only to those in its first pid namespace; to ordinary users since Linux 6.6. What is too fast
-is dropped by the kernel. It says so (ENOBUFS) as soon as it begins to, to a reader who has still to read what came
-before, and drops all that comes until he has; what it finds no memory for it drops without a word. But it numbers what
-it says, for each processor (drivers/connector/cn_proc.c, send_msg), and so what is missing shows where it is missing.
+They cover the whole machine. Only processes in its first pid namespace get them, and ordinary users since Linux 6.6.
+The kernel drops events if they come too fast. It reports that (ENOBUFS) at once, before the reader has read earlier
+events, and drops all until then. Without memory it drops events silently. But it numbers the events of each processor
+(drivers/connector/cn_proc.c, send_msg), so a gap shows missing ones.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ ACK, FORK, EXEC, EXIT = 0, 1, 2, 0x8000_0000
 
 
 class Event(NamedTuple):
-    """`words` are of a fork parent, parent's process, child, child's process; of an execution thread and process; of an
-    end thread, process, exit status, signal. Of an ACK the first is an errno, or 0."""
+    """An event.
+
+    `words` of a fork: parent, parent's process, child, child's process.
+
+    Of an execution: thread and process. Of an end: thread, process, exit status, signal. Of an ACK the first is an
+    errno, or 0.
+    """
 
     what: int
     nanoseconds: int
@@ -38,11 +44,11 @@ class Event(NamedTuple):
 
 
 class Lost(Exception):
-    """Between what was read and what will be, some is missing."""
+    """Some events are missing between the last and the next one."""
 
 
 class News:
-    """A socket that the kernel tells on, once `listen` was called."""
+    """A socket for the kernel's events, after `listen`."""
 
     def __init__(self) -> None:
         """OSError: this kernel does not tell, or not this user."""
@@ -87,7 +93,7 @@ class News:
         self._overrun = lost  # said again, to those whom it concerns
 
     def read(self) -> Event | None:
-        """None: there is none. Lost."""
+        """Return the next event, or None if there is none. Raises Lost."""
         if self._next is not None:
             event, self._next = self._next, None
             return event

@@ -1,7 +1,7 @@
-"""Processes below one, as the kernel shows them: nobody among them is asked, and nobody can hide.
+"""Descendants of a process, as the kernel shows them: it asks no process, and none can hide.
 
-Whatever a process of a pid namespace does, its parent is of the same namespace, and the namespace's first process takes
-the orphans (pid_namespaces(7)): descent from there finds all of them. Only names and arguments are their own words.
+The parent of a process in a pid namespace is always of the same namespace. The namespace's first process adopts orphans
+(pid_namespaces(7)). So descent from there finds all of them. Only names and arguments are their own text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ARGUMENT_BYTES = 4096
 
 
 class Process(NamedTuple):
-    """One of them. `inner_pid` is its number where it lives, `uid` the host's; `started` counts seconds since boot."""
+    """A process. `inner_pid` is its number in its namespace, `uid` the host's. `started` is in seconds since boot."""
 
     pid: int
     inner_pid: int
@@ -36,13 +36,15 @@ class Process(NamedTuple):
     cpu_seconds: float
     memory_bytes: int
     filtered: bool
-    """It has a system call filter, and can get rid of neither that nor of `no_new_privs`."""
+    """It has a system call filter, and can remove neither that nor `no_new_privs`."""
 
 
 def below(first: int) -> tuple[Process, ...]:
-    """`first`, and after it all that descend from it, by their numbers inside (those of the host begin again some day).
+    """Return `first` and its descendants, by their numbers inside (the host's numbers wrap around).
 
-    Empty if it is gone. It may take a moment where there are many.
+    It is empty if `first` has ended.
+
+    It may take a moment for many processes.
     """
     described = (_describe(pid, stat) for pid, stat in _family(first).items())
     found = [process for process in described if process is not None]
@@ -50,7 +52,10 @@ def below(first: int) -> tuple[Process, ...]:
 
 
 def _family(first: int) -> dict[int, list[bytes]]:
-    """Look again when somebody's parent ended between two looks: its orphans belong to another one now."""
+    """Return a process with its descendants.
+
+    It looks again if a parent ended between two looks, because its orphans then have another parent.
+    """
     family: dict[int, list[bytes]] = {}
     for _ in range(_ROUNDS):
         every = {int(name): stat for name in os.listdir("/proc") if name.isdecimal() and (stat := _stat(int(name)))}
@@ -108,9 +113,9 @@ def _arguments(pid: int) -> bytes:
 
 @dataclass(slots=True)
 class Search:
-    """Bounds of one search, which is used up by it: the processes inside decide how many there are of both.
+    """Limits of one search, because the processes inside decide the numbers of both.
 
-    `hidden` counts those whose descriptors the kernel did not show.
+    `hidden` counts processes whose descriptors the kernel didn't show.
     """
 
     processes: int = 1024
@@ -118,8 +123,10 @@ class Search:
     hidden: int = 0
 
     def holder(self, first: int, inode: int, *, likely: int | None = None) -> int | None:
-        """`first`, or one that descends from it: `likely` if it does hold it, else the one nearest to `first`. None:
-        nobody that could be looked at. TooMany."""
+        """Find the process with a socket: `likely` if it has it, else the one nearest to `first`.
+
+        Return None without a visible one. Raises TooMany.
+        """
         wanted = f"socket:[{inode}]"
         if likely is not None and is_below(likely, first) and self._holds(likely, wanted):
             return likely
@@ -178,11 +185,11 @@ class Search:
 
 
 class TooMany(Exception):
-    """Its words say of what."""
+    """The search exceeded a limit. The message names it."""
 
 
 def is_below(pid: int, first: int) -> bool:
-    """Whether `pid` is `first` or descends from it, now."""
+    """Tell whether `pid` is `first` or descends from it at this moment."""
     try:
         while pid not in (0, first):
             pid = proc.parent(pid)

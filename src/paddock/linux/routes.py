@@ -1,4 +1,4 @@
-"""Routes: those of a network namespace that has `lo` and nothing else, and what this machine's say of an address.
+"""Routes of a network namespace with only `lo`, and this machine's route for an address.
 
 Facts: rtnetlink(7), include/uapi/linux/rtnetlink.h.
 """
@@ -25,20 +25,22 @@ def _everything(family: int, scope: int, source: bytes, sequence: int) -> bytes:
     return netlink.message(_NEWROUTE, netlink.ACK | _CREATE | _EXCLUSIVE, body, sequence)
 
 
-# The source is the loopback's: with none given, it would be the very address that is called.
+# The source is the loopback's. By default it would be the called address itself.
 _ALL_OF_4 = _everything(socket.AF_INET, _HOST, bytes((127, 0, 0, 1)), 1)
 _ALL_OF_6 = _everything(socket.AF_INET6, _UNIVERSE, bytes(15) + b"\x01", 2)
 
 
 def keep_everything(*, version_6: bool) -> None:
-    """Make every address one of this namespace's own, on `lo`, which must be up: a call to any reaches what listens
-    here. OSError; needs CAP_NET_ADMIN over the namespace."""
+    """Make every address local to this namespace, on `lo`, which must be up.
+
+    Connections to any reach the listeners here. Needs CAP_NET_ADMIN over the namespace. Raises OSError.
+    """
     messages = (_ALL_OF_4, _ALL_OF_6) if version_6 else (_ALL_OF_4,)
     netlink.send(_NETLINK_ROUTE, b"".join(messages), acknowledgements=len(messages), what="make all addresses local")
 
 
 def is_own(address: str) -> bool:
-    """Whether it is one of this machine's: then packets to it come from it."""
+    """Tell whether an address is this machine's: then it is also the source of packets to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

@@ -38,9 +38,11 @@ _NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 
 
 class Compare(NamedTuple):
-    """Whether `argument & mask == value`. Where the mask has 32 bits at most, so has what is looked at.
+    """A comparison: `argument & mask == value`.
 
-    The kernel takes most numbers as 32 bits and ignores what is above: a comparison of 64 would be evaded by that.
+    With a mask of 32 bits at most, it only covers those bits.
+
+    The kernel reads most numbers as 32 bits and ignores the others. A comparison of 64 bits would be evadable.
     """
 
     argument: int
@@ -66,7 +68,7 @@ Verdict = int | Cases
 
 
 Code = list[bytes]
-"""Instructions that end with a verdict, whatever way they go."""
+"""Instructions that end with a verdict on every path."""
 
 
 def _instruction(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
@@ -75,10 +77,12 @@ def _instruction(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
 
 
 def compile(arch: int, verdicts: Mapping[int, Verdict], otherwise: int) -> bytes:
-    """Return a program: any other architecture is killed, numbers without a verdict get `otherwise`.
+    """Return a program.
 
-    Numbers are found by binary search over runs of equal verdicts: some eight steps. ValueError: it is too long for the
-    kernel.
+    It kills other architectures, and gives numbers without a verdict `otherwise`.
+
+    It finds numbers by binary search over runs of equal verdicts: some eight steps. Raises ValueError if it is too long
+    for the kernel.
     """
     code = [
         _instruction(_LD_W_ABS, _ARCH_AT),
@@ -93,7 +97,7 @@ def compile(arch: int, verdicts: Mapping[int, Verdict], otherwise: int) -> bytes
 
 
 def _runs(verdicts: Mapping[int, Verdict], otherwise: int) -> list[tuple[int, Verdict]]:
-    """Where each run of numbers with one verdict starts; the first at 0, the last without end."""
+    """Return the start of each run of numbers with one verdict. The first is at 0, and the last has no end."""
     runs: list[tuple[int, Verdict]] = []
     next_number = 0
     for number in sorted(verdicts):
@@ -148,7 +152,7 @@ def _compare(compare: Compare, fits: Code) -> Code:
 
 
 class Filter:
-    """A program in the form that the kernel takes; made once, installed by any descendant of the process."""
+    """A program in the kernel's form, made once. Any descendant of the process can install it."""
 
     def __init__(self, program: bytes) -> None:
         self.program = program

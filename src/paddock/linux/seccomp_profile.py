@@ -70,12 +70,12 @@ get_mempolicy set_mempolicy set_mempolicy_home_node mbind migrate_pages move_pag
 
 ALLOWED = frozenset(_ALLOWED.split())
 REFUSED = frozenset(_REFUSED.split())
-"""EPERM. What is neither here, nor allowed, nor in `_CONDITIONAL`, is ENOSYS, as on a kernel that has no such call."""
+"""Calls with EPERM. Calls that aren't here, allowed, or in `_CONDITIONAL` get ENOSYS, as on a kernel without them."""
 
 _EPERM = fail_with(errno.EPERM)
 _ENOSYS = fail_with(errno.ENOSYS)
 
-# include/uapi/linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME, a bit of no signal
+# include/uapi/linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, and NEWTIME, a bit of no signal
 _NEW_NAMESPACES = 0x7E02_0000 | 0x80
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _TYPE_MASK = 1, 2, 0xF
@@ -97,7 +97,10 @@ def _when(argument: int, values: tuple[int, ...], action: int, mask: int = 0xFFF
 
 
 def _socket() -> Cases:
-    """Unix, netlink's routing part, TCP, UDP and ping: all else is kernel code that nobody needs here."""
+    """Allow unix, netlink's routing part, TCP, UDP and ping.
+
+    Other sockets are kernel code that sandboxes don't need.
+    """
     internet = tuple(
         Case((Compare(0, family), Compare(1, kind, _TYPE_MASK), Compare(2, protocol)), ALLOW)
         for family in (_AF_INET, _AF_INET6)
@@ -118,7 +121,7 @@ def _socket() -> Cases:
 
 
 def _make_node(mode: int) -> Cases:
-    """mknod: files, fifos and sockets only; `mode` is the argument that says which."""
+    """Allow mknod for files, fifos and sockets only. `mode` is the index of the argument with the kind."""
     return Cases(_when(mode, (_S_IFCHR, _S_IFBLK), _EPERM, _S_IFMT), ALLOW)
 
 
@@ -136,7 +139,7 @@ _CONDITIONAL: dict[str, Verdict] = {
     "sync": fail_with(0),
     # Huge pages are the machine's reserve, which no control group for memory counts.
     "mmap": _unless(3, _MAP_HUGETLB, _ENOMEM),
-    # With all bits set it is a question for whether it is there, and Chromium dies of any answer but the kernel's.
+    # With all bits set it is a query for its existence, and Chromium dies of any other answer than the kernel's.
     "memfd_create": Cases(
         (*_when(1, (_EVERY_FLAG,), fail_with(errno.EINVAL)), *_when(1, (_MFD_HUGETLB,), _ENOMEM, _MFD_HUGETLB)), ALLOW
     ),
@@ -145,7 +148,7 @@ _CONDITIONAL: dict[str, Verdict] = {
     "setsockopt": Cases(
         tuple(Case((Compare(1, _SOL_SOCKET), Compare(2, option)), _EPERM) for option in _ATTACHING), ALLOW
     ),
-    # Its arguments lie in memory, where no filter sees them; libraries go on with clone.
+    # Its arguments lie in memory, where no filter sees them. Libraries fall back to clone.
     "clone3": _ENOSYS,
     "clone": Cases(_when(0, (0,), ALLOW, _NEW_NAMESPACES), _EPERM),
     "socket": _socket(),
@@ -176,13 +179,13 @@ _TARGETED = {
     "sched_setparam": 0,
     "sched_setscheduler": 0,
 }
-# What their first argument says the second names: a process or a group of them, and all processes of an id, which
-# pid 1 is one of.
+# Values of the first argument for which the second names a process or a group, and the value for all processes of an
+# id, with pid 1 among them.
 _KINDS_OF_TARGET = {"setpriority": ((0, 1), 2), "ioprio_set": ((1, 2), 3)}
 
 
 def _any_but_pid_1(name: str, argument: int) -> Cases:
-    # Pid 1 has the id of root inside, to whom the kernel would else allow it.
+    # Pid 1 has the id of root inside, for which the kernel would otherwise allow it.
     _, whole_id = _KINDS_OF_TARGET.get(name, ((), None))
     refused = () if whole_id is None else _when(0, (whole_id,), _EPERM)
     return Cases((*refused, *_when(argument, (1,), _EPERM)), ALLOW)
@@ -210,11 +213,11 @@ _OWNERS = ("chown", "fchown", "lchown", "fchownat")
 def build(machine: str, *, foreign_targets: bool = True, owners: bool = True) -> bytes:
     """Return the program for `machine` ("x86_64" or "aarch64").
 
-    Limits, priorities and schedulers of pid 1 are out of reach. `foreign_targets=False` refuses to set those of any
-    process but the caller: for the mode where the processes that run a sandbox have the uid of its programs.
-    `owners=False` refuses to change the owners of files: chown(2) on an id-mapped mount takes any file whose owner
-    isn't mapped from a caller with CAP_CHOWN in the machine's first user namespace. Other architectures (32-bit
-    programs) are killed; numbers that the profile does not know, those of x32 among them, are ENOSYS.
+    It protects limits, priorities and schedulers of pid 1. `foreign_targets=False` protects those of all processes but
+    the caller. That is for the mode in which the supervising processes have the uid of the sandbox's programs.
+    `owners=False` refuses changes of files' owners. On an id-mapped mount, chown(2) by a caller with CAP_CHOWN in the
+    machine's first user namespace takes any file with an unmapped owner. It kills programs of other architectures (32
+    bits). Unknown numbers, such as those of x32, get ENOSYS.
     """
     known = names.numbers(machine)
     table = verdicts(machine, foreign_targets=foreign_targets)
@@ -227,12 +230,12 @@ _SYSTEM_V = ("shmget", "msgget", "semget")
 
 
 def build_uncounted(machine: str, *, system_v: bool) -> bytes:
-    """Return a second filter, for where no control group counts memory: calls that get some which belongs to no
+    """Return a second filter for systems without a memory control group: it refuses calls for memory that belongs to no
     process.
 
-    What they hold can be put out of sight (a memfd in a message of a socket), so that looking at processes counts it
-    only for those who don't hide it. They are ENOSYS: libraries go on with a file in /dev/shm, which has a size, as on
-    kernels before 3.17. `system_v` leaves out System V IPC, which has limits of its own.
+    A process can hide such memory (a memfd in a message of a socket), so a count over processes would miss it. These
+    calls get ENOSYS. Libraries fall back to a file in /dev/shm, which has a size limit, as on kernels before 3.17.
+    `system_v` allows System V IPC, which has separate limits.
     """
     known = names.numbers(machine)
     refused = ("memfd_create",) if system_v else ("memfd_create", *_SYSTEM_V)
@@ -240,8 +243,10 @@ def build_uncounted(machine: str, *, system_v: bool) -> bytes:
 
 
 def build_only(machine: str, calls: Iterable[str], *, free: Iterable[str] = ()) -> bytes:
-    """Of the profile these calls alone, for a process that does one thing; all others are EPERM. `free` are allowed
-    whatever their arguments."""
+    """Return the part of the profile for these calls, for a process with one task.
+
+    All others get EPERM. `free` calls may have any arguments.
+    """
     known, table = names.numbers(machine), verdicts(machine, foreign_targets=False)
     allowed = {name: table[name] for name in calls if name in table}
     allowed |= {name: ALLOW for name in free if name in known}

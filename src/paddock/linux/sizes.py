@@ -12,7 +12,7 @@ from paddock.linux.cgroups import Shown
 
 _PERIOD = 100_000  # microseconds, as the kernel's default
 LOADAVG = "0.00 0.00 0.00 1/1 1\n"
-"""No load is told: the kernel's is that of the machine."""
+"""Always no load: the kernel's value is the machine's."""
 _KIB = 1 << 10
 _UNLIMITED = (1 << 63) - os.sysconf("SC_PAGE_SIZE")
 _CPU = "sys/devices/system/cpu/"
@@ -40,7 +40,7 @@ class Processors:
 
 
 def possible() -> str:
-    """Return the numbers that processors of this machine may have: arrays by number are made so long."""
+    """Return the possible numbers of this machine's processors: arrays by number have that length."""
     try:
         return _files.read("/sys/devices/system/cpu/possible").decode()
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def possible() -> str:
 
 
 def meminfo(memory: int, swap: int) -> str:
-    """All of a limit that the machine can hold, as if nothing of it were in use: that's true at the start alone."""
+    """Return a meminfo with the whole limit unused, up to the machine's size. That is exact only at the start."""
     machine = {line.split(":")[0]: int(line.split()[1]) for line in _files.read("/proc/meminfo").decode().splitlines()}
     total, swap = min(memory // _KIB, machine["MemTotal"]), min(swap // _KIB, machine["SwapTotal"])
     rows = {"MemTotal": total, "MemFree": total, "MemAvailable": total, **dict.fromkeys(_UNTOLD, 0)}
@@ -65,7 +65,7 @@ def stat(cpus: Sequence[int]) -> str:
 
 
 def cpuinfo(cpus: Sequence[int]) -> str:
-    """Those of the machine's processors; all of them where the kernel doesn't tell them apart by number."""
+    """Return these of the machine's processors, or all if the kernel doesn't number them."""
     whole = _files.read("/proc/cpuinfo").decode()
     return "".join(f"{block}\n\n" for block in _blocks(whole, cpus).values()) or whole
 
@@ -87,7 +87,10 @@ def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
 
 
 def topology(cpuinfo: str, cpus: Sequence[int]) -> dict[str, str]:
-    """Say which of the processors share a core and a socket, by which libraries choose threads; nothing on arm64."""
+    """Return which of the processors share a core and a socket, by which libraries choose threads.
+
+    It is empty on arm64.
+    """
     found: dict[int, tuple[str, str]] = {}
     for number, block in _blocks(cpuinfo, cpus).items():
         rows = {name.strip(): value.strip() for name, _, value in (row.partition(":") for row in block.splitlines())}
@@ -106,13 +109,13 @@ def topology(cpuinfo: str, cpus: Sequence[int]) -> dict[str, str]:
 
 
 def proc_files(memory: int, swap: int, cpus: Sequence[int], *, all_of_them: bool) -> dict[str, str]:
-    """Return files of /proc by their names. Where a sandbox has all processors, the kernel's list of them is true."""
+    """Return files of /proc by their names. If a sandbox has all processors, the kernel's own list is right."""
     files = {"meminfo": meminfo(memory, swap), "stat": stat(cpus)}
     return files if all_of_them else files | {"cpuinfo": cpuinfo(cpus)}
 
 
 def lay(root: str, files: Mapping[str, str], may_be: str, more: Iterable[str] = ()) -> None:
-    """Write `files` below the directory `root`, with what a small /sys has beside files, and directories `more`."""
+    """Write `files` below the directory `root`, with the other files of a small /sys, and the directories `more`."""
     strict = os.umask(0o022)
     try:
         for file, text in files.items():
@@ -127,7 +130,7 @@ def lay(root: str, files: Mapping[str, str], may_be: str, more: Iterable[str] = 
 
 
 def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_on: Sequence[int]) -> dict[str, str]:
-    """Files of a control group that there isn't: what is kept by other means."""
+    """Return the files of a simulated control group, for limits with other means."""
     quota = round(cpus * _PERIOD)
     if shown.version == 2:
         return {
@@ -160,7 +163,7 @@ def numbers(listed: str) -> Iterator[int]:
 
 
 def listed(cpus: Sequence[int]) -> str:
-    """As the kernel lists processors: `0-3,8`."""
+    """List processors like the kernel: `0-3,8`."""
     ranges: list[list[int]] = []
     for number in cpus:
         if ranges and number == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Whose a connection is, and what sockets hold, asked of the kernel (sock_diag(7), include/uapi/linux/inet_diag.h)."""
+"""Owners of connections, and buffers of sockets, from the kernel (sock_diag(7), include/uapi/linux/inet_diag.h)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ENDLESS = 1 << 62
 
 
 def open_here() -> socket.socket:
-    """Return a socket for `inode_of` that is about this network namespace, whoever has it later. OSError."""
+    """Return a socket for `inode_of`, bound to this network namespace even in another process. Raises OSError."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG)
 
 
 def inode_of(diag: socket.socket, local: tuple[str, int], remote: tuple[str, int]) -> int:
-    """Of the TCP socket that has exactly these ends, as /proc/<pid>/fd shows it (`socket:[inode]`).
+    """Return the inode of the TCP socket with exactly these ends, as in /proc/<pid>/fd (`socket:[inode]`).
 
-    0: nobody holds it any more. OSError: ENOENT where there is none, or what the kernel says. Some 16 µs.
+    0: no process has it any more. Raises OSError: ENOENT if there is none, or the kernel's error. It takes some 16 µs.
     """
     ends = _ends(local, remote)
     diag.send(_question(ends, local))
@@ -56,11 +56,11 @@ def inode_of(diag: socket.socket, local: tuple[str, int], remote: tuple[str, int
 
 
 def unix_bytes(diag: int) -> int:
-    """Return what the unix sockets of a network namespace hold in messages that wait, those under way in messages too.
+    """Return the bytes of waiting messages in unix sockets of a network namespace, with sockets under way in messages.
 
-    A message counts for who sent it. Of a sender that is gone the kernel tells nothing: then the most that one may send
-    counts, for who has not read it. More sockets than any program needs are endlessly many bytes. 0: the kernel can't
-    say (CONFIG_UNIX_DIAG).
+    A message counts for its sender. The kernel reports nothing about a closed sender. Then its receiver counts the most
+    that one may send. More sockets than any program needs count as endlessly many bytes. 0: the kernel can't tell
+    (CONFIG_UNIX_DIAG).
     """
     body = _UNIX_REQUEST.pack(_AF_UNIX, 0, _ALL_STATES, 0, _SHOW_PEER | _SHOW_RQLEN | _SHOW_MEMINFO)
     held, waiting, living = 0, list[tuple[int, int]](), set[int]()
@@ -84,8 +84,9 @@ def unix_bytes(diag: int) -> int:
 
 
 def _of_unix(part: bytes) -> tuple[int, int, int]:
-    """Bytes that it has sent and nobody has read; the inode of its peer; if it has something to read, the most that
-    may be."""
+    """Return a socket's sent and unread bytes, its peer's inode, and for a socket with unread data the most that it may
+    have.
+    """
     sent = peer = unread = most = 0
     at = _ATTRIBUTES_AT
     while at + 4 <= len(part):

@@ -1,8 +1,8 @@
 """Subordinate ids: a range of uids and gids that root has given to an ordinary user (subuid(5)).
 
-Only newuidmap(1) and newgidmap(1) may map them, which are set-user-id programs, into a namespace of their caller's.
-In namespaces made here the ids are those of a whole system, 0 to 65535; the caller himself is one of them, so that
-what he owns is still his there, and the others are the range.
+Only newuidmap(1) and newgidmap(1), set-user-id programs, may map them into a namespace of their caller. In namespaces
+from here the ids are those of a whole system, 0 to 65535. The caller is one of them, so its files still belong to it
+there. The others are the range.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SubordinateIds(NamedTuple):
 
 
 def granted() -> SubordinateIds | str:
-    """Return the caller's; or one sentence: why there are none."""
+    """Return the caller's ids, or a sentence about why there are none."""
     missing = [name for name in ("newuidmap", "newgidmap") if _tool(name) is None]
     if missing:
         return f"{' and '.join(missing)} cannot be found"
@@ -45,7 +45,7 @@ def granted() -> SubordinateIds | str:
 
 
 def remedy() -> str:
-    """Return the command by which root gives the caller what `granted` misses."""
+    """Return the command by which root grants the missing ids to the caller."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -76,14 +76,16 @@ def _tool(name: str) -> str | None:
 
 
 def identity(own: int) -> tuple[IdMap, ...]:
-    """All ids as themselves, for a namespace below one of these: a line of a map may not span two of its parent's."""
+    """Return the identity map for a namespace below one of these: a line of a map can't span two of its parent's."""
     return IdMap(0, 0, own), IdMap(own, own, 1), IdMap(own + 1, own + 1, COUNT - own - 1)
 
 
 def open_namespace(ids: SubordinateIds, own: int) -> int:
-    """Return the descriptor of a new user namespace with nobody in it, where the caller is `own`. OSError, in words.
+    """Return the descriptor of a new empty user namespace, in which the caller is `own`.
 
-    Whoever has the caller's uid may enter it, and has all capabilities there.
+    Raises OSError with a message.
+
+    Any process with the caller's uid may enter it, and has all capabilities there.
     """
 
     def write_maps(pid: int) -> None:

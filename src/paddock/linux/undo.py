@@ -10,15 +10,17 @@ P = ParamSpec("P")
 
 
 class UndoStack:
-    """Undo steps, run last first when the block is left by an exception. Else they stay, for `unwind` or another block.
+    """Undo steps, which run last first if the block raises.
+
+    Otherwise they stay, for `unwind` or another block.
 
         with UndoStack() as undo:
             os.mkdir(path)
             undo.push(os.rmdir, path)
             ...
 
-    An undo that fails does not stop the others: its error becomes a note on the exception that is under way, or,
-    where `unwind()` was called without one, is raised (the first, with the others as notes).
+    A failing undo step doesn't stop the others. Its error becomes a note on the exception under way. Without one,
+    `unwind()` raises the first error, with the others as notes.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""The backend: plans become containers of the machine's engine; commands and files go straight to the guest in them."""
+"""The backend: it runs plans as containers of the machine's engine.
+
+Commands and files go directly to the guest in them.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,11 @@ R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
 _AT_ONCE = max(2, os.cpu_count() or 1)
-"""So many are brought up at the same time: each is five programs' starts, and a hundred at once would all wait for one
-another until none is in time. More would not be sooner: they compute."""
+"""Number of concurrent starts.
+
+Each starts five programs, and a hundred at once would delay each other beyond every deadline. More wouldn't be faster,
+because they compute.
+"""
 
 
 class ContainerBackend:
@@ -220,7 +226,7 @@ class ContainerBackend:
         except PlatformError as error:
             if not missing(error):
                 raise
-        # Somebody has removed the image.
+        # Another program has removed the image.
         self._images.forget(asked["Image"])
         await self._images.ensure(engine, plan.template)
         return await create(engine, record.container, asked)
@@ -292,7 +298,7 @@ class ContainerBackend:
         return {command: Kept(id, owner) for id in living for command, owner in outside.get(id, {}).items()}
 
     def keeping(self, id: SandboxId) -> SupervisorKeeping:
-        """Return where commands of that sandbox are kept: the engine holds nothing of them."""
+        """Return the store of that sandbox's commands: the engine keeps none of them."""
         return SupervisorKeeping(self._carrier.supervisor, id, outside=True)
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
@@ -343,7 +349,7 @@ class ContainerBackend:
             await self._carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
 
     async def unpause(self, life: Life) -> None:
-        """One that somebody has had its engine pause."""
+        """Resume a container that another program has paused through the engine."""
         if await asyncio.to_thread(_life.is_frozen, life.record):
             await (await self._open()).post(f"/containers/{life.record.container}/unpause")
 
@@ -359,7 +365,7 @@ class ContainerBackend:
     # the engine
 
     async def _open(self) -> Engine:
-        """Return the engine, once what dead services have left half made in it is gone. LevelUnavailable."""
+        """Return the engine, after removing the unfinished containers of dead daemons. Raises LevelUnavailableError."""
         async with self._opening:
             if self._engine is None:
                 refusal = await asyncio.to_thread(self.probe)
@@ -377,7 +383,7 @@ class ContainerBackend:
         self.records.sweep()
 
     async def _remove(self, engine: Engine, id: SandboxId) -> None:
-        """All of it, in the engine first: as long as there is a record, the next service tries again."""
+        """Remove a container completely, first in the engine: while there is a record, the next daemon tries again."""
         record = self.records.read(id)
         await remove(engine, name_of(id) if record is None else record.container)
         self.records.remove(id)

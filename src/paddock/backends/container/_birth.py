@@ -1,8 +1,8 @@
-"""Telling pid 1 what it is: its sockets and its first orders, through a socket that is there for that one call.
+"""Hands its sockets and first orders to pid 1, through a socket for that single call.
 
-The host listens before the container starts. What the guest serves on are sockets of the host's, given away as
-descriptors, as a supervisor does it: any service connects to them, nobody inside sees them, and no path is looked up in
-a place that the sandbox can write.
+The host listens before the container starts. The guest serves on sockets of the host, passed as descriptors, as a
+supervisor does. Any service can connect to them, and no program inside sees them. paddock looks up no path in a
+directory that the sandbox can write.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
 """The socket of pid 1 itself."""
 _OOM_SCORE = 500
-"""Of commands: where memory is short, they die before their agent does."""
+"""OOM score of commands: if memory is short, they die before their agent."""
 _LOOK_SECONDS = 5.0
 _SECONDS = 60.0
 Alive = Callable[[], Awaitable[str | None]]
-"""None while the container runs; else how it ended."""
+"""Returns None while the container runs, or the reason of its end."""
 Orders = Mapping[str, Request]
-"""By the socket that comes with each, in their order."""
+"""Orders by the socket that comes with each, in sequence."""
 
 
 class Birth:
@@ -53,9 +53,13 @@ class Birth:
     async def call(
         self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
     ) -> int:
-        """Wait for pid 1 to call, tell it all, and return its number here when it serves and `starting`, which has the
-        engine start it, is done. `before` is done with that number before it is told: nothing foreign runs yet.
-        PlatformError."""
+        """Wait for pid 1 to call, send all orders, and return its pid.
+
+        `starting` is the engine's start of it.
+
+        It returns when pid 1 serves and `starting` is complete. It runs `before` with the pid before the orders: no
+        untrusted program runs until then. Raises PlatformError.
+        """
         try:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
@@ -71,7 +75,10 @@ class Birth:
             ) from None
 
     async def _accept(self, alive: Alive, starting: asyncio.Task[Any]) -> socket.socket:
-        """There is no socket of its before it is returned, nor is the door watched once it may be closed."""
+        """Accept the call of pid 1.
+
+        It stops watching the listener before that may close, and creates no socket before its return.
+        """
         loop = asyncio.get_running_loop()
         called = asyncio.Event()
         loop.add_reader(self._door, called.set)
@@ -110,13 +117,13 @@ def expecting(place: Path) -> Generator[Birth]:
         for listener in (*listeners.values(), door):
             listener.setblocking(False)
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
-        # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
+        # All uids may connect, because pid 1 may have any. Only this one container sees the directory.
         (place / BIRTH / "birth.sock").chmod(0o666)
         yield Birth(listeners, door)
 
 
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
-    """For each socket what comes with it; the last one has pid 1 begin."""
+    """Return the order for each socket. The last one makes pid 1 begin."""
     template = plan.template
     user = template.user(None)
     assert user is not None
@@ -126,7 +133,7 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
     return {
         "user": pid1.identity("user", user, eager=True, filter=filter),
         "root": pid1.identity("root", root, filter=filter),
-        # It carries files while all others stand still.
+        # It carries files while all other processes are paused.
         "carrier": pid1.identity("carrier", root, attending=True, filter=_filter(owners=True)),
         CONTROL: pid1.begin(
             deadline=plan.deadline,
@@ -142,7 +149,7 @@ def root_of(template: Template) -> User:
 
 
 def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place:
-    """Return what the host says for its agent. `env` is what every command has."""
+    """Return the host's part of an agent's settings. `env` is the environment of every command."""
     if identity not in ("user", "root"):
         return Place()
     user = template.user(None) if identity == "user" else root_of(template)
@@ -152,13 +159,16 @@ def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place
 
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:
-    """Return what every command of a sandbox has."""
+    """Return the environment of every command of a sandbox."""
     trusted = certificates(TRUSTED) if plan.exits else {}
     return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 
 @cache
 def _filter(owners: bool) -> bytes:
-    """Build the jail's own filter. It refuses chown(2) without `owners`: beside a directory of the host that can be
-    written, since root inside a container has its capabilities in the machine's first user namespace."""
+    """Build the jail's own filter.
+
+    Without `owners` it refuses chown(2): with a writable directory of the host, root inside would have its capabilities
+    in the machine's first user namespace.
+    """
     return seccomp_profile.build(os.uname().machine, owners=owners)

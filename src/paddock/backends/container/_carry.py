@@ -1,8 +1,7 @@
-"""Trees of the pool in a container are carried: in when it is made, out whenever the pool's copy has to be true.
+"""Copies of the pool's trees in a container: into it at its creation, and back when the pool must be current.
 
-An engine cannot see the pool, which may be mounted for the supervisor alone, nor its owners. So a jail that has the
-trees does the work on that side, where all that comes from inside a container is read by nobody but a program in that
-jail.
+An engine can't see the pool, which may only have a mount for the supervisor, nor its owners. So a jail with the trees
+does the work on that side. Only a program in that jail reads untrusted data from a container.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _TOOLS = "host"
 """The template of the jails that carry: it has a Python with a library."""
 _READ = 256 << 10
 _END = bytes(1024)
-"""What an archive ends with that is whole (POSIX, pax): two blocks of nothing."""
+"""The end of a complete archive (POSIX, pax): two empty blocks."""
 _IDS = 65536
 
 
@@ -63,13 +62,16 @@ def owner(template: Template) -> Owner:
 
 
 class Porters(JailBackend):
-    """The jails that carry: in the supervisor's records of a kind of their own, which nobody takes for sandboxes."""
+    """The jails that carry trees.
+
+    The supervisor's records have them as a separate kind, so they never count as sandboxes.
+    """
 
     name = "container"
 
 
 class Carrier:
-    """The pool as containers need it: opened for the first image of a template, or the first tree that is carried."""
+    """The pool for containers: it opens for the first image of a template, or for the first transfer of a tree."""
 
     def __init__(self, state_dir: Path, supervisor: SupervisorClient | None) -> None:
         self._state, self._supervisor = state_dir, supervisor
@@ -77,7 +79,7 @@ class Carrier:
 
     @property
     def _porters(self) -> Porters:
-        """Made when first needed: the supervisor's connection stays open for those who have joined it."""
+        """The porters, created at the first use, because the supervisor's connection then stays open."""
         self._made = self._made or Porters(self._state, supervisor=self._supervisor)
         return self._made
 
@@ -86,17 +88,19 @@ class Carrier:
         return self._porters.supervisor
 
     async def pool(self) -> tuple[int, Worker]:
-        """Return the pool's directory, which stays the supervisor's, and who may read what is in it. PaddockError."""
+        """Return the pool's directory, which the supervisor owns, and the worker that can read it.
+
+        Raises PaddockError.
+        """
         templates = await self._porters.supervisor.templates()
         return await self._porters.pool(), templates.pool.worker
 
     @contextlib.asynccontextmanager
     async def mounted(self, plan: SandboxPlan, pid: int) -> AsyncGenerator[dict[str, int]]:
-        """Detached mounts of the plan's directories by their targets, open within the block, for the container of that
-        process. InvalidArgumentError, Unsupported.
+        """Yield detached mounts of the plan's directories by their targets, for the container of process `pid`.
 
-        The supervisor finds and makes them as for a jail, with the ids of the machine. The engine is told nothing of
-        them.
+        They are open within the block. The supervisor makes them as for a jail, with the ids of the machine. The engine
+        doesn't know about them. Raises InvalidArgumentError and UnsupportedError.
         """
         if not plan.spec.mounts:
             yield {}
@@ -115,7 +119,7 @@ class Carrier:
             await self._made.aclose()
 
     async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: Owner) -> None:
-        """Copy what is in the trees into the container, as files of `user`; a tree that isn't writable as root's."""
+        """Copy the trees into the container, as files of `user`. Files of a read-only tree belong to root."""
         name, uid, gid = user
         async with self._jail(id, trees) as jail:
             for tree in trees:
@@ -140,9 +144,12 @@ class Carrier:
         user: Owner,
         archive: Callable[[str], contextlib.AbstractAsyncContextManager[AsyncIterable[bytes]]],
     ) -> None:
-        """Make each tree what `archive` says of its target, as files of `user`; nothing goes before all is there.
+        """Make each tree equal to `archive` of its target, as files of `user`.
 
-        ErrandFailedError: what the container holds cannot be kept. PlatformError: it has to be done again.
+        It deletes nothing before the archive is complete.
+
+        Raises ErrandFailedError if the container's files can't be stored, and PlatformError if the caller must try
+        again.
         """
         async with self._jail(id, trees) as jail:
             for tree in trees:
@@ -152,7 +159,7 @@ class Carrier:
     async def bring(
         self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], user: Owner, inside: GuestConnection
     ) -> None:
-        """Make the trees what `inside`, a connection to the carrier of one that stands still, have at this instant."""
+        """Copy the present files from `inside`, a connection to the carrier of a paused container, to the trees."""
         left_out = [tree.target for tree in trees]
         async with self._jail(id, (root, *trees)) as jail:
             connection = await self._connection(jail)
@@ -161,7 +168,7 @@ class Carrier:
             await _lay(connection, root.target, _packed(inside, "/", left_out))
 
     async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
-        """Copy the root file system into the container; those of `trees` are left out. ErrandFailed."""
+        """Copy the root file system into the container, without `trees`. Raises ErrandFailedError."""
         async with self._jail(id, (root,)) as jail:
             parts = _packed(await self._connection(jail), root.target)
             try:
@@ -172,8 +179,10 @@ class Carrier:
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
-        """For whoever carries alone. What undoes one must not meet another of the same id, that came after it: so each
-        has a number and a tree of its own."""
+        """Yield a jail for one transfer.
+
+        Each has a separate number and tree, because the cleanup of one must not affect a later one with the same id.
+        """
         templates = await self._porters.supervisor.templates()
         template, pool = await asyncio.to_thread(templates.get, _TOOLS), templates.pool
         every = f"{_TREE}{id.partition('_')[2]}"
@@ -212,7 +221,7 @@ class Carrier:
 
 
 def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
-    """UnsupportedError: one lies in a workspace, or around one, whose files are put there when it runs."""
+    """Raise UnsupportedError if a mount lies in a workspace, or around one: the transfer would write into it."""
     for mount in plan.spec.mounts:
         for tree in carried:
             ours, theirs = f"{mount.target}/", f"{tree.target}/"
@@ -224,7 +233,7 @@ def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:
 
 
 def _require_own_ids(pid: int) -> None:
-    """Of the container of that process. Unsupported."""
+    """Check that the container of that process has the machine's own ids. Raises UnsupportedError."""
     inside, outside, count = namespaces.read_uid_map(pid)[0]
     if (inside, outside) != (0, 0) or count < _IDS:
         raise UnsupportedError(
@@ -238,7 +247,7 @@ def _below(path: str, others: Sequence[str]) -> list[str]:
 
 
 async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str] = ()) -> AsyncGenerator[bytes]:
-    """ErrandFailedError: it could not be read to its end."""
+    """Yield an archive of a path. Raises ErrandFailedError if it can't read all of it."""
     try:
         reader = await pack_whole(inside, path, _below(path, left_out))
         try:
@@ -258,7 +267,10 @@ async def _lay(
     owner: tuple[int, int] | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
-    """Make `target` what the archive says. ErrandFailedError: it can't be. PlatformError: the archive is cut off."""
+    """Make `target` equal to the archive.
+
+    Raises ErrandFailedError if it can't, and PlatformError for an incomplete archive.
+    """
     tail = b""
     try:
         writer = await unpack_exact(connection, target, _below(target, left_out), owner=owner)

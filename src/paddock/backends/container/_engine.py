@@ -1,6 +1,6 @@
-"""The container engine of this machine, Docker's or Podman's, by the API that both speak.
+"""The container engine of this machine, Docker's or Podman's, by their common API.
 
-It is trusted as the machine is; what it says is bounded all the same.
+paddock trusts it like the machine, but limits the size of its answers.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _WORDS = 400
 _SYMLINK = 1 << 27  # as Go has it (io/fs.ModeSymlink)
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _ENDING = ("running", "stopping", "removing")
-"""How it ended is not known yet, whatever the exit code says."""
+"""States in which the exit code isn't certain yet."""
 
 
 def missing(error: PlatformError) -> bool:
-    """Whether the engine said that there is no such thing."""
+    """Tell whether the engine reported that the object doesn't exist."""
     return error.details.get("engine_status") == 404
 
 
 class Connection(http.client.HTTPConnection):
-    """To an engine that listens at a unix socket, for one request."""
+    """A connection for one request to an engine at a unix socket."""
 
     def __init__(self, place: Path, seconds: float) -> None:
         """`seconds` without a byte are too many."""
@@ -72,7 +72,7 @@ class Engine:
         self.socket = socket
 
     async def get(self, path: str, kind: type[T], **query: str) -> T | None:
-        """Return what is there; None if nothing is. PlatformError."""
+        """Return the object at `path`, or None if there is none. Raises PlatformError."""
         try:
             return msgspec.json.decode(await in_its_own_thread(self.call, "GET", path, query), type=kind)
         except PlatformError as error:
@@ -83,7 +83,7 @@ class Engine:
             raise self._strange(f"GET {path} answered what its API does not say: {error}") from None
 
     async def post(self, path: str, content: object | None = None, **query: str) -> Any:
-        """Return what it answers, if that is JSON. PlatformError."""
+        """Send a request, and return the answer if it is JSON. Raises PlatformError."""
         body = None if content is None else msgspec.json.encode(content)
         said = await in_its_own_thread(self.call, "POST", path, query, body)
         try:
@@ -103,8 +103,10 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
-        """Yield what is below the directory `path` of a container. ErrandFailedError: it is a link, which engines
-        follow."""
+        """Yield an archive of the directory `path` of a container.
+
+        Raises ErrandFailedError for a link, which engines would follow.
+        """
         with contextlib.ExitStack() as closing:
             connection = Connection(self.socket, _SECONDS)
             closing.callback(connection.cut)
@@ -194,7 +196,7 @@ def _words(body: bytes) -> str:
     return "".join(c if c.isprintable() else " " for c in text)[:_WORDS].strip() or "it says nothing"
 
 
-# what it says of containers
+# the engine's records of containers
 
 
 class State(msgspec.Struct, frozen=True):
@@ -224,7 +226,7 @@ async def create(engine: Engine, name: str, asked: object) -> str:
 
 
 async def state_of(engine: Engine, name: str) -> State | None:
-    """None: there is no such container."""
+    """Return the state of a container, or None if there is none."""
     path = f"/containers/{name}/json"
     try:
         found = await engine.get(path, _Inspected)
@@ -236,7 +238,7 @@ async def state_of(engine: Engine, name: str) -> State | None:
 
 
 async def _settled(engine: Engine, name: str, *passing: str) -> State | None:
-    """Once it is in no state of these, as far as that is worth waiting for."""
+    """Wait a limited time until the container leaves these states, and return its state."""
     state = await state_of(engine, name)
     for pause in _PAUSES:
         if state is None or state.Status not in passing:
@@ -247,12 +249,12 @@ async def _settled(engine: Engine, name: str, *passing: str) -> State | None:
 
 
 async def at_rest(engine: Engine, name: str) -> bool:
-    """Once nobody cleans up after its death any more, under whom its files would go away. False: it is not there."""
+    """Wait for the engine's cleanup after its death, which would remove its files. Return False if it doesn't exist."""
     return await _settled(engine, name, *_ENDING, "stopped") is not None
 
 
 async def how_it_ended(engine: Engine, name: str) -> str | None:
-    """None while it runs."""
+    """Return the reason of a container's end, or None while it runs."""
     state = await state_of(engine, name)
     if state is None:
         return "somebody removed it"
@@ -260,20 +262,20 @@ async def how_it_ended(engine: Engine, name: str) -> str | None:
 
 
 async def ending_of(engine: Engine, name: str) -> Ending:
-    """Of one that has ended by itself, or that somebody else has ended."""
+    """Return the ending of a container that ended by itself, or by another program."""
     state = await _settled(engine, name, *_ENDING)
     if state is None:
         return Ending(limit=None, reason="its container was removed by somebody else")
     if state.OOMKilled:
         return Ending(limit=Limit.MEMORY, reason="its memory was used up")
     if state.ExitCode == 128 + signal.SIGKILL:
-        # Nothing inside can do that. An engine that removes a container kills it first, and lists it a while longer.
+        # No program inside can do that. An engine that removes a container kills it first, and lists it a while longer.
         return Ending(limit=None, reason="its pid 1 was killed from outside: by somebody else, or for lack of memory")
     return Ending(limit=None, reason=f"its pid 1 ended with {state.ExitCode}")
 
 
 async def owned(engine: Engine, owner: str) -> list[tuple[SandboxId, str]]:
-    """Those that carry the label of `owner`, each with the engine's own id for it."""
+    """Return the containers with the label of `owner`, each with the engine's own id."""
     filters = msgspec.json.encode({"label": [f"{OWNER}={owner}"]}).decode()
     listed = await engine.get("/containers/json", list[_Listed], all="1", filters=filters)
     found = (((one.Labels or {}).get(SANDBOX, ""), one.Id) for one in listed or ())
@@ -281,7 +283,7 @@ async def owned(engine: Engine, owner: str) -> list[tuple[SandboxId, str]]:
 
 
 async def remove(engine: Engine, name: str) -> None:
-    """Nothing if it is not there."""
+    """Remove a container, if it exists."""
     for pause in (*_PAUSES, None):
         try:
             await engine.delete(f"/containers/{name}", force="1", v="1")

@@ -1,9 +1,8 @@
-"""Templates as images of the engine: put there once for each set of layers, found by their names ever after.
+"""Templates as images of the engine. paddock loads each set of layers once, and later finds it by its name.
 
-A layer of the pool becomes a tar archive, with what hides names below written as such archives do. Layers of templates
-are ours, and nobody writes them any more: what is in one is only read, through no link.
-
-Source: image-spec, layer.md ("Whiteouts"); overlayfs.rst (character device 0:0, `trusted.overlay.opaque`).
+A layer of the pool becomes a tar archive, with whiteouts in the format of images. Layers of templates are ours, and
+never change. This only reads them, through no link. Source: image-spec, layer.md ("Whiteouts"), overlayfs.rst
+(character device 0:0, `trusted.overlay.opaque`).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _LOAD_SECONDS = 1800.0
 _WHITEOUT = os.makedev(0, 0)
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
 _HIDES, _HIDES_ALL = ".wh.", ".wh..wh..opq"
-# Where engines mount and make files of their own before a container has its root: a link there would have them do it on
-# the host (runc 1.1.5 makes /dev/stdin where a link at /dev leads).
+# Paths at which engines create mounts and files before a container has its root. With a link there they would do it on
+# the host (runc 1.1.5 makes /dev/stdin at the target of a link at /dev).
 _PLACES = frozenset({"dev", "etc", "proc", "sys", "tmp", ".paddock", ".paddock-host"})
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -53,8 +52,10 @@ class _Known(msgspec.Struct):
 
 class Images:
     def __init__(self, directory: Path, opened: Callable[[], Awaitable[tuple[int, Worker]]]) -> None:
-        """Start with no image. `opened` gives the directory of the pool, which stays whose it is, and who may read what
-        is in it."""
+        """Start with no image.
+
+        `opened` returns the directory of the pool, which stays the pool's, and the worker that can read it.
+        """
         self._directory, self._opened = directory, opened
         self._there: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -69,7 +70,7 @@ class Images:
         return name
 
     def forget(self, name: str) -> None:
-        """Somebody has removed it from the engine."""
+        """Note that another program has removed an image from the engine."""
         self._there.discard(name)
 
     async def _load(self, engine: Engine, template: Template, name: str) -> None:
@@ -107,7 +108,7 @@ def _name(template: Template) -> str:
 
 
 def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker: Worker) -> None:
-    """As `docker save` writes it: layers from the lowest to the topmost, and what they are."""
+    """Write an image in the format of `docker save`: layers from the lowest to the topmost, and the configuration."""
     with tarfile.open(fileobj=archive, mode="w") as tar:
         files: list[str] = []
         digests: list[str] = []
@@ -149,15 +150,17 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _pack_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
-    """Pack the tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours,
-    and root's inside, but what `owners` tells of absolute directories and all that is in them. UnsupportedError: an
-    engine must not be given it."""
+    """Pack the tree below the directory `root`.
+
+    `base` is the offset of its owners. None: all files have our id, and become root's, except the ones of `owners` with
+    all below them. Raises UnsupportedError for a layer that an engine must not get.
+    """
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _Writer(archive, base, owners).directory(root, PurePosixPath())
 
 
 def _owners(template: Template) -> dict[str, tuple[int, int]]:
-    """Whose homes and working directory are: what stored owners would say."""
+    """Return the owners of homes and working directory, which stored owners would have."""
     homes = {user.home: (user.uid, user.gid) for user in template.users if user.home != "/"}
     default = template.user(None)
     return homes if default is None else {**homes, template.workdir: (default.uid, default.gid)}

@@ -1,4 +1,4 @@
-"""A live container. Each identity has a socket in `containers/<id>/`, so nothing has to be kept to reach it."""
+"""A live container. Each identity has a socket in `containers/<id>/`, so the daemon needs no state to reach it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ContainerInstance(GuestInstance):
             control = await self.dial(CONTROL)
         except OSError:
             raise self.lost_error() from None
-        # Written first: whoever finds it dead is to know that its time was over.
+        # Recorded first: then a daemon that finds it dead knows that its time was over.
         before = self._backend.records.move_deadline(self.id, self._incarnation, deadline)
         try:
             await control.open(pid1.deadline(deadline)).call(Nothing)
@@ -107,7 +107,7 @@ class ContainerInstance(GuestInstance):
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
+        """Copy its files to its trees during a pause, whose length depends on their size."""
         async with self._backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
             with contextlib.closing(await self.dial("carrier")) as carrier:
                 await self._backend.bring(self._life.record, carrier)

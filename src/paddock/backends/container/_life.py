@@ -1,7 +1,7 @@
-"""A running container: its end, its processes, its walls as the kernel shows them, and its pauses.
+"""A running container: its end, its processes, its isolation as the kernel shows it, and its pauses.
 
-Pid 1 is asked for a pause, and tells of others. That all stands still is seen from outside: nothing that is said inside
-is taken for it. Its engine is never asked.
+Pid 1 pauses on request, and reports other pauses. paddock checks a pause from outside, and trusts no message from
+inside. It doesn't use the engine for this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
 class Life:
-    """Of pid 1, whose end is the end of all that runs in the container (pid_namespaces(7))."""
+    """The supervision of pid 1. Its end ends all processes in the container (pid_namespaces(7))."""
 
     def __init__(self, record: Record, records: Records) -> None:
         """ProcessLookupError: it has ended."""
@@ -86,7 +86,7 @@ class Life:
     # -- pauses
 
     async def _follow(self) -> None:
-        """Is told of every pause, whoever made it, and of every end of one. Returns when pid 1 is gone."""
+        """Follow pid 1's reports of pauses and resumes, from any cause. Return when pid 1 has ended."""
         while True:
             try:
                 channel = await self._open(pid1.stillness(self.stillness.now))
@@ -119,7 +119,7 @@ class Life:
         return self._note(times).deadline
 
     async def ask_times(self) -> None:
-        """Have what pid 1 says of its TTL written down."""
+        """Ask pid 1 for its remaining TTL, and record it."""
         self._note(await (await self._ask(pid1.TIMES)).call(TimesReply))
 
     async def stay_awake(self) -> Callable[[], None]:
@@ -175,7 +175,7 @@ class Life:
             raise self._dead() from None
 
     async def _open(self, request: Request) -> Channel:
-        """OSError: nobody is there any more."""
+        """Return a channel to pid 1. Raises OSError if it has ended."""
         async with self._connecting:
             if self._connection is None or self._connection.closed:
                 place = self._records.place(self.record.id)
@@ -189,13 +189,13 @@ class Life:
 
 
 def stands_still(record: Record) -> bool:
-    """Nobody but pid 1 runs, or not even that: somebody has had its engine pause it."""
+    """Tell whether only pid 1 runs, or another program has paused the container through the engine."""
     others = proc.descendants(record.pid) if record.lives() else []
     return (bool(others) and all(map(proc.stands, others))) or is_frozen(record)
 
 
 def is_frozen(record: Record) -> bool:
-    """By its control group, as an engine does it. Then pid 1 holds no deadline."""
+    """Tell whether its control group is frozen, as by an engine. Then pid 1 can't enforce a deadline."""
     with contextlib.suppress(OSError):
         return record.lives() and cgroups.is_frozen(record.pid)
     return False
@@ -215,14 +215,13 @@ def usage(record: Record) -> Usage:
 
 
 def table(record: Record) -> tuple[Process, ...]:
-    """Every process of its pid namespace; empty if it has ended."""
+    """Return every process of its pid namespace, or () if it has ended."""
     found = look.family(record.pid, record.lives)
     return look.table(found, look.ids(record.pid) if found else [])
 
 
 def posture(record: Record, allowed: int) -> tuple[Check, ...]:
-    """Return what holds at this moment. Empty if it has ended. `allowed` are the capabilities that root inside may
-    have."""
+    """Return the present isolation, or () if it has ended. `allowed` are the permitted capabilities of root inside."""
     found = look.family(record.pid, record.lives)
     if not found:
         return ()

@@ -1,4 +1,6 @@
-"""What an engine is asked for: as little as a sandbox needs, whatever the engine's own defaults are."""
+"""The settings of a container for an engine: only the rights that a sandbox needs, independent of the engine's
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,19 @@ from paddock.linux import masks, sizes
 from paddock.model import Limits
 
 HOST = "/.paddock-host"
-"""Where the directory is seen in which pid 1 calls the host."""
+"""The path inside of the directory through which pid 1 calls the host."""
 GUEST = "/.paddock"
-"""Where the directory is seen in which the guest's program is."""
+"""The path inside of the directory with the guest's program."""
 OWNER = "paddock.owner"
 SANDBOX = "paddock.sandbox"
 _PROGRAM = "paddock-guest"
 GUEST_BYTES = 48 << 20
 GUEST_PROCESSES = 2
-"""The guest's own, beside what the caller asked for: pid 1 and the agent of the default user."""
+"""The guest's own processes, in addition to the caller's limit: pid 1 and the agent of the default user."""
 _MIB = 1 << 20
 _ENGINES = ("cpuinfo", "loadavg", "meminfo", "stat")
 _MOST_PROCESSES = 32768
-# Of root inside. No power over the network, over mounts, over other people's processes or over the machine.
+# Capabilities of root inside. They give no power over the network, mounts, other users' processes or the machine.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 
 
@@ -42,9 +44,12 @@ def options(
     shown: Iterable[tuple[Path, str]],
     held: frozenset[str],
 ) -> Any:
-    """Return the body of `POST /containers/create`. `shown` are more directories of the machine's that are seen,
-    read-only; `held` is what control groups limit here. Where they don't, at least no process may have more memory than
-    all."""
+    """Return the body of `POST /containers/create`.
+
+    `shown` are additional read-only directories of the machine.
+
+    `held` are the limits that control groups enforce here. Without the one for memory, each process has that limit.
+    """
     limits = plan.spec.limits
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
@@ -66,7 +71,7 @@ def options(
             "Privileged": False,
             "IpcMode": "private",
             "CgroupnsMode": "private",
-            # Ports below 1024 for every user: its network is no one else's. Docker's default, not Podman's.
+            # Ports below 1024 for every user: the network is private. That is Docker's default, not Podman's.
             "Sysctls": {"net.ipv4.ip_unprivileged_port_start": "0"},
             "Memory": memory,
             "MemorySwap": memory + limits.swap_mib * _MIB,
@@ -88,13 +93,13 @@ def options(
 
 
 def _shown(source: Path, target: str) -> Any:
-    """One directory, without what is mounted below it."""
+    """Return the mount of one directory, without the mounts below it."""
     how = {"Propagation": "rprivate", "NonRecursive": True}
     return {"Type": "bind", "Source": os.fspath(source), "Target": target, "ReadOnly": True, "BindOptions": how}
 
 
 def resource_limits(plan: SandboxPlan, held: frozenset[str]) -> dict[str, int]:
-    """Of each process, by the names that engines have for them."""
+    """Return the limits of each process, by the engines' names for them."""
     limits = plan.spec.limits
     values = {
         "nofile": limits.open_files,
@@ -106,8 +111,8 @@ def resource_limits(plan: SandboxPlan, held: frozenset[str]) -> dict[str, int]:
 
 
 def _ulimits(limits: dict[str, int]) -> list[Any]:
-    # Podman would ask for a million by itself, which is refused to one that lacks CAP_SYS_RESOURCE; its service allows
-    # itself no more than these. What holds is the limit of the group.
+    # Podman would request a million by itself, which fails without CAP_SYS_RESOURCE. Its service itself has no more
+    # than these. The limit of the group is the effective one.
     own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
     values = {**limits, "nproc": processes}
@@ -135,9 +140,9 @@ def guest_directory(directory: Path) -> Path:
 
 
 def told(place: Path, limits: Limits, processors: sizes.Processors) -> tuple[int, ...] | None:
-    """Write files into the new directory `place` that say what a container has: over /proc and /sys they go.
+    """Write files about a container's resources, which cover ones of /proc and /sys, into the new directory `place`.
 
-    Return the processors where it is to run, None for all of them.
+    Return its processors, or None for all of them.
     """
     cpus, all_of_them = processors.choose(limits.cpus)
     possible = sizes.possible()
@@ -148,12 +153,15 @@ def told(place: Path, limits: Limits, processors: sizes.Processors) -> tuple[int
 
 
 def lying_over(place: Path) -> dict[str, str]:
-    """Return what is to lie over which file or directory of a container, as names in `place`."""
+    """Return the names in `place` of the files and directories that cover ones of a container."""
     over = {f"proc/{name}": instead for name, instead in masks.there(of_root=True).items()}
     over |= {f"proc/{name}": name for name in ("cpuinfo", "meminfo", "stat") if (place / name).exists()}
     return over | {"sys": "sys"}
 
 
 def engines_own(place: Path) -> list[tuple[Path, str]]:
-    """Return the files of `place` that engines let a caller lay over /proc: all there is where nobody enters it."""
+    """Return the files of `place` that engines can mount over /proc.
+
+    Without a namespace entry these are the only ones.
+    """
     return [(place / name, f"/proc/{name}") for name in _ENGINES if (place / name).exists()]

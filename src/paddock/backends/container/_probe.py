@@ -1,4 +1,4 @@
-"""Which engine this machine has, and whether it can be used: found by asking it, not by looking for its program."""
+"""Finds this machine's engine by a request to it, and checks whether paddock can use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SERVE = "(podman --runtime=runc system service --time=0 &)"  # crun refuses mac
 
 
 class Info(msgspec.Struct, frozen=True):
-    """`GET /info`, of which this much is looked at."""
+    """The used fields of `GET /info`."""
 
     ServerVersion: str = "?"
     KernelVersion: str = ""
@@ -42,7 +42,7 @@ class Info(msgspec.Struct, frozen=True):
 
     @property
     def ceilings(self) -> frozenset[str]:
-        """Those of control groups that hold. Version 1 has none to delegate, whatever the engine says that it can."""
+        """Return the limits that control groups enforce. Version 1 can't delegate any, even if the engine claims it."""
         if self.CgroupVersion == "1" and (self.Rootless or self.has("name=rootless")):
             return frozenset()
         held = {"memory": self.MemoryLimit, "processes": self.PidsLimit, "processor time": self.CpuCfsQuota}
@@ -53,7 +53,7 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """`refusal` is None where it can be used."""
+    """An engine. `refusal` is the reason why paddock can't use it, or None."""
 
     socket: Path
     info: Info
@@ -61,7 +61,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def places() -> Iterator[Path]:
-    """Where engines listen, the first that is there is the one."""
+    """Yield the sockets of engines. The first existing one counts."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if os.getuid():
         for directory in filter(None, (runtime, f"/run/user/{os.getuid()}")):
@@ -71,7 +71,10 @@ def places() -> Iterator[Path]:
 
 
 def _without_login(directory: Path) -> Iterator[Path]:
-    """Where Podman listens for a user for whom nobody has made a directory. Anybody may make one of that name."""
+    """Yield Podman's socket of a user without a runtime directory.
+
+    Other users could create a directory of that name.
+    """
     try:
         found = directory.lstat()
     except OSError:
@@ -113,7 +116,7 @@ def _forbidden(place: Path) -> str:
 
 
 def is_ours(found: Found) -> bool:
-    """Whether its containers' namespaces may be entered by this user: root, or whoever's engine it is."""
+    """Tell whether this user may enter its containers' namespaces: root, or the owner of the engine."""
     return os.getuid() == 0 or found.info.Rootless or found.info.has("name=rootless")
 
 

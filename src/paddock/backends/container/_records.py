@@ -1,10 +1,10 @@
-"""`containers/<sandbox>/`: what a later daemon needs to find a container, and to say how it ended.
+"""`containers/<sandbox>/`: the state from which a later daemon finds a container, and learns the reason of its end.
 
 record.json                    the record below
-init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
-birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
-                               programs trust
-birth/told/                    files that lie over some of /proc, and a /sys
+init.sock user.sock root.sock  the guest's sockets: made by us, never visible inside
+birth/                         visible inside, read-only: the socket for pid 1's orders, and with network access the
+                               trusted certificates
+birth/told/                    files that cover some of /proc, and a /sys
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ RECORD, BIRTH = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """`pid` is pid 1 of the container, `start` when that was started, in ticks since the boot `boot`. `deadline` is in
-    seconds of CLOCK_BOOTTIME. While it is paused, `left_seconds` of its TTL are left, and `deadline` is that of its
-    retention. `most_seconds` were left of its TTL when that was last known."""
+    """The record of a container.
+
+    `pid` is pid 1 of the container, and `start` its start in ticks since the boot `boot`.
+
+    `deadline` is in seconds of CLOCK_BOOTTIME. During a pause `left_seconds` is the rest of its TTL, and `deadline` the
+    end of its retention. `most_seconds` is the last known rest of its TTL.
+    """
 
     id: SandboxId
     incarnation: int
@@ -45,44 +49,44 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     retention_seconds: float = layout.RETENTION_SECONDS
     template: Template
     env: dict[str, str] = {}
-    """What every command has: the guest does not know it."""
+    """The environment of every command, which the guest doesn't know."""
     boot: str
     pid: int = 0
     start: int = 0
     killed: Literal["", "deadline", "caller"] = ""
     trees: tuple[TreeMount, ...] = ()
-    """Those of the pool that are carried out again."""
+    """The pool's trees that paddock copies back."""
     loaded: bool = False
-    """What was in them is in the container. Before that, nothing in it is worth more than what the pool has."""
+    """The container has the trees' content. Before that, the pool's copy is the current one."""
     carried: bool = False
-    """It has ended, and what it left in them is in the pool."""
+    """The container has ended, and the pool has its trees' content."""
     lost: str = ""
-    """Or is nowhere any more, for this reason."""
+    """The reason why that content is lost."""
     tree: str = ""
-    """The pool's tree of its root file system: what it was when it was last held still."""
+    """The pool's tree of its root file system, as of its last pause."""
     engine: str = ""
-    """The engine's own id for it; empty until it is there."""
+    """The engine's id of the container. It is empty before its creation."""
     exits: bool = False
     late: bool = False
-    """It was given them while it ran: its environment says nothing of certificates."""
+    """It got them during its run, so its environment has no certificates."""
 
     @property
     def root(self) -> TreeMount:
-        """As the jail has it that carries it."""
+        """The root file system as a mount of the carrying jail."""
         return TreeMount(tree=self.tree, target=_ROOT, writable=True, layers=self.template.layers)
 
     @property
     def container(self) -> str:
-        """As its engine knows it: its name may be that of its successor by now."""
+        """The engine's name for it. Its own name may already be that of its successor."""
         return self.engine or name_of(self.id)
 
     @property
     def owes(self) -> bool:
-        """What is in the container is newer than what is in the pool."""
+        """Whether the container's content is newer than the pool's."""
         return bool(self.trees) and self.loaded and not self.carried
 
     def lives(self) -> bool:
-        """As the kernel says, which knows better than any engine."""
+        """Whether it lives, by the kernel instead of the engine."""
         return self.pid > 0 and proc.is_same(self.pid, self.start, self.boot) and proc.state(self.pid) not in "ZX"
 
 
@@ -115,7 +119,7 @@ class Records:
         return place
 
     def write(self, record: Record) -> None:
-        """Nothing where it has been removed meanwhile."""
+        """Write the record, unless it is no longer there."""
         place = self.place(record.id)
         scratch = place / f"{RECORD}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
@@ -123,7 +127,7 @@ class Records:
             scratch.replace(place / RECORD)
 
     def read(self, id: SandboxId, incarnation: int | None = None) -> Record | None:
-        """Return the record, or that of one incarnation alone: its successor under the same id is another's."""
+        """Return the record, or None if `incarnation` differs: then a successor has the id."""
         try:
             record = msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
         except (OSError, msgspec.DecodeError):
@@ -131,8 +135,10 @@ class Records:
         return record if incarnation in (None, record.incarnation) else None
 
     def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
-        """Write down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
-        where it is gone."""
+        """Change only these fields of the record, and keep other programs' changes.
+
+        Return the old record, or None if it is missing.
+        """
         with self._changing:
             record = self.read(id, incarnation)
             if record is not None:
@@ -140,7 +146,7 @@ class Records:
             return record
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
-        """Write it down; what it was. SandboxDied."""
+        """Record a new deadline, and return the old one. Raises SandboxDiedError."""
         record = self.read(id, incarnation)
         if record is not None and record.lives():
             left = deadline - proc.boottime()
@@ -150,7 +156,7 @@ class Records:
         raise SandboxDiedError(f"sandbox {id} is gone")
 
     def note_times(self, id: SandboxId, incarnation: int, left: float | None, deadline: float) -> Record | None:
-        """Write down what pid 1 says of its TTL: never more than was left when that was last known."""
+        """Record pid 1's report about its TTL, which can't exceed the last known rest."""
         record = self.read(id, incarnation)
         if record is None:
             return None
@@ -159,7 +165,7 @@ class Records:
         if left is None:
             until = now + most
         elif record.left_seconds is None:
-            # Not later than pid 1 holds it: one that has ended by it must not seem to have ended before.
+            # Not later than pid 1's own deadline: otherwise an expired sandbox would seem to have ended early.
             until = min(deadline, now + record.retention_seconds)
         else:
             until = record.deadline
@@ -169,8 +175,11 @@ class Records:
 
     @contextlib.asynccontextmanager
     async def alone(self, id: SandboxId, doing: Literal["hold", "carry"]) -> AsyncGenerator[None]:
-        """One at a time holds a container still to bring its files to its trees. One at a time has a jail that carries
-        out of it, however long another holds it still: what was read of it before is not to be relied on. SandboxDied.
+        """Take the lock of a sandbox for one kind of work.
+
+        One task at a time pauses a container to copy its files to its trees. One task at a time has a jail that copies
+        its files out, even if another pauses it for long. Data from before the lock isn't reliable. Raises
+        SandboxDiedError.
         """
         if not self.place(id).is_dir():
             raise SandboxDiedError(f"sandbox {id} is gone")
@@ -187,14 +196,16 @@ class Records:
                 yield record
 
     def remove(self, id: SandboxId) -> None:
-        """At once: who comes to write something in it writes nothing where the next of that id is to be."""
+        """Remove a record at once, so that a late writer can't write into the directory of the next sandbox with that
+        id.
+        """
         gone = self.directory / f"{_GONE}{os.urandom(8).hex()}"
         with contextlib.suppress(OSError):
             self.place(id).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what killed daemons left half removed."""
+        """Delete the partly removed records of killed daemons."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.directory):
                 if name.startswith(_GONE):

@@ -1,4 +1,4 @@
-"""What a dead container leaves: how it ended, and the work in it, which is carried to where everybody looks for it."""
+"""The remains of a dead container: the reason of its end, and its files, which paddock copies to the pool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMOVED = "its container was removed by somebody else, with what was new in its
 
 
 class Remains:
-    """`locks` are those of the sandboxes: who has one changes what is there of it."""
+    """Copies files out of dead containers. `locks` are the sandboxes' locks. Their holder may change the containers."""
 
     def __init__(
         self,
@@ -34,7 +34,10 @@ class Remains:
         self._records, self._open, self._carrier, self._locks = records, open, carrier, locks
 
     async def settled(self, id: SandboxId, incarnation: int) -> None:
-        """Wait until what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
+        """Wait until the pool has the files of a dead container.
+
+        Raises PlatformError if only the container has them.
+        """
         async with self._locks.setdefault(id, asyncio.Lock()):
             if self._owing(id, incarnation) is not None:
                 await self.take_out(await self._open(), id, incarnation)
@@ -46,8 +49,10 @@ class Remains:
     async def take_out(
         self, engine: Engine, id: SandboxId, incarnation: int, *, then: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Take a dead sandbox's files out of its container, then call `then`. While another task does it, wait for that
-        one. What it has taken out is not taken out again: it has removed the container."""
+        """Take a dead sandbox's files out of its container, then call `then`.
+
+        If another task does it, wait for that one. Each container is done only once, because the task removes it.
+        """
         async with contextlib.AsyncExitStack() as alone:
             try:
                 await alone.enter_async_context(self._records.alone(id, "carry"))
@@ -59,7 +64,7 @@ class Remains:
                 await then()
 
     def _owing(self, id: SandboxId, incarnation: int) -> Record | None:
-        """Return a dead one of which something is left to take out. Its successor under the same id is another's."""
+        """Return the record of a dead container with files to copy. A successor under the same id doesn't count."""
         record = self._records.read(id, incarnation)
         return None if record is None or not record.owes or record.lives() else record
 

@@ -1,5 +1,6 @@
-"""What the engine isn't asked for and an emissary makes in a container (`supervisor/_emissary.py`): masks of /proc and
-/sys, mounts, and the only way out, sockets of the gateway's in its network."""
+"""Setup in a container's namespaces instead of by the engine (`supervisor/_emissary.py`): masks of /proc and /sys,
+mounts, and the gateway's sockets as the only network access.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from ._options import HOST
 from ._records import BIRTH, Record, Records
 
 TRUSTED = f"{HOST}/{layout.TRUST}"
-"""Whom programs inside are to trust, where their environment says so."""
+"""The certificates that programs inside trust through their environment."""
 _SOURCE = str(Path(__file__).parents[3])
 _SECONDS = 60.0
 _MOST_SOCKETS = 8
 
 
 def show_trust(place: Path) -> None:
-    """Files that whoever holds the authority fills, in a directory that is seen inside and written by nobody there."""
+    """Create files for the certificates in a directory that is read-only inside. The authority's owner fills them."""
     for name in (layout.TRUST, layout.TRUST_JAVA, layout.TRUST_CHROMIUM):
         with suppress(FileExistsError):
             made = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -39,8 +40,10 @@ def show_trust(place: Path) -> None:
 
 
 class Ways:
-    """Those of one container, as long as this process has them. `late`: it was given them while it ran, and its
-    environment says nothing of certificates."""
+    """The gateway's sockets in one container, while this process has them.
+
+    `late`: they came during its run, so its environment has no certificates.
+    """
 
     def __init__(self, *, late: bool = False) -> None:
         self.late = late
@@ -57,11 +60,13 @@ class Ways:
         masks: Mapping[str, str] = MappingProxyType({}),
         emissary: Emissary | None = None,
     ) -> None:
-        """Make all that a container has from its birth: `masks`, the name of a file by what it lies over; detached
-        mounts by their targets; paths that nobody inside changes; and the sockets if it is to have `exits`.
-        PlatformError. Without `emissary` one starts now.
+        """Set up a container at its creation: masks, mounts, protected paths and sockets.
 
-        `again`: rules and certificates are there. No sockets come if an earlier service's gateway has them.
+        Raises PlatformError.
+
+        `masks` map a path to the name of the file over it. `mounts` are detached mounts by their targets. `protect` are
+        paths that no program inside may change. With `exits` it gets the sockets. Without `emissary` one starts now.
+        `again`: rules and certificates are there. No sockets come if an earlier daemon's gateway has them.
         """
         orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again, "masks": dict(masks)}
         orders |= {"protect": list(protect), "mounts": list(mounts)}
@@ -69,8 +74,12 @@ class Ways:
         self._sockets = await asyncio.to_thread(emissary.send, pid, orders, tuple(mounts.values()))
 
     async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
-        """Return copies to whoever has the sandbox's lock. None: an earlier service's gateway has the sockets.
-        PlatformError, UnsupportedError, ProcessLookupError."""
+        """Return copies of the sockets to the holder of the sandbox's lock.
+
+        None: an earlier daemon's gateway has them.
+
+        Raises PlatformError, UnsupportedError and ProcessLookupError.
+        """
         if not record.exits:
             if not make:
                 raise UnsupportedError(f"sandbox {record.id} was made without a way out", hint="give it a policy")
@@ -107,7 +116,7 @@ class Emissary:
             self._process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/")
 
     def send(self, pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:
-        """Return the sockets that it made; none if somebody has the ports. PlatformError."""
+        """Return the new sockets, or none if another program has the ports. Raises PlatformError."""
         try:
             process = os.pidfd_open(pid)
         except ProcessLookupError:
