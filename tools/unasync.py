@@ -64,6 +64,7 @@ NAMES = {
     "achunks": "chunks",
     "acompare": "compare",
     "aforked": "forked",
+    "aopens": "opens",
     "agather": "gather",
     "arun_blocking": "run_blocking",
     "arun_whole": "run_blocking",
@@ -73,6 +74,7 @@ NAMES = {
     "awithin": "within",
     "default_async_transport": "default_transport",
     "paddock.client._async_lines": "paddock.client._lines",
+    "paddock.client._opening": "paddock.client._command",
     "paddock.model.streams": "paddock.client._sync.streams",
 }
 """What a name becomes. A dotted key matches where exactly these names are joined by dots."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .value import Value
+from .value import Moment, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,3 +172,4 @@ class ExecInfo(Value):
     started_at: float
     background: bool
     status: ExitStatus | None = None
+    started = Moment("started_at")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .value import Value
+from .value import Moment, Value
 
 _PATH_MAX = 4096
 """Whoever sends a longer path does not know the kernel's limit, or lies."""
@@ -39,6 +39,7 @@ class FileInfo(_Named):
     modified_at: float = 0.0
     target: str | None = None
     """Where a symbolic link points, unresolved."""
+    modified = Moment("modified_at")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .action import Action
-from .value import Value
+from .value import Moment, Value
 
 LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
 
@@ -33,6 +33,7 @@ class Image(Value):
     notes: tuple[str, ...] = ()
     """What of it is not so here, one sentence each."""
     pulled_at: float = 0.0
+    pulled = Moment("pulled_at")
 
 
 class PullImage(Action[Image], tag="image.pull"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .value import Value
+from .value import Moment, PerhapsMoment, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,3 +165,6 @@ class Sandbox(Value):
     """While it is paused: when it ends, unless it is resumed before. `expires_at` says the same."""
     left_seconds: float | None = None
     """While it is paused: what is left of its TTL, which goes on when it is resumed."""
+    created = Moment("created_at")
+    expires = Moment("expires_at")
+    ended = PerhapsMoment("ended_at")

@@ -374,10 +374,10 @@ class _Exec:
             for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
         )
 
-    async def wait(self) -> ExitStatus:
+    async def wait(self, seconds: float | None = None) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(await self._followed.call("wait"), ExitStatus)
+        status: ExitStatus = codec.decode(await self._followed.call("wait", seconds=seconds), ExitStatus)
         self._lease.over()
         return status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paddock.client._command import seconds
 from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TypeVar
 
+    from paddock.client._command import Duration
     from paddock.model import ExitStatus
-    from paddock.model.streams import ByteReader, ByteWriter, ExecHandle
+    from paddock.model.streams import ByteReader, ByteWriter, HeldExecHandle
 
     S = TypeVar("S")
 
@@ -30,21 +32,19 @@ class AsyncReader:
     ```
     """
 
-    def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
+    def __init__(self, handle: ByteReader) -> None:
         self._handle = handle
-        self._whole = whole
 
     async def read(self, size: int | None = None) -> bytes:
-        """Return at most `size` bytes as soon as any are there; b"" at the end.
+        """Return at most `size` bytes as soon as any are there. Without `size`, return all bytes to the end.
 
-        Without `size` a stream gives at most 1 MiB, and a file of `files.open` all that is left.
+        Returns:
+            b"" at the end.
 
         Raises:
-            ResourceExhaustedError: More than 256 MiB are left of a file, and no `size` was given.
+            ResourceExhaustedError: No `size` was given, and more than 256 MiB came.
         """
-        if size is not None or not self._whole:
-            return await self._handle.read(CHUNK_BYTES if size is None else size)
-        return await self.read_all()
+        return await self.read_all() if size is None else await self._handle.read(size)
 
     async def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
         """Return all bytes to the end.
@@ -135,7 +135,7 @@ class AsyncProcess:
     forever once the pipes are full: read first, or use `exec`. A background one prints to files, and waits for nobody.
     """
 
-    def __init__(self, handle: ExecHandle) -> None:
+    def __init__(self, handle: HeldExecHandle) -> None:
         self._handle = handle
         self._status: ExitStatus | None = None
         self._stdin = None if handle.stdin is None else AsyncWriter(handle.stdin)
@@ -178,9 +178,16 @@ class AsyncProcess:
         """The code, or 128 + signal, once `wait` has said so."""
         return None if self._status is None else self._status.exit_code
 
-    async def wait(self) -> ExitStatus:
-        """Wait until it has ended, and return how."""
-        self._status = await self._handle.wait()
+    async def wait(self, timeout: Duration | None = None) -> ExitStatus:
+        """Wait until the command has ended, and return how.
+
+        Args:
+            timeout: Seconds, a timedelta or a text such as `"5m"`. None waits as long as the command runs.
+
+        Raises:
+            TimeoutError: The command still runs then. It goes on, and you can wait again.
+        """
+        self._status = await self._handle.wait(seconds(timeout, "timeout"))
         return self._status
 
     async def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:

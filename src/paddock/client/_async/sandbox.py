@@ -19,6 +19,7 @@ from paddock.client._command import (
     template_of,
     texts,
 )
+from paddock.client._opening import aopens
 from paddock.errors import InvalidArgumentError, SandboxDiedError
 from paddock.model import State
 
@@ -77,7 +78,7 @@ class AsyncSandbox:
     """A disposable computer. Its `with` block ends it, on success and on exception.
 
     ```python
-    async with await AsyncSandbox.create(ttl="2m") as sandbox:
+    async with AsyncSandbox.create(ttl="2m") as sandbox:
         await sandbox.files.write("/workspace/cell.py", code)
         result = await sandbox.exec("python3 /workspace/cell.py", timeout=30)
         print(result.exit_code, result.stdout)
@@ -95,6 +96,7 @@ class AsyncSandbox:
         self._forwards: list[Forward] = []
 
     @classmethod
+    @aopens
     async def create(
         cls,
         template: str | None = None,
@@ -176,6 +178,7 @@ class AsyncSandbox:
         return made
 
     @classmethod
+    @aopens
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
         """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
         transport = transport or default_async_transport()
@@ -325,6 +328,7 @@ class AsyncSandbox:
             wait_for_approval=wait_for_approval,
         )
 
+    @aopens
     async def start(
         self,
         command: str | Sequence[str],
@@ -343,7 +347,7 @@ class AsyncSandbox:
         """Start a command and return while it runs.
 
         ```python
-        async with await sandbox.start("make test") as process:
+        async with sandbox.start("make test") as process:
             async for line in process.stdout.lines():
                 print(line)
             status = await process.wait()
@@ -362,12 +366,14 @@ class AsyncSandbox:
 
         return AsyncProcess(await waiting(self._transport, wait_for_approval).perform(action))
 
+    @aopens
     async def attach(self, exec_id: str) -> AsyncProcess:
         """To a background command: its output from the start, and what follows. NotFoundError."""
         from .process import AsyncProcess
 
         return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
+    @aopens
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
         """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
         its end what its result had no room for. NotFoundError."""
@@ -402,6 +408,7 @@ class AsyncSandbox:
         """
         return await self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
+    @aopens
     async def dial(self, port: int) -> AsyncConnection:
         """Connect to a port that a program inside listens on, on its loopback. ConnectionRefusedError."""
         from .connection import AsyncConnection

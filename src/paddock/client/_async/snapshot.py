@@ -20,7 +20,7 @@ class AsyncSnapshot:
     Example:
         ```python
         snapshot = await sandbox.snapshot("before")
-        async with await AsyncSandbox.create(snapshot=snapshot) as other:
+        async with AsyncSandbox.create(snapshot=snapshot) as other:
             await other.exec("ls")
         await snapshot.delete()
         ```

@@ -19,7 +19,7 @@ class AsyncWorkspace:
 
     ```python
     workspace = await AsyncWorkspace.open("T42", url="https://example.org/app.git", branch="fix")
-    async with await AsyncSandbox.create(workspace=workspace.name) as sandbox:
+    async with AsyncSandbox.create(workspace=workspace.name) as sandbox:
         await sandbox.exec("git status")
     ```
 

@@ -375,10 +375,10 @@ class _Exec:
             for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
         )
 
-    def wait(self) -> ExitStatus:
+    def wait(self, seconds: float | None = None) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(self._followed.call("wait"), ExitStatus)
+        status: ExitStatus = codec.decode(self._followed.call("wait", seconds=seconds), ExitStatus)
         self._lease.over()
         return status
 

@@ -20,6 +20,7 @@ from paddock.client._command import (
     template_of,
     texts,
 )
+from paddock.client._command import opens
 from paddock.errors import InvalidArgumentError, SandboxDiedError
 from paddock.model import State
 
@@ -96,6 +97,7 @@ class Sandbox:
         self._forwards: list[Forward] = []
 
     @classmethod
+    @opens
     def create(
         cls,
         template: str | None = None,
@@ -177,6 +179,7 @@ class Sandbox:
         return made
 
     @classmethod
+    @opens
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
         """To a living one, by id, unique prefix of an id, or name. NotFoundError, SandboxDiedError."""
         transport = transport or default_transport()
@@ -326,6 +329,7 @@ class Sandbox:
             wait_for_approval=wait_for_approval,
         )
 
+    @opens
     def start(
         self,
         command: str | Sequence[str],
@@ -363,12 +367,14 @@ class Sandbox:
 
         return Process(waiting(self._transport, wait_for_approval).perform(action))
 
+    @opens
     def attach(self, exec_id: str) -> Process:
         """To a background command: its output from the start, and what follows. NotFoundError."""
         from .process import Process
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
+    @opens
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
         """Return what is kept of a command's output until now: all of a background one's, and of one that `exec` ran to
         its end what its result had no room for. NotFoundError."""
@@ -403,6 +409,7 @@ class Sandbox:
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
+    @opens
     def dial(self, port: int) -> Connection:
         """Connect to a port that a program inside listens on, on its loopback. ConnectionRefusedError."""
         from .connection import Connection
