@@ -53,8 +53,9 @@ def test_async_with_takes_what_can_be_awaited(rig: Rig) -> None:
             async with sandbox.start("cat", stdin=True) as process:
                 with pytest.raises(TimeoutError):
                     await process.wait(timeout=0.01)
-            created = asyncio.create_task(AsyncSandbox.create(transport=rig.async_transport))  # as of any coroutine
-            async with await created as other:
+            async with asyncio.TaskGroup() as group:  # takes coroutines only
+                created = group.create_task(AsyncSandbox.create(transport=rig.async_transport))
+            async with created.result() as other:
                 assert other.id != sandbox.id
         assert sandbox.state is State.KILLED
         with pytest.raises(ValueError, match="from inside"):
