@@ -32,7 +32,19 @@ def answer(options: argparse.Namespace, value: object, show: Callable[[], object
 
 
 def listing(
-    options: argparse.Namespace, found: Sequence[R], headings: Sequence[str], row: Callable[[R], Sequence[str]]
+    options: argparse.Namespace,
+    found: Sequence[R],
+    headings: Sequence[str],
+    row: Callable[[R], Sequence[str]],
+    empty: str = "",
 ) -> int:
-    """Print what was found as a document or as a table, which an empty one isn't. Return the exit code."""
-    return answer(options, found, lambda: found and _render.table(headings, [row(one) for one in found]))
+    """Print what was found as a document or as a table. Where there is nothing, say `empty` on stderr. Return the exit
+    code."""
+
+    def show() -> None:
+        if found:
+            _render.table(headings, [row(one) for one in found])
+        else:
+            _render.note(empty)
+
+    return answer(options, found, show)

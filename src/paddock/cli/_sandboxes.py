@@ -97,7 +97,8 @@ def verb_resume(options: argparse.Namespace) -> int:
 def verb_ls(options: argparse.Namespace) -> int:
     """List the sandboxes of this machine."""
     found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
-    return listing(options, found, ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY"), _sandbox_row)
+    headings = ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY")
+    return listing(options, found, headings, _sandbox_row, "no sandboxes: paddock create makes one")
 
 
 def _sandbox_row(info: model.Sandbox) -> tuple[str, ...]:
@@ -117,7 +118,7 @@ def verb_ps(options: argparse.Namespace) -> int:
     Numbers are those inside; 1 and those right below it that are called paddock are the guest's."""
     found = perform(model.ListProcesses(sandbox=options.sandbox))
     headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
-    return listing(options, found, headings, _process_row)
+    return listing(options, found, headings, _process_row, "no processes: the sandbox sleeps on disk")
 
 
 def _process_row(process: model.Process) -> tuple[str, ...]:
@@ -248,6 +249,7 @@ def _list_snapshots(options: argparse.Namespace) -> int:
         found,
         headings,
         lambda one: (one.id, one.name or "", one.source, one.template, _render.when(one.created_at)),
+        "no snapshots: paddock snapshot create ID",
     )
 
 

@@ -110,6 +110,16 @@ class ExecResult(Value):
         return self.err.text()
 
     @property
+    def stdout_bytes(self) -> int:
+        """How many bytes the command printed on stdout, those included that `stdout` lacks."""
+        return self.out.total_bytes
+
+    @property
+    def stderr_bytes(self) -> int:
+        """The same of stderr."""
+        return self.err.total_bytes
+
+    @property
     def ok(self) -> bool:
         return self.status.code == 0
 

@@ -54,5 +54,16 @@ class RemoveImage(Action[None], tag="image.remove"):
     image: str
 
 
-class ListTemplates(Action[tuple[str, ...]], tag="template.list", repeatable=True):
-    """The names of those that come with paddock; images are listed by `ListImages`."""
+class TemplateInfo(Value):
+    """A template that comes with paddock. `state` is `built`, `not built` (its first use builds it) or `missing`.
+
+    `detail` is what is inside, or why this machine can't build it.
+    """
+
+    name: str
+    state: str
+    detail: str
+
+
+class ListTemplates(Action[tuple[TemplateInfo, ...]], tag="template.list", repeatable=True):
+    """Those that come with paddock; images are listed by `ListImages`."""

@@ -39,6 +39,8 @@ class AsyncDaemonTransport:
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
             )
+        except (PaddockError, OSError) as error:
+            raise error.with_traceback(None)  # noqa: B904 - it is the same error, without the frames of the protocol
         finally:
             close_all(descriptors)
         match action.RESULT:

@@ -20,7 +20,7 @@ from paddock.client._command import (
     texts,
 )
 from paddock.client._opening import aopens
-from paddock.errors import InvalidArgumentError, SandboxDiedError
+from paddock.errors import InvalidArgumentError
 from paddock.model import State
 
 from .approvals import waiting
@@ -184,11 +184,7 @@ class AsyncSandbox:
         transport = transport or default_async_transport()
         info = await transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            task = info.spec.name or info.spec.workspace
-            raise SandboxDiedError(
-                f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
-                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
-            )
+            raise model.died(info)
         return cls(info, transport)
 
     @classmethod

@@ -40,6 +40,8 @@ class DaemonTransport:
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
             )
+        except (PaddockError, OSError) as error:
+            raise error.with_traceback(None)  # noqa: B904 - it is the same error, without the frames of the protocol
         finally:
             close_all(descriptors)
         match action.RESULT:

@@ -21,7 +21,7 @@ from paddock.client._command import (
     texts,
 )
 from paddock.client._command import opens
-from paddock.errors import InvalidArgumentError, SandboxDiedError
+from paddock.errors import InvalidArgumentError
 from paddock.model import State
 
 from .approvals import waiting
@@ -185,11 +185,7 @@ class Sandbox:
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            task = info.spec.name or info.spec.workspace
-            raise SandboxDiedError(
-                f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
-                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
-            )
+            raise model.died(info)
         return cls(info, transport)
 
     @classmethod
