@@ -326,7 +326,7 @@ def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_
     (tmp_path / "config.toml").write_text('level = "microvm"\n')
     (tmp_path / "levels.json").write_text("{}")
     assert "is a microvm from now on" in paddock("ls").stderr
-    assert paddock("ls").stderr == ""
+    assert paddock("ls").stderr == "paddock: no sandboxes: paddock create makes one\n"
     (tmp_path / "config.toml").write_text("level = 1\n")
     stop_daemon(tmp_path)  # it reads the file when it starts
     refused = paddock("ls")

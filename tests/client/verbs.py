@@ -137,6 +137,17 @@ def state(sandbox: Sandbox) -> None:
     assert sandbox.audit(limit=1)
 
 
+def built(context: Path) -> None:
+    (context / "Dockerfile").write_text("FROM host\nENV A=1\nRUN echo built >made\n")
+    lines: list[str] = []
+    snapshot = Snapshot.build(context, name="built", on_output=lines.append)
+    with Sandbox.create(snapshot=snapshot) as sandbox:
+        assert sandbox.exec("cat made; echo $A").stdout == "built\n1\n"
+        again = sandbox.snapshot(env={"B": "2"}, workdir="/tmp", user="user")
+    again.delete()
+    snapshot.delete()
+
+
 def mounts(project: Path) -> None:
     (project / "README").write_text("before\n")
     how = [Mount(source=str(project)), Mount(source=str(project), target="/srv/ro", mode=MountMode.READ_ONLY)]
@@ -205,6 +216,8 @@ def main() -> None:
         files(sandbox, here)
         state(sandbox)
         mounts(here / "project")
+        (here / "context").mkdir()
+        built(here / "context")
     network()
     approvals()
     around()

@@ -38,6 +38,11 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def said(text: str) -> None:
+    """Print a line of a command beside the output."""
+    print(escape(text), file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
     """To a person, beside the output."""
     print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)

@@ -231,6 +231,27 @@ def _make_snapshot(options: argparse.Namespace) -> int:
     return answer(options, snapshot, lambda: _render.line(snapshot.id))
 
 
+@usage(
+    argument("directory", nargs="?", default=".", metavar="DIR", help="COPY takes files from it (default: .)"),
+    argument("-f", "--file", default="Dockerfile", metavar="FILE", help="the Dockerfile in DIR (default: Dockerfile)"),
+    argument("--name", help="another way to say which; unique among snapshots"),
+    argument("--build-arg", type=pair, action="append", default=[], metavar="NAME=VALUE", help="the value of an ARG"),
+    sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
+)
+def _build_snapshot(options: argparse.Namespace) -> int:
+    """Build a snapshot from a Dockerfile, and print its id. FROM, RUN, COPY, ENV, WORKDIR, USER and ARG are done."""
+    given = {name: value for name, value in spec(options).items() if name not in ("template", "mounts", "snapshot")}
+    snapshot = client.Snapshot.build(
+        options.directory,
+        dockerfile=options.file,
+        name=options.name,
+        args=dict(options.build_arg),
+        on_output=None if options.json else _render.said,
+        **given,
+    )
+    return answer(options, snapshot.info, lambda: _render.line(snapshot.id))
+
+
 @usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
 def _remove_snapshots(options: argparse.Namespace) -> int:
     """Delete snapshots."""
@@ -253,7 +274,7 @@ def _list_snapshots(options: argparse.Namespace) -> int:
     )
 
 
-verb_snapshot = Verbs(create=_make_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
+verb_snapshot = Verbs(create=_make_snapshot, build=_build_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
 
 
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))

@@ -86,10 +86,14 @@ class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repe
 
 
 class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
-    """Of a running sandbox, at one instant; it goes on."""
+    """Of a running sandbox, at one instant; it goes on. Sandboxes from it have more variables `env`, and begin in
+    `workdir` as `user`."""
 
     sandbox: str
     name: str | None = None
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    user: str | None = None
 
 
 class ListSnapshots(Action["tuple[Snapshot, ...]"], tag="snapshot.list", repeatable=True):

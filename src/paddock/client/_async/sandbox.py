@@ -431,14 +431,28 @@ class AsyncSandbox:
         self._forwards.append(made)
         return made
 
-    async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
+    async def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+    ) -> AsyncSnapshot:
         """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
 
         What is in memory is not kept: processes, /tmp.
+
+        Args:
+            name: Another way to say which.
+            env: More variables of the sandboxes that start from it.
+            workdir: Where their commands start, in place of the template's directory.
+            user: Who their commands run as, in place of the template's user.
         """
         from .snapshot import AsyncSnapshot as Made
 
-        info = await self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        action = model.CreateSnapshot(sandbox=self.id, name=name, env=texts(env, "env"), workdir=workdir, user=user)
+        info = await self._transport.perform(action)
         return Made(info, self._transport)
 
     async def snapshots(self) -> tuple[AsyncSnapshot, ...]:

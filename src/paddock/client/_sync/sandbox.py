@@ -432,14 +432,28 @@ class Sandbox:
         self._forwards.append(made)
         return made
 
-    def snapshot(self, name: str | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+    ) -> Snapshot:
         """Keep its files of this instant until the snapshot is deleted. The sandbox goes on.
 
         What is in memory is not kept: processes, /tmp.
+
+        Args:
+            name: Another way to say which.
+            env: More variables of the sandboxes that start from it.
+            workdir: Where their commands start, in place of the template's directory.
+            user: Who their commands run as, in place of the template's user.
         """
         from .snapshot import Snapshot as Made
 
-        info = self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        action = model.CreateSnapshot(sandbox=self.id, name=name, env=texts(env, "env"), workdir=workdir, user=user)
+        info = self._transport.perform(action)
         return Made(info, self._transport)
 
     def snapshots(self) -> tuple[Snapshot, ...]:
