@@ -27,7 +27,7 @@ ATTEMPTS = {
 
 async def attempt(code: str) -> tuple[bool, str]:
     limits = Limits(memory_mib=256, processes=32)
-    async with await AsyncSandbox.create("code-interpreter", ttl=120, limits=limits) as sandbox:
+    async with AsyncSandbox.create("code-interpreter", ttl=120, limits=limits) as sandbox:
         await sandbox.files.write("task.py", code)
         await sandbox.files.write("test_task.py", TESTS)
         result = await sandbox.exec("pytest -q --tb=line test_task.py", timeout=60)

@@ -67,6 +67,7 @@ NAMES = {
     "anext": "next",
     "async_approvals": "approvals",
     "async_secrets": "secrets",
+    "aopens": "opens",
     "agather": "gather",
     "arun_blocking": "run_blocking",
     "arun_whole": "run_blocking",
@@ -77,6 +78,7 @@ NAMES = {
     "default_async_transport": "default_transport",
     "local_async": "local",
     "paddock.client._async_lines": "paddock.client._lines",
+    "paddock.client._opening": "paddock.client._command",
     "paddock.model.streams": "paddock.client._sync.streams",
 }
 """What a name becomes. A dotted key matches where exactly these names are joined by dots."""

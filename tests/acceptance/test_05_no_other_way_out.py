@@ -211,7 +211,7 @@ def test_another_sandbox_is_no_way_out(fenced: Attacker, sandbox: SandboxFactory
         "answer([exchange('127.0.0.1', 4321, 'x'), attempt(meet)])"
     )
     with other.sandbox.start(("python3", "-c", listen), stdin=True, user=other.user) as process:
-        process.stdout.read()
+        process.stdout.read(100)
         assert fenced.probe(TALK + code) == ["ConnectionRefusedError", "ECONNREFUSED"]
 
 

@@ -180,7 +180,7 @@ def test_nothing_is_lost_with_daemon_and_gateway_killed_and_nothing_can_be_chang
     os.kill(daemon_pid(state_dir), 9)
     burst.kill()
     assert burst.stdout is not None
-    written = 39 + len([line for line in burst.stdout.read().splitlines(keepends=True) if line.endswith("\n")])
+    written = 39 + len([line for line in burst.stdout.read(1 << 20).splitlines(keepends=True) if line.endswith("\n")])
     burst.wait()
 
     directory = state_dir / layout.AUDIT

@@ -65,7 +65,7 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     assert name in paddock("ls", "--all").stdout
     gone = paddock("exec", name, "--", "true")
     assert gone.returncode == 125
-    assert "killed" in gone.stderr
+    assert re.search(rf"{name} \(box\) ended at .* UTC: killed by .*\n  try: create another one", gone.stderr)
 
 
 def test_a_command_waits_for_its_approval_and_why_says_how_to_give_it(
@@ -132,6 +132,44 @@ def test_run_leaves_nothing(paddock: Paddock) -> None:
     assert living(paddock) == []
     assert paddock("run", "--", "no-such-program").returncode == 127
     assert paddock("run", "--", "/etc/hostname").returncode in (126, 127)
+
+
+def test_a_run_that_fails_is_kept_where_that_was_asked_for(paddock: Paddock) -> None:
+    failed = paddock("run", "--keep", "--ttl", "2m", "--", "sh", "-c", "echo why > log; exit 3")
+    assert failed.returncode == 3
+    (id,) = living(paddock)
+    assert failed.stderr == f"paddock: {id} is kept for 2 min: paddock exec {id} -- COMMAND\n"
+    assert paddock("exec", id, "--", "cat", "log").stdout == "why\n"
+    assert paddock("kill", id).returncode == 0
+    assert paddock("run", "--keep", "--", "true").returncode == 0
+    assert living(paddock) == []
+
+
+def test_an_empty_list_says_so_beside_the_output(paddock: Paddock) -> None:
+    for verb, said in {
+        "ls": "no sandboxes: paddock create makes one",
+        "secret ls": "no secrets: paddock secret set NAME",
+        "workspace ls": "no workspaces: paddock up --task NAME",
+    }.items():
+        empty = paddock(*verb.split())
+        assert (empty.stdout, empty.stderr) == ("", f"paddock: {said}\n")
+        empty = paddock(*verb.split(), "--json")
+        assert (json.loads(empty.stdout), empty.stderr) == ([], "")
+
+
+def test_more_processors_than_the_machine_has_are_a_warning(paddock: Paddock) -> None:
+    cores = os.cpu_count() or 1
+    much = paddock("run", "--cpus", str(cores + 50), "--", "true")
+    assert (much.returncode, much.stdout) == (0, "")
+    assert f"limits.cpus is {cores + 50}, and this machine has {cores}" in much.stderr
+
+
+def test_templates_are_listed_with_their_state(paddock: Paddock) -> None:
+    assert paddock("run", "--", "true").returncode == 0
+    listed = {one["name"]: one["state"] for one in json.loads(paddock("template", "ls", "--json").stdout)}
+    assert sorted(listed) == ["code-interpreter", "debian", "host"]
+    assert listed["host"] == "built"
+    assert "host" in paddock("template", "ls").stdout
 
 
 def test_a_limit_that_struck_is_explained(paddock: Paddock) -> None:
@@ -288,7 +326,7 @@ def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_
     (tmp_path / "config.toml").write_text('level = "microvm"\n')
     (tmp_path / "levels.json").write_text("{}")
     assert "is a microvm from now on" in paddock("ls").stderr
-    assert paddock("ls").stderr == ""
+    assert paddock("ls").stderr == "paddock: no sandboxes: paddock create makes one\n"
     (tmp_path / "config.toml").write_text("level = 1\n")
     stop_daemon(tmp_path)  # it reads the file when it starts
     refused = paddock("ls")

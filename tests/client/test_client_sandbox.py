@@ -59,6 +59,7 @@ def test_exec_gives_both_streams_the_code_and_the_signal(rig: Rig) -> None:
         result = sandbox.exec("echo out; echo err >&2; exit 3")
         assert (result.exit_code, result.signal, result.stdout, result.stderr) == (3, None, "out\n", "err\n")
         assert not result.ok
+        assert (result.stdout_bytes, result.stderr_bytes) == (4, 4)
         killed = sandbox.exec("kill -9 $$")
         assert (killed.exit_code, killed.signal) == (137, 9)
         assert sandbox.exec("cat", input="typed").stdout == "typed"

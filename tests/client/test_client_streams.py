@@ -12,6 +12,7 @@ import pytest
 
 from paddock.client import AsyncSandbox, Sandbox
 from paddock.errors import FileError, GuestProtocolError, InvalidStateError
+from paddock.model import State
 from tests.client.door import Rig
 from tests.orphans import wait_until
 
@@ -29,6 +30,40 @@ def test_a_process_is_fed_read_and_waited_for(sandbox: Sandbox) -> None:
         assert b"".join(process.stdout) == b"hello"
         assert process.wait().code == 5
         assert process.status is not None
+
+
+def test_read_without_a_size_waits_for_the_end(sandbox: Sandbox) -> None:
+    with sandbox.start("echo one; sleep 0.01; echo two") as process:
+        assert process.stdout.read() == b"one\ntwo\n"
+        assert process.stdout.read() == b""
+
+
+def test_waiting_ends_when_its_time_is_over_and_the_command_goes_on(sandbox: Sandbox) -> None:
+    with sandbox.start("cat", stdin=True) as process:
+        with pytest.raises(TimeoutError, match=r"the command still runs after 0\.01 s"):
+            process.wait(timeout=0.01)
+        assert process.exit_code is None
+        process.stdin.close()
+        assert process.wait(timeout="1m").exit_code == 0
+
+
+def test_async_with_takes_what_can_be_awaited(rig: Rig) -> None:
+    async def scenario() -> None:
+        async with AsyncSandbox.create(transport=rig.async_transport) as sandbox:
+            async with sandbox.start("cat", stdin=True) as process:
+                with pytest.raises(TimeoutError):
+                    await process.wait(timeout=0.01)
+            async with asyncio.TaskGroup() as group:  # takes coroutines only
+                created = group.create_task(AsyncSandbox.create(transport=rig.async_transport))
+            async with created.result() as other:
+                assert other.id != sandbox.id
+        assert sandbox.state is State.KILLED
+        with pytest.raises(ValueError, match="from inside"):
+            async with AsyncSandbox.create(transport=rig.async_transport) as sandbox:
+                raise ValueError("from inside")
+        assert sandbox.state is State.KILLED
+
+    asyncio.run(scenario())
 
 
 def test_lines_come_whole_however_the_bytes_come(sandbox: Sandbox) -> None:

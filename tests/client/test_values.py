@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
 from paddock import ExecResult, ExitStatus, Limits, Mount
-from paddock.model import ExecId, Output, SandboxSpec, SecretValue, replace
+from paddock.model import ExecId, Output, SandboxSpec, Secret, SecretValue, codec, replace
 
 RESULT = ExecResult(id=ExecId("ex_1"), status=ExitStatus(code=3), out=Output(head=b"out", total_bytes=3), err=Output())
 
@@ -30,6 +31,14 @@ def test_a_value_cannot_be_changed_and_two_share_nothing_that_can() -> None:
     one.env["A"] = "1"
     assert other.env == {}
     assert SandboxSpec().env == {}
+
+
+def test_a_time_is_there_as_a_datetime_too() -> None:
+    secret = Secret(name="A", version=1, created_at=0.5, updated_at=1.0, key="k")
+    assert secret.created == datetime(1970, 1, 1, 0, 0, 0, 500_000, tzinfo=UTC)
+    assert secret.used is None
+    assert replace(secret, used_at=2.0).used == datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
+    assert "created" not in codec.plain(secret)  # type: ignore[operator]
 
 
 def test_arguments_that_a_value_lacks_or_has_not_are_named() -> None:

@@ -32,11 +32,14 @@ def commands(sandbox: Sandbox) -> None:
     assert sandbox.run_code("print(6 * 7)").stdout == "42\n"
     assert sandbox.run_code("echo $((6 * 7))", language="sh", timeout="30s").stdout == "42\n"
     with sandbox.start(["sort"], stdin=True, timeout=timedelta(seconds=30)) as process:
+        with contextlib.suppress(TimeoutError):
+            process.wait(timeout=0.01)
+            raise AssertionError
         process.stdin.write("b\na\n")
         process.stdin.close()
-        assert b"".join(process.stdout) == b"a\nb\n"
+        assert process.stdout.read() == b"a\nb\n"
         assert process.exit_code is None
-        assert process.wait().exit_code == 0
+        assert process.wait("30s").exit_code == 0
         assert process.exit_code == 0
     with sandbox.start("cat; echo no >&2", stdin=True) as both:
         assert both.communicate("in") == (b"in", b"no\n")
@@ -127,9 +130,22 @@ def state(sandbox: Sandbox) -> None:
     sandbox.extend("5m")
     assert sandbox.refresh().state is State.RUNNING
     assert Sandbox.connect(sandbox.id).id in [one.id for one in Sandbox.list()]
+    assert sandbox.info.created < sandbox.info.expires
+    assert sandbox.info.ended is None
     assert sandbox.usage().strikes == {}
     assert any(record.action == "exec.run" for record in sandbox.audit("exec"))
     assert sandbox.audit(limit=1)
+
+
+def built(context: Path) -> None:
+    (context / "Dockerfile").write_text("FROM host\nENV A=1\nRUN echo built >made\n")
+    lines: list[str] = []
+    snapshot = Snapshot.build(context, name="built", on_output=lines.append)
+    with Sandbox.create(snapshot=snapshot) as sandbox:
+        assert sandbox.exec("cat made; echo $A").stdout == "built\n1\n"
+        again = sandbox.snapshot(env={"B": "2"}, workdir="/tmp", user="user")
+    again.delete()
+    snapshot.delete()
 
 
 def mounts(project: Path) -> None:
@@ -200,6 +216,8 @@ def main() -> None:
         files(sandbox, here)
         state(sandbox)
         mounts(here / "project")
+        (here / "context").mkdir()
+        built(here / "context")
     network()
     approvals()
     around()

@@ -173,7 +173,7 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
             process.kill()  # a handle of the daemon before is none of this one's
         said = bytearray()
         while not said.endswith(b"kept\n"):
-            said += again.stdout.read()
+            said += again.stdout.read(1 << 20)
         assert len(said) == (10 << 20) + len("kept\n")
     assert _lives(first, state_dir)
     silent.kill()  # it has not called since: the daemon that knows it is dead

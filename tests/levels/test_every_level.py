@@ -56,7 +56,7 @@ def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, byst
     listen = "import socket\ns = socket.create_server(('0.0.0.0', 4321))\nprint('up', flush=True)\ns.accept()"
     bystander.filesystem.write("/workspace/secret", "mine")
     with bystander.start(["python3", "-c", listen]) as process:
-        assert process.stdout.read() == b"up\n"
+        assert process.stdout.read(100) == b"up\n"
         said = attacker.probe(
             "answer([attempt(lambda: open('/workspace/secret').read()),"
             " attempt(lambda: socket.create_connection(('127.0.0.1', 4321), 5).close())])"

@@ -75,7 +75,7 @@ class Attacker:
         marker = f"paddock-attacker-{os.urandom(8).hex()}"
         argv = ("python3", "-I", "-S", "-c", "print('up', flush=True); input()", marker)
         with self.sandbox.start(argv, stdin=True, user=self.user) as process:
-            process.stdout.read()
+            process.stdout.read(100)
             found = [pid for pid in _pids() if marker.encode() in _bytes(f"/proc/{pid}/cmdline")]
             assert len(found) == 1, f"one process carries the marker on the host, not {found}"
             yield found[0]

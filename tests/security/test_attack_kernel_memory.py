@@ -209,10 +209,10 @@ def test_what_the_kernel_keeps_is_charged(kind: str, strongest: Callable[..., At
         PREAMBLE + f"print('up', flush=True); input()\n{take}print('held', flush=True); input()",
     )
     with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-        assert process.stdout.read() == b"up\n"
+        assert process.stdout.read(100) == b"up\n"
         before = attacker.sandbox.usage().memory_bytes or 0
         process.stdin.write(b"\n")
-        assert process.stdout.read() == b"held\n"
+        assert process.stdout.read(100) == b"held\n"
         # The account is kept in batches of 64 pages for each processor: of much less than `least_mib` it says nothing.
         assert (attacker.sandbox.usage().memory_bytes or 0) - before >= least_mib * MIB * 0.7
         process.stdin.write(b"\n")

@@ -94,18 +94,18 @@ def test_nothing_is_learnt_of_what_the_machine_runs(attacker: Attacker, bystande
     argv = ("python3", "-I", "-S", "-c", code)
     needs("activity")
     with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-        assert process.stdout.read() == b"armed\n"
+        assert process.stdout.read(100) == b"armed\n"
         subprocess.run(["/usr/bin/uname"], stdout=subprocess.DEVNULL, check=True)
         bystander.exec(("/usr/bin/uname",), check=True)
         process.stdin.write(b"\n")
-        assert process.stdout.read() == b"nothing\n"
+        assert process.stdout.read(100) == b"nothing\n"
 
 
 def test_a_lock_on_a_shared_file_holds_up_nobody_outside(attacker: Attacker, bystander: Sandbox) -> None:
     take = "import fcntl\nfile = open('/usr/bin/env')\nfcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
     argv = ("python3", "-I", "-S", "-c", take + "print('held', flush=True); input()")
     with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-        assert process.stdout.read() == b"held\n"
+        assert process.stdout.read(100) == b"held\n"
         with open("/usr/bin/env") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert bystander.exec(("python3", "-I", "-S", "-c", take)).exit_code == 0

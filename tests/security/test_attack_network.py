@@ -146,7 +146,7 @@ def test_a_neighbour_is_not_reached(attacker: Attacker, bystander: Sandbox) -> N
         "    except TimeoutError: pass\n"
     )
     with bystander.start(("python3", "-I", "-S", "-c", server, name), stdin=True) as process:
-        port = process.stdout.read().decode().strip()
+        port = process.stdout.read(100).decode().strip()
         answers = attacker.probe(
             "def unix(address):\n"
             "    with socket.socket(socket.AF_UNIX) as s: s.connect(address)\n"

@@ -112,7 +112,7 @@ def _while_held(attackers: tuple[Attacker, ...], take: str, look: Callable[[], t
     with ExitStack() as stack:
         for attacker in attackers:
             process = stack.enter_context(attacker.sandbox.start(argv, stdin=True, user=attacker.user))
-            assert b"held" in process.stdout.read(), process.stderr.read()
+            assert b"held" in process.stdout.read(100), process.stderr.read()
         host, neighbour = look()
     assert host, "the host has none left"
     assert neighbour, "a neighbour has none left"

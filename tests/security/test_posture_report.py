@@ -80,7 +80,7 @@ def test_the_host_sees_the_same_of_every_process_after_exec_fork_and_threads(att
         spawn += "print('up', flush=True); input()"
         argv = ("python3", "-I", "-S", "-c", spawn)
         with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-            process.stdout.read()
+            process.stdout.read(100)
             for other in attacker.pids_with(pid) if os.getuid() == 0 else [pid]:
                 for task in os.listdir(f"/proc/{other}/task"):
                     status = status_on_host(int(task))

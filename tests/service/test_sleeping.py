@@ -82,16 +82,16 @@ def test_streams_stay_open_and_what_is_written_wakes_it(sandbox: Make) -> None:
         assert echo.stdin is not None
         assert terminal.stdin is not None
         echo.stdin.write(b"one\n")
-        assert echo.stdout.read() == b"one\n"
+        assert echo.stdout.read(100) == b"one\n"
         box.pause(force=True)
         echo.stdin.write(b"two\n")
-        assert echo.stdout.read() == b"two\n"
+        assert echo.stdout.read(100) == b"two\n"
         assert box.refresh().state is State.RUNNING
         box.pause(force=True)
         terminal.stdin.write(b"echo $((40+2))\n")
         said = b""
         while b"42" not in said:
-            said += terminal.stdout.read()
+            said += terminal.stdout.read(100)
         assert box.refresh().state is State.RUNNING
 
 
@@ -102,7 +102,7 @@ def test_no_timeout_runs_out_while_it_stands_still(sandbox: Make) -> None:
     background = box.start(script, background=True, timeout_seconds=15)
     with box.start(script, timeout_seconds=15) as process, ThreadPoolExecutor(1) as beside:
         run = beside.submit(lambda: box.exec(script, timeout_seconds=15))
-        assert process.stdout.read() == b"here\n"
+        assert process.stdout.read(100) == b"here\n"
         while len(box.processes()) < 3:
             pass
         box.pause(force=True)
@@ -219,7 +219,7 @@ def test_an_idle_one_sleeps_until_it_is_used(sandbox: Make) -> None:
         assert box.refresh().state is State.RUNNING
         assert echo.stdin is not None
         echo.stdin.write(b"x\n")
-        assert echo.stdout.read() == b"x\n"
+        assert echo.stdout.read(100) == b"x\n"
     while box.refresh().state is not State.PAUSED:
         time.sleep(0.02)
     before = used(box)

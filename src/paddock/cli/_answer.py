@@ -32,7 +32,18 @@ def answer(options: argparse.Namespace, value: object, show: Callable[[], object
 
 
 def listing(
-    options: argparse.Namespace, found: Sequence[R], headings: Sequence[str], row: Callable[[R], Sequence[str]]
+    options: argparse.Namespace,
+    found: Sequence[R],
+    headings: Sequence[str],
+    row: Callable[[R], Sequence[str]],
+    empty: str = "",
 ) -> int:
-    """Print results as a document or as a table, if it isn't empty. Return the exit code."""
-    return answer(options, found, lambda: found and _render.table(headings, [row(one) for one in found]))
+    """Print results as a document or as a table; say `empty` on stderr if there are none. Return the exit code."""
+
+    def show() -> None:
+        if found:
+            _render.table(headings, [row(one) for one in found])
+        else:
+            _render.note(empty)
+
+    return answer(options, found, show)

@@ -24,7 +24,13 @@ def _list(options: argparse.Namespace) -> int:
     if options.watch:
         return _watch(options)
     found = perform(model.ListApprovals(all=options.all))
-    return listing(options, found, ("ID", "STATE", "KIND", "SANDBOX", "ASKED", "UNTIL", "WHAT"), _row)
+    return listing(
+        options,
+        found,
+        ("ID", "STATE", "KIND", "SANDBOX", "ASKED", "UNTIL", "WHAT"),
+        _row,
+        "nothing waits for your answer",
+    )
 
 
 def _row(one: model.Approval) -> tuple[str, ...]:
@@ -36,6 +42,7 @@ def _watch(options: argparse.Namespace) -> int:
     """Print one line for each new approval."""
 
     transport, seen = client.default_transport(), set[str]()
+    _render.note("watching for approvals; Ctrl-C ends this")
     while True:
         for one in transport.perform(model.ListApprovals(all=options.all)):
             if one.id in seen:

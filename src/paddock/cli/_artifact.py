@@ -37,6 +37,7 @@ def _list(options: argparse.Namespace) -> int:
         found,
         ("OF", "NAME", "SIZE", "SHA-256", "TAKEN"),
         lambda a: (a.of, a.name, _render.size(a.size_bytes), a.digest, _render.when(a.created_at)),
+        "no artifacts: paddock artifact add TASK PATH",
     )
 
 

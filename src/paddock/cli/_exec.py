@@ -64,6 +64,7 @@ def verb_exec(options: argparse.Namespace) -> int:
 
 
 @usage(
+    argument("--keep", action="store_true", help="if the exit code isn't 0, leave the sandbox until its TTL ends"),
     argument("--entrypoint", metavar="PROGRAM", help="instead of the image's; '' runs the command as it is"),
     group(
         "afterwards, about the directory of --mount",
@@ -89,10 +90,14 @@ def verb_run(options: argparse.Namespace) -> int:
     asks = options.diff or options.patch or options.promote
     if asks and not options.mount:
         raise WrongUsage("--diff, --patch and --promote are about a mounted directory", "paddock run --mount . --diff")
-    with _disposable(options) as sandbox:
-        code = _run(sandbox, options, argv, ends=not asks)
+    with contextlib.ExitStack() as end:
+        sandbox = end.enter_context(_disposable(options, persistent=options.keep))
+        code = _run(sandbox, options, argv, ends=not asks and not options.keep)
         if asks:
             _take_out(sandbox, options, code)
+        if code and options.keep:
+            end.pop_all()
+            _render.note(f"{sandbox.id} is kept for {_render.span(options.ttl)}: paddock exec {sandbox.id} -- COMMAND")
         return code
 
 
@@ -170,10 +175,10 @@ def _shell(sandbox: client.Sandbox, options: argparse.Namespace, *, leaves: bool
     return _run(sandbox, options, argv)
 
 
-def _disposable(options: argparse.Namespace) -> client.Sandbox:
+def _disposable(options: argparse.Namespace, *, persistent: bool = False) -> client.Sandbox:
     """Return a new sandbox, for a `with` block that ends it."""
     with progress("making the sandbox"):
-        return client.Sandbox.create(**spec(options))
+        return client.Sandbox.create(**spec(options), persistent=persistent)
 
 
 def _checked(options: argparse.Namespace) -> list[str]:

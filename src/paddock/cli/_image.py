@@ -39,6 +39,7 @@ def _list(options: argparse.Namespace) -> int:
         found,
         headings,
         lambda one: (one.reference, one.digest[:19], one.user, _render.size(one.bytes), _render.when(one.pulled_at)),
+        "no images: paddock image pull docker://NAME:TAG",
     )
 
 
@@ -53,8 +54,14 @@ def _remove(options: argparse.Namespace) -> int:
 @usage()
 def _list_templates(options: argparse.Namespace) -> int:
     """List which there are, and images that are here."""
-    names = [*perform(model.ListTemplates()), *(image.reference for image in perform(model.ListImages()))]
-    return answer(options, names, lambda: _render.lines(names))
+    found = [
+        *perform(model.ListTemplates()),
+        *(
+            model.TemplateInfo(name=one.reference, state="built", detail=f"an image of {_render.size(one.bytes)}")
+            for one in perform(model.ListImages())
+        ),
+    ]
+    return listing(options, found, ("TEMPLATE", "STATE", "INSIDE"), lambda one: (one.name, one.state, one.detail))
 
 
 verb_image = Verbs(pull=_pull, ls=_list, rm=_remove)

@@ -38,6 +38,11 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def said(text: str) -> None:
+    """Print a line of a command beside the output."""
+    print(escape(text), file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
     """Print a message for a person on stderr."""
     print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)

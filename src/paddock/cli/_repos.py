@@ -18,7 +18,8 @@ from ._values import age
 def _list(options: argparse.Namespace) -> int:
     """List the repositories in the cache."""
     found = perform(model.ListRepositories())
-    return listing(options, found, ("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN"), _row)
+    headings = ("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN")
+    return listing(options, found, headings, _row, "no repositories: paddock up URL --task NAME")
 
 
 def _row(one: model.Repository) -> tuple[str, ...]:

@@ -98,7 +98,8 @@ def verb_resume(options: argparse.Namespace) -> int:
 def verb_ls(options: argparse.Namespace) -> int:
     """List the sandboxes of this machine."""
     found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
-    return listing(options, found, ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY"), _sandbox_row)
+    headings = ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY")
+    return listing(options, found, headings, _sandbox_row, "no sandboxes: paddock create makes one")
 
 
 def _sandbox_row(info: model.Sandbox) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ def verb_ps(options: argparse.Namespace) -> int:
     """
     found = perform(model.ListProcesses(sandbox=options.sandbox))
     headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
-    return listing(options, found, headings, _process_row)
+    return listing(options, found, headings, _process_row, "no processes: the sandbox sleeps on disk")
 
 
 def _process_row(process: model.Process) -> tuple[str, ...]:
@@ -235,6 +236,27 @@ def _make_snapshot(options: argparse.Namespace) -> int:
     return answer(options, snapshot, lambda: _render.line(snapshot.id))
 
 
+@usage(
+    argument("directory", nargs="?", default=".", metavar="DIR", help="COPY takes files from it (default: .)"),
+    argument("-f", "--file", default="Dockerfile", metavar="FILE", help="the Dockerfile in DIR (default: Dockerfile)"),
+    argument("--name", help="another way to say which; unique among snapshots"),
+    argument("--build-arg", type=pair, action="append", default=[], metavar="NAME=VALUE", help="the value of an ARG"),
+    sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
+)
+def _build_snapshot(options: argparse.Namespace) -> int:
+    """Build a snapshot from a Dockerfile, and print its id. FROM, RUN, COPY, ENV, WORKDIR, USER and ARG are done."""
+    given = {name: value for name, value in spec(options).items() if name not in ("template", "mounts", "snapshot")}
+    snapshot = client.Snapshot.build(
+        options.directory,
+        dockerfile=options.file,
+        name=options.name,
+        args=dict(options.build_arg),
+        on_output=None if options.json else _render.said,
+        **given,
+    )
+    return answer(options, snapshot.info, lambda: _render.line(snapshot.id))
+
+
 @usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
 def _remove_snapshots(options: argparse.Namespace) -> int:
     """Delete snapshots."""
@@ -253,10 +275,11 @@ def _list_snapshots(options: argparse.Namespace) -> int:
         found,
         headings,
         lambda one: (one.id, one.name or "", one.source, one.template, _render.when(one.created_at)),
+        "no snapshots: paddock snapshot create ID",
     )
 
 
-verb_snapshot = Verbs(create=_make_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
+verb_snapshot = Verbs(create=_make_snapshot, build=_build_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
 
 
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))

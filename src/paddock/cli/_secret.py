@@ -41,6 +41,7 @@ def _list(options: argparse.Namespace) -> int:
         found,
         headings,
         lambda one: (one.name, str(one.version), _render.when(one.updated_at), _render.when(one.used_at), one.key),
+        "no secrets: paddock secret set NAME",
     )
 
 

@@ -93,10 +93,10 @@ ENV = argument(
 IDLE = argument("--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used")
 
 
-def sandbox_spec(*, ttl_seconds: float = 300.0, files: bool = True) -> Part:
-    """Return the part about the sandbox's properties. `files`: also about its files."""
-    parts = [
-        argument("--template", default="host", help="what it starts from (default: host)"),
+def sandbox_spec(*, ttl_seconds: float = 300.0, template: bool = True, files: bool = True) -> Part:
+    """Return the part about the sandbox's properties. `template`, `files`: also about those."""
+    parts = [argument("--template", default="host", help="what it starts from (default: host)")] if template else []
+    parts += [
         argument(
             "--level",
             help="isolation: jail, gvisor, microvm or container; that one or a refusal; default: jail, or what"
@@ -168,7 +168,7 @@ def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
         "processes": options.processes,
     }
     return {
-        "template": options.template,
+        "template": getattr(options, "template", "host"),
         "level": options.level,
         "ttl": options.ttl,
         "limits": Limits(**{name: value for name, value in limits.items() if value is not None}),

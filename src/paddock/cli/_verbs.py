@@ -70,9 +70,9 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "fork": Verb("_sandboxes", "make sandboxes with the files of a living one", True, "paddock fork box -n 3"),
         "snapshot": Verb(
             "_sandboxes",
-            "keep the files of a sandbox as they are now: create, ls, rm",
+            "keep the files of a sandbox, or of a Dockerfile: create, build, ls, rm",
             True,
-            "paddock snapshot create box --name before\npaddock snapshot rm before",
+            "paddock snapshot create box --name before\npaddock snapshot build . --name tools --network pypi",
         ),
         "rollback": Verb("_sandboxes", "take a sandbox back to a snapshot", True, "paddock rollback box before"),
         "pause": Verb("_sandboxes", "stop all that runs in a sandbox until it is used", True, "paddock pause box"),
@@ -316,7 +316,7 @@ def _as_written_today(words: list[str]) -> list[str]:
         old = next((word for word in rest if word in _OLD_OPTIONS), None)
         rest = [word for word in rest if word != old]
         return [_OLD_NOUNS[verb], "ls" if old is None else _OLD_OPTIONS[old], *rest]
-    if verb == "snapshot" and rest and rest[0] not in ("create", "ls", "rm", "-h", "--help"):
+    if verb == "snapshot" and rest and rest[0] not in ("create", "build", "ls", "rm", "-h", "--help"):
         return [verb, "create", *rest]
     return [ALIASES.get(verb, verb), *rest]
 

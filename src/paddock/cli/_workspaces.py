@@ -162,7 +162,8 @@ def _unpin(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     """List workspaces, those used least recently first."""
     found = [workspace.info for workspace in client.Workspace.list()]
-    return listing(options, found, ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED"), _row)
+    headings = ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED")
+    return listing(options, found, headings, _row, "no workspaces: paddock up --task NAME")
 
 
 def _row(info: model.Workspace) -> tuple[str, ...]:

@@ -11,10 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import timedelta
-    from typing import Any, TypeAlias
+    from typing import Any, TypeAlias, TypeVar
 
     from paddock.model import ExecResult, Level, Mount, PolicyDocument, PtySize
 
+    F = TypeVar("F")
     Duration: TypeAlias = float | str | timedelta
     """Seconds, a timedelta, or a text such as "90", "5m", "2h"."""
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     """A path to a `paddock.yaml`, its text (which has a line break), plain values, or a document."""
     Network: TypeAlias = bool | Collection[str] | PolicySource | None
     """False, names of hosts and registries, or a policy."""
+
+
+def opens(function: F) -> F:
+    """Return the function. `aopens` changes those of the asynchronous client."""
+    return function
+
 
 _BY_CODE = {126: ProgramNotExecutableError, 127: ProgramNotFoundError}
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # `HOMES` says which names of these a program can import
     from .approval import *
     from .decision import *
     from .egress import *
+    from .ended import *
     from .exec import *
     from .file_actions import *
     from .files import *
@@ -50,6 +51,7 @@ HOMES = {
         ),
         "decision": "Decision Principal nested_principal",
         "egress": "ConnectVerdict RequestVerdict Target Tier Verdict",
+        "ended": "died",
         "exec": "ExecInfo ExecResult ExecSpec ExitStatus Output PtySize",
         "file_actions": (
             "ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles MakeDirectory MoveFile ReadFile "
@@ -58,7 +60,7 @@ HOMES = {
         "files": "FileChange FileInfo FileKind GrepMatch",
         "garbage": "GarbageItem GarbageReport PoolSpace",
         "ids": "ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint",
-        "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage is_image",
+        "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage TemplateInfo is_image",
         "policy": (
             "Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule "
             "SecretSource"

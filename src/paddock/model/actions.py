@@ -87,10 +87,14 @@ class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repe
 
 
 class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
-    """Take a snapshot of a running sandbox at one instant. The sandbox continues."""
+    """Take a snapshot of a running sandbox at one instant. The sandbox continues. Sandboxes from it have more variables
+    `env`, and start in `workdir` as `user`."""
 
     sandbox: str
     name: str | None = None
+    env: dict[str, str] = {}
+    workdir: str | None = None
+    user: str | None = None
 
 
 class ListSnapshots(Action["tuple[Snapshot, ...]"], tag="snapshot.list", repeatable=True):

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from .action import Action
 from .ids import ApprovalId
-from .value import Value
+from .value import Moment, PerhapsMoment, Value
 
 
 class ApprovalState(StrEnum):
@@ -74,6 +74,9 @@ class Approval(Value):
     decided_at: float | None = None
     decided_by: str | None = None
     reason: str | None = None
+    created = Moment("created_at")
+    expires = Moment("expires_at")
+    decided = PerhapsMoment("decided_at")
 
 
 class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatable=True):

@@ -42,6 +42,8 @@ class Call(Value, forbid_unknown_fields=True):
     sent: int | None = None
     """Bytes of the stream that the client has already."""
     number: int | None = None
+    seconds: float | None = None
+    """How long to wait."""
     size: PtySize | None = None
     published: Published | None = None
     """The result of a push or a pull request by the caller's process."""

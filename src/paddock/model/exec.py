@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .value import Value
+from .value import Moment, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,6 +158,16 @@ class ExecResult(Value):
         return self.err.text()
 
     @property
+    def stdout_bytes(self) -> int:
+        """How many bytes the command printed on stdout, those included that `stdout` lacks."""
+        return self.out.total_bytes
+
+    @property
+    def stderr_bytes(self) -> int:
+        """The same of stderr."""
+        return self.err.total_bytes
+
+    @property
     def ok(self) -> bool:
         """Tell whether it exited with 0."""
         return self.status.code == 0
@@ -241,3 +251,4 @@ class ExecInfo(Value):
     started_at: float
     background: bool
     status: ExitStatus | None = None
+    started = Moment("started_at")

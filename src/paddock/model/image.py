@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .action import Action
-from .value import Value
+from .value import Moment, Value
 
 LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
 
@@ -36,6 +36,7 @@ class Image(Value):
     notes: tuple[str, ...] = ()
     """The differences from the image's own settings, one sentence each."""
     pulled_at: float = 0.0
+    pulled = Moment("pulled_at")
 
 
 class PullImage(Action[Image], tag="image.pull"):
@@ -61,5 +62,16 @@ class RemoveImage(Action[None], tag="image.remove"):
     image: str
 
 
-class ListTemplates(Action[tuple[str, ...]], tag="template.list", repeatable=True):
-    """Return the names of paddock's own templates. `ListImages` returns images."""
+class TemplateInfo(Value):
+    """Describe one of paddock's templates. `state` is `built`, `not built` (its first use builds it) or `missing`.
+
+    `detail` is what is inside, or why this machine can't build it.
+    """
+
+    name: str
+    state: str
+    detail: str
+
+
+class ListTemplates(Action[tuple[TemplateInfo, ...]], tag="template.list", repeatable=True):
+    """Return paddock's own templates. `ListImages` returns images."""

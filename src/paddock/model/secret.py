@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .action import Action
-from .value import Value
+from .value import Moment, PerhapsMoment, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class Secret(Value):
     """The time at which a sandbox last got it."""
     key: str
     """The id of the vault key that encrypts the secret's key."""
+    created = Moment("created_at")
+    updated = Moment("updated_at")
+    used = PerhapsMoment("used_at")
 
 
 class SetSecret(Action[Secret], tag="secret.set"):

@@ -11,6 +11,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
     from typing import Any, Protocol, Self, TypeVar, dataclass_transform
 
     class Replaceable(Protocol):
@@ -21,6 +22,33 @@ else:
 
     def dataclass_transform(**_):
         return lambda kind: kind
+
+
+class Moment:
+    """A time of a value as a datetime in UTC, beside the field that has it in seconds since the epoch."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, value: Value, kind: type[Value]) -> datetime:
+        return _utc(getattr(value, self._field))
+
+
+class PerhapsMoment:
+    """The same of a field that may be None."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, value: Value, kind: type[Value]) -> datetime | None:
+        seconds = getattr(value, self._field)
+        return None if seconds is None else _utc(seconds)
+
+
+def _utc(seconds: float) -> datetime:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 REQUIRED = object()

@@ -177,7 +177,7 @@ class AsyncToolbox:
         if tool.offset < 0:
             raise BadCall("`offset` counts from 0")
         left, part = tool.offset, b""
-        async with await self._sandbox.output(tool.exec, tool.stream) as reader:
+        async with self._sandbox.output(tool.exec, tool.stream) as reader:
             while data := await reader.read(1 << 16):
                 part += data[left:]
                 left = max(0, left - len(data))

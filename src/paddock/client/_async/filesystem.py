@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
+from paddock.client._opening import aopens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
 from paddock.model import FileInfo, GrepMatch
@@ -80,7 +81,7 @@ class AsyncFilesystem:
         """
         parts: list[bytes] = []
         left = max_bytes
-        async with await self.open(path, "rb", length=max_bytes + 1) as reader:
+        async with self.open(path, "rb", length=max_bytes + 1) as reader:
             async for chunk in reader:
                 left -= len(chunk)
                 if left < 0:
@@ -138,18 +139,21 @@ class AsyncFilesystem:
             with await arun_blocking(open_local, target, "wb") as file:
                 return await self.read_to(path, file)
         total = 0
-        async with await self.open(path, "rb") as reader:
+        async with self.open(path, "rb") as reader:
             async for chunk in reader:
                 await arun_blocking(target.write, chunk)
                 total += len(chunk)
         return total
 
     @overload
+    @aopens
     async def open(
         self, path: Path, mode: Literal["rb"] = "rb", *, offset: int = 0, length: int | None = None
     ) -> AsyncReader: ...
     @overload
+    @aopens
     async def open(self, path: Path, mode: Literal["wb", "ab"], *, permissions: int | None = None) -> AsyncWriter: ...
+    @aopens
     async def open(
         self,
         path: Path,
@@ -198,7 +202,7 @@ class AsyncFilesystem:
         source = model.ReadFile(
             sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
         )
-        return AsyncReader(await self._transport.perform(source), whole=True)
+        return AsyncReader(await self._transport.perform(source))
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Write a file, in constant memory. It creates missing directories.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paddock.client._command import seconds
 from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TypeVar
 
+    from paddock.client._command import Duration
     from paddock.model import ExitStatus
-    from paddock.model.streams import ByteReader, ByteWriter, ExecHandle
+    from paddock.model.streams import ByteReader, ByteWriter, HeldExecHandle
 
     S = TypeVar("S")
 
@@ -34,21 +36,20 @@ class AsyncReader:
         ```
     """
 
-    def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
+    def __init__(self, handle: ByteReader) -> None:
         self._handle = handle
-        self._whole = whole
 
     async def read(self, size: int | None = None) -> bytes:
-        """Return some bytes as soon as there are any; b"" at the end.
+        """Return some bytes as soon as there are any, or all to the end without `size`.
 
         Args:
-            size: At most so many bytes. None: at most 1 MiB of a stream, and the rest of a file.
+            size: At most so many bytes. None: all bytes to the end.
 
         Returns:
-            The bytes.
+            The bytes; b"" at the end.
 
         Raises:
-            ResourceExhaustedError: The rest of a file is over 256 MiB, and you gave no `size`.
+            ResourceExhaustedError: More than 256 MiB came, and you gave no `size`.
             SandboxDiedError: The sandbox has ended.
 
         Example:
@@ -57,9 +58,7 @@ class AsyncReader:
                 print((await file.read(5)).decode())  # root:
             ```
         """
-        if size is not None or not self._whole:
-            return await self._handle.read(CHUNK_BYTES if size is None else size)
-        return await self.read_all()
+        return await self.read_all() if size is None else await self._handle.read(size)
 
     async def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
         """Read to the end.
@@ -234,7 +233,7 @@ class AsyncProcess:
         ```
     """
 
-    def __init__(self, handle: ExecHandle) -> None:
+    def __init__(self, handle: HeldExecHandle) -> None:
         self._handle = handle
         self._status: ExitStatus | None = None
         self._stdin = None if handle.stdin is None else AsyncWriter(handle.stdin)
@@ -281,13 +280,17 @@ class AsyncProcess:
         """The code, or 128 + signal, once `wait` has said so."""
         return None if self._status is None else self._status.exit_code
 
-    async def wait(self) -> ExitStatus:
+    async def wait(self, timeout: Duration | None = None) -> ExitStatus:
         """Wait until it has ended.
+
+        Args:
+            timeout: Seconds, a timedelta or a text such as `"5m"`. None waits as long as the command runs.
 
         Returns:
             The exit code or the signal, and the limit that it exceeded.
 
         Raises:
+            TimeoutError: The command still runs then. It continues, and you can wait again.
             SandboxDiedError: The sandbox has ended.
 
         Example:
@@ -296,7 +299,7 @@ class AsyncProcess:
                 print((await process.wait()).exit_code)  # 3
             ```
         """
-        self._status = await self._handle.wait()
+        self._status = await self._handle.wait(seconds(timeout, "timeout"))
         return self._status
 
     async def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:

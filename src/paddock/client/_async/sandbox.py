@@ -19,7 +19,8 @@ from paddock.client._command import (
     template_of,
     texts,
 )
-from paddock.errors import InvalidArgumentError, SandboxDiedError
+from paddock.client._opening import aopens
+from paddock.errors import InvalidArgumentError
 from paddock.model import State
 
 from .approvals import waiting
@@ -96,6 +97,7 @@ class AsyncSandbox:
         self._forwards: list[Forward] = []
 
     @classmethod
+    @aopens
     async def create(
         cls,
         template: str | None = None,
@@ -197,6 +199,7 @@ class AsyncSandbox:
         return made
 
     @classmethod
+    @aopens
     async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
         """Return a living sandbox. It keeps its TTL.
 
@@ -220,12 +223,7 @@ class AsyncSandbox:
         transport = transport or default_async_transport()
         info = await transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            task = info.spec.name or info.spec.workspace
-            raise SandboxDiedError(
-                f"sandbox {info.id} {'failed' if info.state is State.FAILED else 'ended'}:"
-                f" {info.reason or 'no reason is recorded'}",
-                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
-            )
+            raise model.died(info)
         return cls(info, transport)
 
     @classmethod
@@ -426,6 +424,7 @@ class AsyncSandbox:
             wait_for_approval=wait_for_approval,
         )
 
+    @aopens
     async def start(
         self,
         command: str | Sequence[str],
@@ -486,6 +485,7 @@ class AsyncSandbox:
 
         return AsyncProcess(await waiting(self._transport, wait_for_approval).perform(action))
 
+    @aopens
     async def attach(self, exec_id: str) -> AsyncProcess:
         """Connect to a background command: its output from the start, and all that follows.
 
@@ -511,6 +511,7 @@ class AsyncSandbox:
 
         return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
+    @aopens
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
         """Read the output of a command that the sandbox keeps.
 
@@ -637,6 +638,7 @@ class AsyncSandbox:
         """
         return await self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
+    @aopens
     async def dial(self, port: int) -> AsyncConnection:
         """Connect to a port that a program inside listens on, on its loopback.
 
@@ -688,13 +690,23 @@ class AsyncSandbox:
         self._forwards.append(made)
         return made
 
-    async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
+    async def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+    ) -> AsyncSnapshot:
         """Keep the files of this instant until you delete the snapshot. The sandbox goes on.
 
         The snapshot doesn't hold memory: processes and /tmp.
 
         Args:
             name: Another way to say which. It is unique among your snapshots.
+            env: More variables of the sandboxes that start from it.
+            workdir: Where their commands start, in place of the template's directory.
+            user: The user of their commands, in place of the template's.
 
         Returns:
             The snapshot.
@@ -712,7 +724,8 @@ class AsyncSandbox:
         """
         from .snapshot import AsyncSnapshot as Made
 
-        info = await self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        action = model.CreateSnapshot(sandbox=self.id, name=name, env=texts(env, "env"), workdir=workdir, user=user)
+        info = await self._transport.perform(action)
         return Made(info, self._transport)
 
     async def snapshots(self) -> tuple[AsyncSnapshot, ...]:

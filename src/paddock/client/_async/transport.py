@@ -18,7 +18,7 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
-from paddock.model.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
+from paddock.model.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, HeldExecHandle
 
 R = TypeVar("R")
 
@@ -28,7 +28,7 @@ class AsyncTransport(Protocol):
 
     # Carries an action to paddock and its result back. Raises the errors of `paddock.errors`.
     @overload
-    async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: StartExec | AttachExec) -> HeldExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     async def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

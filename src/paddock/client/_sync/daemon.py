@@ -43,6 +43,8 @@ class DaemonTransport:
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
             )
+        except (PaddockError, OSError) as error:
+            raise error.with_traceback(None)  # noqa: B904 - it is the same error, without the frames of the protocol
         finally:
             close_all(descriptors)
         match action.RESULT:
@@ -401,10 +403,10 @@ class _Exec:
             for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
         )
 
-    def wait(self) -> ExitStatus:
+    def wait(self, seconds: float | None = None) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(self._followed.call("wait"), ExitStatus)
+        status: ExitStatus = codec.decode(self._followed.call("wait", seconds=seconds), ExitStatus)
         self._lease.over()
         return status
 

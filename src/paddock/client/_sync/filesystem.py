@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
+from paddock.client._command import opens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
 from paddock.model import FileInfo, GrepMatch
@@ -146,11 +147,14 @@ class Filesystem:
         return total
 
     @overload
+    @opens
     def open(
         self, path: Path, mode: Literal["rb"] = "rb", *, offset: int = 0, length: int | None = None
     ) -> Reader: ...
     @overload
+    @opens
     def open(self, path: Path, mode: Literal["wb", "ab"], *, permissions: int | None = None) -> Writer: ...
+    @opens
     def open(
         self,
         path: Path,
@@ -199,7 +203,7 @@ class Filesystem:
         source = model.ReadFile(
             sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
         )
-        return Reader(self._transport.perform(source), whole=True)
+        return Reader(self._transport.perform(source))
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Write a file, in constant memory. It creates missing directories.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from paddock.client._command import seconds
 from paddock.errors import InvalidStateError, ResourceExhaustedError
 from paddock.model import PtySize
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import TypeVar
 
+    from paddock.client._command import Duration
     from paddock.model import ExitStatus
-    from paddock.client._sync.streams import ByteReader, ByteWriter, ExecHandle
+    from paddock.client._sync.streams import ByteReader, ByteWriter, HeldExecHandle
 
     S = TypeVar("S")
 
@@ -35,21 +37,20 @@ class Reader:
         ```
     """
 
-    def __init__(self, handle: ByteReader, *, whole: bool = False) -> None:
+    def __init__(self, handle: ByteReader) -> None:
         self._handle = handle
-        self._whole = whole
 
     def read(self, size: int | None = None) -> bytes:
-        """Return some bytes as soon as there are any; b"" at the end.
+        """Return some bytes as soon as there are any, or all to the end without `size`.
 
         Args:
-            size: At most so many bytes. None: at most 1 MiB of a stream, and the rest of a file.
+            size: At most so many bytes. None: all bytes to the end.
 
         Returns:
-            The bytes.
+            The bytes; b"" at the end.
 
         Raises:
-            ResourceExhaustedError: The rest of a file is over 256 MiB, and you gave no `size`.
+            ResourceExhaustedError: More than 256 MiB came, and you gave no `size`.
             SandboxDiedError: The sandbox has ended.
 
         Example:
@@ -58,9 +59,7 @@ class Reader:
                 print((file.read(5)).decode())  # root:
             ```
         """
-        if size is not None or not self._whole:
-            return self._handle.read(CHUNK_BYTES if size is None else size)
-        return self.read_all()
+        return self.read_all() if size is None else self._handle.read(size)
 
     def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
         """Read to the end.
@@ -235,7 +234,7 @@ class Process:
         ```
     """
 
-    def __init__(self, handle: ExecHandle) -> None:
+    def __init__(self, handle: HeldExecHandle) -> None:
         self._handle = handle
         self._status: ExitStatus | None = None
         self._stdin = None if handle.stdin is None else Writer(handle.stdin)
@@ -282,13 +281,17 @@ class Process:
         """The code, or 128 + signal, once `wait` has said so."""
         return None if self._status is None else self._status.exit_code
 
-    def wait(self) -> ExitStatus:
+    def wait(self, timeout: Duration | None = None) -> ExitStatus:
         """Wait until it has ended.
+
+        Args:
+            timeout: Seconds, a timedelta or a text such as `"5m"`. None waits as long as the command runs.
 
         Returns:
             The exit code or the signal, and the limit that it exceeded.
 
         Raises:
+            TimeoutError: The command still runs then. It continues, and you can wait again.
             SandboxDiedError: The sandbox has ended.
 
         Example:
@@ -297,7 +300,7 @@ class Process:
                 print((process.wait()).exit_code)  # 3
             ```
         """
-        self._status = self._handle.wait()
+        self._status = self._handle.wait(seconds(timeout, "timeout"))
         return self._status
 
     def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:

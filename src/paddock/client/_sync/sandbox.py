@@ -20,7 +20,8 @@ from paddock.client._command import (
     template_of,
     texts,
 )
-from paddock.errors import InvalidArgumentError, SandboxDiedError
+from paddock.client._command import opens
+from paddock.errors import InvalidArgumentError
 from paddock.model import State
 
 from .approvals import waiting
@@ -97,6 +98,7 @@ class Sandbox:
         self._forwards: list[Forward] = []
 
     @classmethod
+    @opens
     def create(
         cls,
         template: str | None = None,
@@ -198,6 +200,7 @@ class Sandbox:
         return made
 
     @classmethod
+    @opens
     def connect(cls, id_or_name: str, *, transport: Transport | None = None) -> Sandbox:
         """Return a living sandbox. It keeps its TTL.
 
@@ -221,12 +224,7 @@ class Sandbox:
         transport = transport or default_transport()
         info = transport.perform(model.GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            task = info.spec.name or info.spec.workspace
-            raise SandboxDiedError(
-                f"sandbox {info.id} {'failed' if info.state is State.FAILED else 'ended'}:"
-                f" {info.reason or 'no reason is recorded'}",
-                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
-            )
+            raise model.died(info)
         return cls(info, transport)
 
     @classmethod
@@ -427,6 +425,7 @@ class Sandbox:
             wait_for_approval=wait_for_approval,
         )
 
+    @opens
     def start(
         self,
         command: str | Sequence[str],
@@ -487,6 +486,7 @@ class Sandbox:
 
         return Process(waiting(self._transport, wait_for_approval).perform(action))
 
+    @opens
     def attach(self, exec_id: str) -> Process:
         """Connect to a background command: its output from the start, and all that follows.
 
@@ -512,6 +512,7 @@ class Sandbox:
 
         return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
 
+    @opens
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
         """Read the output of a command that the sandbox keeps.
 
@@ -638,6 +639,7 @@ class Sandbox:
         """
         return self._transport.perform(model.ListAudit(sandbox=self.id, trouble=True, limit=limit))
 
+    @opens
     def dial(self, port: int) -> Connection:
         """Connect to a port that a program inside listens on, on its loopback.
 
@@ -689,13 +691,23 @@ class Sandbox:
         self._forwards.append(made)
         return made
 
-    def snapshot(self, name: str | None = None) -> Snapshot:
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        user: str | None = None,
+    ) -> Snapshot:
         """Keep the files of this instant until you delete the snapshot. The sandbox goes on.
 
         The snapshot doesn't hold memory: processes and /tmp.
 
         Args:
             name: Another way to say which. It is unique among your snapshots.
+            env: More variables of the sandboxes that start from it.
+            workdir: Where their commands start, in place of the template's directory.
+            user: The user of their commands, in place of the template's.
 
         Returns:
             The snapshot.
@@ -713,7 +725,8 @@ class Sandbox:
         """
         from .snapshot import Snapshot as Made
 
-        info = self._transport.perform(model.CreateSnapshot(sandbox=self.id, name=name))
+        action = model.CreateSnapshot(sandbox=self.id, name=name, env=texts(env, "env"), workdir=workdir, user=user)
+        info = self._transport.perform(action)
         return Made(info, self._transport)
 
     def snapshots(self) -> tuple[Snapshot, ...]:

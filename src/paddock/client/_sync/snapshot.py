@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import os
+
 from paddock import model
-from paddock.errors import NotFoundError
+from paddock.errors import NotFoundError, PaddockError
 
 from .daemon import default_transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from paddock.client._command import Duration, Network, PolicySource
+    from paddock.model import Level, Limits
     from paddock.model import Snapshot as SnapshotInfo
 
     from .transport import Transport
@@ -30,6 +36,102 @@ class Snapshot:
     def __init__(self, info: SnapshotInfo, transport: Transport) -> None:
         self._info = info
         self._transport = transport
+
+    @classmethod
+    def build(
+        cls,
+        directory: str | os.PathLike[str] = ".",
+        *,
+        dockerfile: str = "Dockerfile",
+        name: str | None = None,
+        args: Mapping[str, str] | None = None,
+        level: Level | str | None = None,
+        limits: Limits | Mapping[str, float] | None = None,
+        network: Network = False,
+        policy: PolicySource | None = None,
+        ttl: Duration = "1h",
+        on_output: Callable[[str], object] | None = None,
+        transport: Transport | None = None,
+    ) -> Snapshot:
+        """Build a snapshot from a Dockerfile, in a sandbox that ends afterwards.
+
+        FROM, RUN, COPY, ENV, WORKDIR, USER and ARG are done. What says nothing about files, such as CMD or EXPOSE, is
+        passed over. Sandboxes from the snapshot have its variables, directory and user, and not the build's network.
+
+        Args:
+            directory: COPY takes files from it. `.dockerignore` leaves names out.
+            dockerfile: The file in `directory`.
+            name: The name of the snapshot.
+            args: Values of ARG.
+            level: The level of the build, and of the sandboxes from the snapshot.
+            limits: Of the build.
+            network: What RUN may reach, as for `Sandbox.create`.
+            policy: The same as a policy.
+            ttl: How long the build may take.
+            on_output: Called with each line that a RUN prints.
+            transport: `paddock.local(DIR)` is another state directory.
+
+        Returns:
+            The snapshot. `Sandbox.create(snapshot=...)` starts from it.
+
+        Raises:
+            InvalidArgumentError: An instruction can't be done; the message has its line.
+            CommandFailedError: A RUN failed; the message has its line.
+            ImageInvalidError, NotFoundError: FROM names no image that can be had.
+
+        Example:
+            ```python
+            tools = Snapshot.build("./tools", name="tools", network=["pypi"])
+            with Sandbox.create(snapshot=tools) as sandbox:
+                sandbox.exec("ruff check .")
+            ```
+        """
+        from paddock.client._dockerfile import Dockerfile
+
+        from .sandbox import Sandbox
+
+        file = Dockerfile(directory, dockerfile, args or {})
+        base = file.image()
+        template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)
+        with Sandbox.create(
+            template,
+            image=image,
+            level=level,
+            limits=limits,
+            network=network,
+            policy=policy,
+            ttl=ttl,
+            transport=transport,
+        ) as sandbox:
+            said = (sandbox.exec("env -0", check=True)).stdout.split("\0")
+            file.base.update({name: value for name, _, value in (one.partition("=") for one in said)})
+            file.workdir = file.base["PWD"]
+            for word, what in file.steps():
+                files = sandbox.files if file.user is None else sandbox.files.as_user(file.user)
+                try:
+                    if word == "RUN":
+                        sandbox.exec(
+                            what,
+                            cwd=file.workdir,
+                            env=file.variables(),
+                            user=file.user,
+                            check=True,
+                            on_stdout=on_output,
+                            on_stderr=on_output,
+                        )
+                    elif word == "WORKDIR":
+                        sandbox.exec(["mkdir", "-p", *what], user=file.user, check=True)
+                    elif word == "TREE":
+                        files.upload(what[0], what[1], exclude=file.exclude)
+                    else:
+                        sandbox.exec(["mkdir", "-p", os.path.dirname(what[1])], user=file.user, check=True)
+                        files.write_from(what[1], what[0], mode=os.stat(what[0]).st_mode & 0o777)
+                except PaddockError as error:
+                    error.message = f"{file.place()}: {error.message}"
+                    raise
+            if sandbox.policy is not None:
+                sandbox.set_policy(None)  # else sandboxes from it could reach what the build could
+            return sandbox.snapshot(name, env=file.env, workdir=file.workdir, user=file.user)
 
     @classmethod
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Snapshot:

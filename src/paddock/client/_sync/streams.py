@@ -73,6 +73,14 @@ class ExecHandle(Protocol):
         ...
 
 
+class HeldExecHandle(ExecHandle, Protocol):
+    """A command in the hands of the caller's program."""
+
+    def wait(self, seconds: float | None = None) -> ExitStatus:
+        """Raise TimeoutError if the command still runs after so many seconds."""
+        ...
+
+
 class ChangeStream(Protocol):
     def next(self) -> tuple[FileChange, ...]:
         """Return the next changes, at least one, or an empty tuple at the end of the watch."""

@@ -19,7 +19,7 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
-from paddock.client._sync.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
+from paddock.client._sync.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, HeldExecHandle
 
 R = TypeVar("R")
 
@@ -29,7 +29,7 @@ class Transport(Protocol):
 
     # Carries an action to paddock and its result back. Raises the errors of `paddock.errors`.
     @overload
-    def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: StartExec | AttachExec) -> HeldExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -216,7 +217,15 @@ def open_watch(number: int, inner: ChangeStream, pump: Pump) -> Opened:
 
 def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = None) -> Opened:
     """`near`: where the caller's stdin comes from, if it was open at an earlier daemon."""
-    methods: dict[str, Method] = {"wait": lambda _: inner.wait(), "kill": lambda _: inner.kill()}
+
+    async def wait(call: Call) -> object:
+        try:
+            async with asyncio.timeout(call.seconds):
+                return await inner.wait()
+        except TimeoutError:  # with its number it is one at the caller's, too
+            raise TimeoutError(errno.ETIMEDOUT, f"the command still runs after {call.seconds:g} s") from None
+
+    methods: dict[str, Method] = {"wait": wait, "kill": lambda _: inner.kill()}
     ends: dict[str, int] = {}
     is_taken_up = getattr(inner, "taken_up", False)
     input: Input | None = None

@@ -12,8 +12,8 @@ from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.database import has_ended as has_ended
 from paddock.daemon.tasks import in_thread
-from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError, SandboxDiedError
-from paddock.model import Limit, Sandbox, State, replace
+from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError
+from paddock.model import Limit, State, replace
 from paddock.supervisor.layout import OUTPUTS
 
 from .snapshots import Snapshots
@@ -118,40 +118,8 @@ class Cleanup(Component):
         return State.FAILED, None, "it is gone, and no daemon recorded why"
 
 
-def died(sandbox: Sandbox) -> SandboxDiedError:
-    """Return the error that says when and why the sandbox ended."""
-    limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
-    ended = "failed" if sandbox.state is State.FAILED else "ended"
-    when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
-    if sandbox.spec.workspace is not None:
-        hint = f"its workspace lives on: paddock up --task {sandbox.spec.name or sandbox.spec.workspace}"
-    else:
-        hint = (
-            "create one with a longer ttl, or call extend() in time"
-            if sandbox.limit is Limit.TTL
-            else "create another one"
-        )
-        if sandbox.limit is Limit.RETENTION:
-            hint = "set a longer paused_retention_days in config.toml: paddock doctor shows its path"
-    return SandboxDiedError(
-        f"sandbox {sandbox.id} {ended}{when}: {sandbox.reason or 'no reason is known'}{limit}",
-        hint=hint,
-        sandbox=sandbox.id,
-        state=sandbox.state.value,
-        ended_at=sandbox.ended_at,
-        limit=sandbox.limit and sandbox.limit.value,
-        reason=sandbox.reason,
-    )
-
-
 def message_of(error: BaseException) -> str:
     """Return the text that a row keeps of a failure."""
     if isinstance(error, PaddockError):
         return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _utc(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext
 from functools import partial
@@ -84,6 +85,10 @@ class Creation(Component):
     async def create(self, action: model.CreateSandbox, op: Operation) -> Sandbox:
         spec, owner = action.spec, op.principal.id
         validate.check_spec(spec)
+        if spec.limits.cpus > max(cores := os.cpu_count() or 1, model.Limits().cpus):
+            _log.warning(
+                "limits.cpus is %g, and this machine has %d: it gets no more than those", spec.limits.cpus, cores
+            )
         key = self._key(action)
         source, policy, workspace = None, None, None
         async with AsyncExitStack() as holds:  # until the row says what it needs

@@ -27,10 +27,8 @@ from paddock.errors import (
     ResourceExhaustedError,
     SandboxDiedError,
 )
-from paddock.model import Limits, Principal, Sandbox, SandboxSpec, Value, codec, nested_principal, replace
+from paddock.model import Limits, Principal, Sandbox, SandboxSpec, Value, codec, died, nested_principal, replace
 from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
-
-from .cleanup import died
 
 if TYPE_CHECKING:
     from .instance import RunningSandbox

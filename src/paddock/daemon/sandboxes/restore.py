@@ -23,14 +23,14 @@ from paddock.daemon.store.database import Row, SnapshotRow, has_ended
 from paddock.daemon.store.trees import WorkspaceTree, staged, staged_trees
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, UnsupportedError
-from paddock.model import RollbackSandbox, Sandbox, State
+from paddock.model import RollbackSandbox, Sandbox, State, died
 from paddock.storage.pool.base import Pool
 
 from . import _copies
 from ._copies import Copy
 from ._request import CreateRequest
 from ._ttl import hibernated, paused, running
-from .cleanup import died, message_of
+from .cleanup import message_of
 from .instance import RunningSandbox
 from .nested import Nested
 from .running import RunningSandboxes, destroy, end

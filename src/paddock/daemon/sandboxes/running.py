@@ -24,11 +24,11 @@ from paddock.errors import (
     ResourceExhaustedError,
     SandboxDiedError,
 )
-from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, replace
+from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, died, replace
 
 from . import _copies
 from ._ttl import paused, running
-from .cleanup import Cleanup, died, has_ended
+from .cleanup import Cleanup, has_ended
 from .instance import RunningSandbox
 from .nested import Nested
 

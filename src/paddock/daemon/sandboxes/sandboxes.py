@@ -16,11 +16,10 @@ from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.lanes import Hold, Overtaken
 from paddock.daemon.store.database import LEAST_PREFIX, Row, WorkspaceStore, exactly_one, has_ended
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PaddockError, SandboxDiedError
-from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, nested_principal
+from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, died, nested_principal
 
 from . import validate
 from ._ttl import running
-from .cleanup import died
 from .instance import RunningSandbox
 from .restore import Restore
 from .running import LIVE, SESSION_ENDED, RunningSandboxes
@@ -210,8 +209,8 @@ class Sandboxes(Component):
             return await order(self._gateways, row)
 
     @handles(model.ListTemplates)
-    async def templates(self, action: model.ListTemplates, op: Operation) -> tuple[str, ...]:
-        return tuple(sorted(self._templates().names()))
+    async def templates(self, action: model.ListTemplates, op: Operation) -> tuple[model.TemplateInfo, ...]:
+        return await asyncio.to_thread(self._templates().list)
 
     def find(self, reference: str, op: Operation) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""

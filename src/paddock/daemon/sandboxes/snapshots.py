@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from paddock.backends._base import Backend, Paused
 from paddock.daemon.access.policies import Policies
@@ -13,9 +17,26 @@ from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row, SnapshotRow, SnapshotStore, exactly_one
 from paddock.daemon.store.trees import WORKSPACE_OF, own_copy
 from paddock.daemon.tasks import in_thread
-from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError, SupervisorUnavailableError
+from paddock.errors import (
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    SupervisorUnavailableError,
+)
 from paddock.linux.descriptors import closing
-from paddock.model import CreateSnapshot, DeleteSnapshot, Limits, Noun, SandboxSpec, Snapshot, SnapshotId, mint, replace
+from paddock.model import (
+    CreateSnapshot,
+    DeleteSnapshot,
+    Limits,
+    Noun,
+    SandboxSpec,
+    Snapshot,
+    SnapshotId,
+    Template,
+    mint,
+    replace,
+)
 from paddock.storage.diff.listing import Listing, list_changes
 
 from . import _copies, validate
@@ -41,7 +62,8 @@ class Snapshots(Component):
         snapshot = self._of(row, op.principal.id)
         snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
         workspace = own_copy(row.workspace, snapshot.id)
-        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template, workspace=workspace)) as keep:
+        template = _changed(held.instance.template, action)
+        async with self._unless_kept(SnapshotRow(snapshot, template, workspace=workspace)) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
             self._rows.whole(snapshot.id)
@@ -281,3 +303,24 @@ class Snapshots(Component):
 
 def _size(limits: Limits) -> tuple[float, ...]:
     return limits.memory_mib, limits.cpus, limits.disk_mib, limits.inodes
+
+
+def _changed(template: Template, action: CreateSnapshot) -> Template:
+    """Return the template as sandboxes from the snapshot have it. InvalidArgumentError, NotFoundError."""
+    if not (action.env or action.workdir or action.user):
+        return template
+    validate.check_env(action.env)
+    user, workdir = template.user(action.user), action.workdir or template.workdir
+    if user is None:
+        known = ", ".join(one.name for one in template.users)
+        raise NotFoundError(f"no user {action.user!r} in template {template.name!r}", hint=f"users: {known}")
+    if not workdir.startswith("/") or "\0" in workdir:
+        raise InvalidArgumentError(f"workdir={workdir!r} is no absolute path", field="workdir")
+    changed = [template.digest, sorted(action.env.items()), workdir, user.name]
+    return msgspec.structs.replace(
+        template,
+        digest=hashlib.sha256(json.dumps(changed).encode()).hexdigest(),
+        env={**template.env, **action.env},
+        workdir=workdir,
+        default_user=user.name,
+    )

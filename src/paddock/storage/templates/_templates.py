@@ -8,8 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 from paddock.errors import NotFoundError, PaddockError
-from paddock.model import Template, User
+from paddock.model import Template, TemplateInfo, User
 from paddock.storage.pool.base import Pool
+from paddock.storage.pool.trees import is_there
 from paddock.storage.templates import kit
 from paddock.storage.templates.recipe import Progress, Recipe, Versions
 
@@ -21,6 +22,11 @@ _USERS = (
 
 _RECIPES = {"code-interpreter": "_interpreter", "debian": "_debian", "host": "_host"}
 """The module of each template. Only a build imports it, because `importlib.metadata` takes as long as a sandbox."""
+_INSIDE = {
+    "code-interpreter": "`host` and pytest, for this machine's own Python",
+    "debian": "a Debian of its own, with apt",
+    "host": "this machine's /usr, read-only, and an /etc made for sandboxes",
+}
 _VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
 
 
@@ -42,6 +48,17 @@ class Templates:
 
     def names(self) -> tuple[str, ...]:
         return tuple(_RECIPES)
+
+    def list(self) -> tuple[TemplateInfo, ...]:
+        """Return all by name, and whether each is built. Reads the facts that recipes hold."""
+        found: list[TemplateInfo] = []
+        for name, inside in _INSIDE.items():
+            try:
+                state, detail = "built" if is_there(self.pool, self._recipe(name).tree) else "not built", inside
+            except PaddockError as error:
+                state, detail = "missing", str(error)
+            found.append(TemplateInfo(name=name, state=state, detail=detail))
+        return tuple(found)
 
     def get(self, name: str, progress: Progress | None = None) -> Template:
         """Return the template.
