@@ -67,7 +67,7 @@ class Snapshot:
             limits: Of the build.
             network: What RUN may reach, as for `Sandbox.create`.
             policy: The same as a policy.
-            ttl: How long the build may take.
+            ttl: Seconds that the build may take, a timedelta or a text such as `"1h"`.
             on_output: Called with each line that a RUN prints.
             transport: `paddock.local(DIR)` is another state directory.
 
