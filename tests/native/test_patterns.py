@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.native.driver import ROOT, build_module
 
+EXAMPLES = 5 * settings().max_examples
 SOURCES = ("arena", "bytes", "glob", "regex", "tiny", "utf8")
 
 
@@ -94,7 +95,7 @@ def as_fnmatch(pattern: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(pattern))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=EXAMPLES)
 @given(st.text(CHARACTERS, max_size=12), st.text(CHARACTERS + "\n", max_size=8))
 def test_globs_match_what_fnmatch_does(probe: Probe, pattern: str, name: str) -> None:
     if not QUIRK.search(pattern):
@@ -197,19 +198,19 @@ def agree(probe: Probe, pattern: str, text: str) -> None:
         assert answer == bool(wanted.search(text))
 
 
-@settings(max_examples=1500)
+@settings(max_examples=EXAMPLES)
 @given(PATTERNS, TEXTS)
 def test_a_regex_matches_what_re_does(probe: Probe, pattern: str, text: str) -> None:
     agree(probe, pattern, text)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=EXAMPLES)
 @given(st.text("ab(){}[]*+?|\\^$.,-01?:P<>=!#is", max_size=10), TEXTS)
 def test_what_is_a_regex_to_re_is_one_to_us(probe: Probe, pattern: str, text: str) -> None:
     agree(probe, pattern, text)
 
 
-@settings(max_examples=500)
+@settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_bytes_that_are_no_text_harm_nothing(probe: Probe, pattern: bytes, text: bytes) -> None:
     for kind in (b"r", b"g"):
