@@ -1,7 +1,7 @@
 """The wheel's build hook: compiles the native guest and puts it into the wheel.
 
-The wheel is for this machine, or for the one that `PADDOCK_WHEEL_ARCH` names: "x86_64" or "aarch64". Where there is no
-compiler for this machine the wheel has no guest, and the hook says so: all levels but `process` work without.
+`PADDOCK_WHEEL_ARCH` names the machine that the wheel is for: `x86_64` or `aarch64`, else this one. Without a compiler
+for a named machine the build fails. Without one for this machine the wheel has no guest, and the hook says so.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TAG = "py3-none-manylinux_2_17_{0}.musllinux_1_1_{0}"
-"""The guest is static and asks for no libc. So the wheel is for glibc and for musl, from the oldest version on that
-has a tag on both architectures."""
+"""The guest is static: the wheel needs no libc of any version. A package index refuses `linux_…`, so these tags name
+the oldest glibc and musl that installers know on both architectures (PEP 600, PEP 656)."""
 
 
 class GuestHook(BuildHookInterface[Any]):
@@ -30,7 +30,7 @@ class GuestHook(BuildHookInterface[Any]):
         except (build["NoCompiler"], subprocess.CalledProcessError, OSError) as error:
             if wanted or (version != "editable" and not isinstance(error, build["NoCompiler"])):
                 raise
-            self.app.display_warning(f"without the native guest, which level `process` needs: {error}")
+            self.app.display_warning(f"without the native guest, which every sandbox needs: {error}")
             return
         if version == "editable":
             return

@@ -24,6 +24,7 @@ from paddock.errors import (
     UnsupportedError,
 )
 from paddock.model import (
+    Check,
     CreateSandbox,
     CreateSnapshot,
     Diagnose,
@@ -60,6 +61,9 @@ class Wall(WorldBackend):
 
     def probe(self) -> str | None:
         return self._missing
+
+    def checks(self) -> tuple[Check, ...]:
+        return (Check(area=self.level.value, name="sleep", status="ok", detail="a promise of this level"),)
 
     async def create(self, plan: Any) -> Any:
         if self._broken:
@@ -134,6 +138,7 @@ async def test_doctor_runs_what_it_calls_available_and_says_what_does_not_run(ri
         gvisor, jail = ran.levels
         assert (jail.status, jail.seconds is not None) == ("ok", True)
         assert (gvisor.status, gvisor.detail) == ("missing", "no sandbox of it runs: no memory")
+        assert [check.area for check in ran.checks if check.name == "sleep"] == ["jail"], "none of what has not run"
         only = await made.perform(Diagnose(run=True, levels=(Level.JAIL,)), ME)
         assert [one.seconds is None for one in only.levels] == [True, False]
     assert all(place.ended is not None for place in rig.world.places.values())

@@ -157,7 +157,13 @@ class Reports(Component):
         for backend in backends:
             checks += await asyncio.to_thread(self._tried, backend)
         levels = await asyncio.to_thread(_levels, backends, checks, trials)
-        checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
+        failed = {level.level for level in levels if level.status == "missing"}
+        checks = [
+            check
+            for check in checks
+            if check.area != "level"  # `levels` says more of them
+            and not (check.status == "ok" and check.area in failed)  # nothing of it has run
+        ]
         checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
         report = await asyncio.to_thread(audit.verify, self._audit.directory)
