@@ -1,12 +1,12 @@
-/* The agent's structures, and who does what with them. All is in one `struct agent`; nothing else is global.
+/* The agent's structures, and their tasks. All are in one `struct agent`. There are no other globals.
  *
  *   connection (agent.c)  channels of one host, each with a number
- *   channel (channel.c)   what one request may still send: frames, credit
- *   child (child.c)       what has streams that channels follow: a command (command.c), a file operation (helper.c),
+ *   channel (channel.c)   the state of one request: frames to send, credit
+ *   child (child.c)       a source of streams for channels: a command (command.c), a file operation (helper.c),
  *                         or a connection inside (relay.c)
  *
- * A child knows the channels that follow it, a channel its child and its connection. Freeing a channel takes it out of
- * both. Tables are fixed: a full one is an answer. */
+ * A child knows the channels that follow it. A channel knows its child and its connection. Freeing a channel removes
+ * it from both. Tables have a fixed size: a full one is an error for the host. */
 #ifndef AGENT_H
 #define AGENT_H
 
@@ -62,10 +62,10 @@ struct connection {
 void channel_follow(struct channel *, struct child *, enum role);
 /* The one that has started `child`, as long as the host has not let go of it. */
 struct channel *channel_owner(struct child *);
-/* The last word has been said, or nobody would hear it. */
+/* Frees a channel after its last frame, or when the host has gone. */
 void channel_free(struct channel *);
 void channel_reply(struct channel *, const struct shape *, const void *message);
-/* An empty REPLY, or one that was made elsewhere. */
+/* Sends an empty REPLY, or a given one. */
 void channel_reply_bytes(struct channel *, const void *body, size_t size);
 /* Frees it. */
 void channel_error(struct channel *, int error, const char *step);
@@ -122,7 +122,7 @@ struct inlet { /* what a child reads */
     bool over; /* the host has said so */
 };
 
-/* A unix socket inside whose callers are put through to the host. */
+/* A unix socket inside that relays its clients to the host. */
 struct door {
     struct watch listener;
     struct agent *agent;
@@ -148,7 +148,7 @@ struct child {
     int terminal;        /* for its size; -1: none */
     int cgroup;          /* -1: none */
     uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
-    int killer;          /* pid of the helper that kills it; 0: nobody does */
+    int killer;          /* pid of the helper that kills it; 0: none */
     bool kept;           /* it lives on without an owner, as one in the background does, until one lets go of it */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
@@ -179,31 +179,32 @@ int child_inlet(struct child *, int fd);
 void child_outlet_close(struct child *, unsigned index);
 void child_input(struct child *, struct reader bytes);
 void child_input_end(struct child *);
-/* It is dead: its outlets hold what they hold. Then its channels are told. */
+/* Handles its death: its outlets keep their present data, and its channels get the result. */
 void child_died(struct child *, int wait_status);
 /* Something has changed: sends, concludes, and reads on where there is room. */
 void child_push(struct child *);
-/* What is not needed once nobody follows an ended one. */
+/* Frees the resources of an ended child without a follower. */
 void child_release(struct child *);
 bool child_over(const struct outlet *);
 
 /* commands */
 
 request_function command_exec, command_attach, command_list, command_signal, command_resize, command_keep, command_kill;
-/* Says that it runs, unless that was said. */
+/* Reports its start, once. */
 void command_reply(struct child *);
-/* Ceilings of a virtual machine (ceiling.c). A hint for people, as who is root in there can have it say anything. */
+/* Memory and process limits of a virtual machine (ceiling.c). Only a hint for people, because root inside can forge
+ * it. */
 void ceilings_open(struct agent *);
 void ceilings_count(const struct agent *, uint64_t counts[2]);
-/* A flag of ENDED: what has struck since they were `before`. Who fails at the same time is told the same. */
+/* Returns a flag of ENDED: the limit exceeded since `before`. Commands that fail at the same time get the same. */
 uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
-/* The helper of a kill has ended, and all that it has killed is reaped. */
+/* Concludes a kill after the end of its helper and the reaping of all killed processes. */
 void kill_conclude(struct child *);
-/* All that is below this process; returns when nothing is left, or after five seconds. */
+/* Kills all descendants of this process. It returns when none is left, or after five seconds. */
 void kill_below(void);
-/* One round of the same for whom no agent stands above; `agents` are their numbers. True: nobody is left. */
+/* Does one round of the same for a process without an agent above; `agents` are their numbers. True: none is left. */
 bool kill_orphans(const int *agents, size_t count);
 
 /* file operations */
@@ -219,14 +220,14 @@ void helper_conclude(struct channel *);
 /* connections inside */
 
 request_function relay_connect, relay_accept, relay_hand;
-/* Whether it is over; before its channel is told. */
+/* Checks whether it is over, before its channel gets the result. */
 void relay_look(struct child *);
 /* Closes all that it has. Idempotent. */
 void relay_end(struct child *, int failure);
 /* The last word about one that has ended. */
 void relay_conclude(struct channel *);
 
-/* A child of ours that does not execute: it has the descriptors that are given, as 3 and on, and dies with us. */
+/* Forks a child that doesn't execute. It has the given descriptors, from number 3 on, and dies with us. */
 int fork_helper(const int *fds, size_t count);
 
 /* programs */
@@ -280,10 +281,10 @@ struct agent {
     struct door doors[LIMIT_DOORS];
 };
 
-/* What the starter gives. ENTRANCE: a listening socket, or one connection, with which the agent ends. LIFELINE: with its
- * hang-up the agent ends; who gives none is its lifeline: it dies with its parent. REPORT, with a lifeline: a parent
- * comes in between, which says there how the agent ended (a wait status) when nothing is left of what it had started.
- * SCORE: the process's own /proc/self/oom_score_adj, where that can't be opened any more. */
+/* The descriptors from the starter. ENTRANCE: a listening socket, or one connection, whose end ends the agent.
+ * LIFELINE: the agent ends with its hang-up. Without one, it dies with its parent. REPORT, with a lifeline: a parent
+ * comes in between. It writes the agent's wait status there when none of the agent's processes is left. SCORE: the
+ * process's own /proc/self/oom_score_adj, if it can't open that any more. */
 enum { ENTRANCE = 3, LIFELINE = 4, REPORT = 5, SCORE = 6 };
 
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };

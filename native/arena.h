@@ -10,24 +10,24 @@ struct arena {
     size_t size;
 };
 
-/* Reserves `size` bytes of address space; pages cost memory once they are touched. 0 or -errno. */
+/* Reserves `size` bytes of address space. Pages cost memory after their first use. 0 or -errno. */
 int arena_open(struct arena *, size_t size);
 void arena_close(struct arena *);
 
 /* Zeroed and aligned to 16; NULL if it is full. */
 void *arena_take(struct arena *, size_t size);
 
-/* An array of `count` elements: the product is checked. */
+/* An array of `count` elements, with a check of the product. */
 void *arena_array(struct arena *, size_t count, size_t size);
 
 /* A copy of `size` bytes with a NUL behind it. */
 char *arena_text(struct arena *, const void *from, size_t size);
 
-/* Its next `size` bytes, as an arena of their own, which need not be closed. Not touched, so they cost nothing yet.
- * 0 or -ENOMEM. */
+/* Splits off the next `size` bytes as a separate arena, which needs no close. They cost nothing before their first
+ * use. 0 or -ENOMEM. */
 int arena_split(struct arena *, size_t size, struct arena *part);
 
-/* What was taken since `mark` (a value of `used`) is free again, and zeroed when it is taken next. */
+/* Frees all memory taken since `mark` (a value of `used`). The next use zeroes it. */
 void arena_rewind(struct arena *, size_t mark);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "agent.h"
 
-/* Where the host listens while it tells pid 1 what it is. The directory is seen inside, and nobody there writes it. */
+/* The socket on which the host waits with pid 1's orders. Programs inside see the directory, and can't write it. */
 #define BIRTH_SOCKET "/.paddock-host/birth.sock"
 
 struct identity {
@@ -19,11 +19,11 @@ struct identity {
     unsigned char *filter; /* for seccomp(2); NULL: none */
     size_t filter_size;
     struct watch listener; /* watched while no agent serves it */
-    int place;             /* where one is led: connections are given to the listener there */
+    int place;             /* where one is led: its listener gets connections there */
     int pid;               /* of the agent; 0: none runs */
     bool dismissed;        /* its end is our wish */
     bool later;            /* somebody has called while all stand still */
-    bool clearing;         /* what a dead one has left behind is being ended, at most until `patience` */
+    bool clearing;         /* paddock is ending its remains, at most until `patience` */
     uint64_t patience;
     uint64_t started;
     uint64_t pause; /* before the next one, as this one died at once */
@@ -71,7 +71,7 @@ struct init {
 
 /* Serves until the deadline; returns what kept it from that. In a child it does not return: that is an agent. */
 int init_run(struct agent *child);
-/* Ready to be told what it is; its loop does not run yet. 0 or -errno. */
+/* Prepares to receive the orders, before its loop runs. 0 or -errno. */
 int init_prepare(struct agent *child, struct init **to);
 /* NULL: there is none. */
 struct identity *init_find(struct init *, struct reader name);
@@ -83,12 +83,12 @@ void init_add(struct init *, struct identity *);
 void init_listen(struct identity *);
 /* Soft and hard limits of this process: none is above the hard one that there is. */
 int init_limit(struct reader limits);
-/* In a child of pid 1 that is all that an agent is to be: closes what belongs to pid 1, and serves. */
+/* Becomes an agent in a child of pid 1: closes the descriptors of pid 1, and serves. */
 _Noreturn void init_serve(struct agent *, int listener, int score);
 
-/* Where the host speaks over one port (led.c). */
+/* The host speaks over one port (led.c). */
 
-/* How the path ends by which the program is started behind gVisor's sentry, as its pid 1. */
+/* The end of the program's path when it is pid 1 behind gVisor's sentry. */
 #define SENTRY_NAME "/sentry"
 /* Serves; returns what kept it from that. */
 int sentry_run(struct agent *child);
@@ -96,7 +96,7 @@ int sentry_run(struct agent *child);
 int sentry_shed(void);
 /* Connections come over the port from now on. 0 or -errno. */
 int led_begin(struct init *, int reader, int writer);
-/* Where an agent takes what is given at `place`: connections. It has no name. A descriptor or -errno. */
+/* Returns a nameless socket on which an agent accepts connections for `place`. A descriptor or -errno. */
 int led_listener(int *place);
 
 /* Of pid 1 of a jail (jail.c). */
@@ -105,7 +105,7 @@ _Noreturn void jail_become_agent(const struct identity *);
 /* Hears what the supervisor has said by now. */
 void jail_look(struct init *);
 
-/* False: it is no order, or not one that is heard now. */
+/* False: it isn't an order, or not allowed in this state. */
 bool init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);
 void init_stopped(struct init *, int pid);
@@ -118,7 +118,7 @@ struct wait *init_wait(struct channel *, enum wait_kind);
 bool init_waits(struct init *, enum wait_kind);
 /* Those that attend end with the hold. */
 bool init_dismiss(struct init *);
-/* Those that have been called meanwhile start. */
+/* Starts the agents with calls in the meantime. */
 void init_go_on(struct init *);
 
 /* RENEW (renewal.c). */

@@ -14,8 +14,7 @@ int write_file(int directory, const char *path, const char *text);
 
 /* Bytes with descriptors, which stay ours. As send(2). */
 long send_fds(int socket, const void *bytes, size_t size, const int *fds, size_t count);
-/* As recv(2), with the descriptors that came along: at most as many as `*count` says. -EMSGSIZE: there were more, and all
- * are closed. */
+/* As recv(2), with at most `*count` descriptors. -EMSGSIZE: there were more, and all are closed. */
 long receive_fds(int socket, void *to, size_t size, int flags, int *fds, size_t *count);
 
 static inline bool is_directory(const struct statx *is)
@@ -28,7 +27,7 @@ static inline bool is_regular(const struct statx *is)
     return (is->mode & S_IFMT) == S_IFREG;
 }
 
-/* What tells one file from all others. */
+/* The identity of a file. */
 struct file_id {
     uint64_t inode;
     uint32_t major, minor;
@@ -49,7 +48,7 @@ static inline bool is_same_file(const struct statx *a, const struct statx *b)
     return is_file(id_of(a), b);
 }
 
-/* Files that were met, by hash: three quarters of FILES_MOST are known again. */
+/* Known files, by hash: three quarters of FILES_MOST. */
 enum { FILES_MOST = 1 << 18 };
 struct files {
     struct file_known {
@@ -59,14 +58,14 @@ struct files {
     size_t count;
 };
 
-/* Takes `memory` that nobody has touched. 0 or -ENOMEM. */
+/* Takes unused `memory`. 0 or -ENOMEM. */
 int files_open(struct files *, struct arena *memory);
 /* The place of the file, or a free one. */
 struct file_known *files_find(const struct files *, const struct statx *);
 /* Remembers it, if there is room and it is not known. */
 void files_add(struct files *, const struct statx *, const char *path);
 
-/* Names of a directory, read into `buffer`, which is aligned to 8. The rest is zero at first. */
+/* Names of a directory, read into `buffer` with an alignment of 8. The rest is zero at first. */
 struct listing {
     int fd;
     char *buffer;

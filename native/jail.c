@@ -1,12 +1,12 @@
-/* Pid 1 of a jail. The house is made (spawner.c), and it has all capabilities of the sandbox's outer user namespace. It
- * makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of a sandbox comes.
- * It executes nothing.
+/* Pid 1 of a jail. It starts in the prepared house (spawner.c), with all capabilities of the sandbox's outer user
+ * namespace. It makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of
+ * a sandbox comes. It executes no program.
  *
- *   the supervisor ends before the word that the sandbox is written down    pid 1 ends, and so does all
- *   afterwards                                                              nothing
+ *   the supervisor ends before it confirms the sandbox's record    pid 1 ends, and so does all
+ *   afterwards                                                     nothing
  *
- * Root among the commands has no power over pid 1, over the mounts or over the network: an agent lives in the inner
- * namespace, and puts on the filters before it reads a byte. */
+ * Root among the commands has no power over pid 1, the mounts or the network. An agent lives in the inner namespace,
+ * and installs the filters before it reads a byte. */
 #include "jail.h"
 
 #include "io.h"
@@ -80,8 +80,8 @@ static int put_filter(struct reader instructions)
     return (int)CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0);
 }
 
-/* No kernel objects of the machine's, no signals to the outside. Its one rule is about the root directory that there is
- * by now: without it, every rename into another directory would be refused. */
+/* No kernel objects of the machine's, no signals to the outside. Its one rule is about the final root directory.
+ * Without it, the kernel would refuse every rename into another directory. */
 static int put_landlock(const struct house_message *house)
 {
     if (!house->landlock.left)
@@ -103,8 +103,8 @@ static int put_limits(const struct jail *jail)
     return 0;
 }
 
-/* /proc is read-only inside, but here. Files of a process that may not be looked into are the machine's root's: this one
- * is opened while it may, which is before it enters the namespace of the commands, or while there are none. */
+/* /proc is read-only inside, except here. The machine's root owns the files of a process that others may not inspect.
+ * So this opens the file earlier: before it enters the commands' namespace, or while there are none. */
 static int open_score(void)
 {
     (void)sys_prctl(PR_SET_DUMPABLE, 1);
@@ -149,7 +149,7 @@ void jail_become_agent(const struct identity *identity)
 
 /* The house */
 
-/* Values of files below /proc; one that the kernel does not have is passed over. */
+/* Sets files below /proc, and skips ones that this kernel lacks. */
 static int set_values(struct reader values)
 {
     while (values.left) {
@@ -188,8 +188,8 @@ static int open_namespace(int pid)
     return sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
-/* A user namespace holds its processes together to a share of queued signals and messages: the ceiling that counts above
- * it is its maker's soft limit at that moment (create_user_ns). */
+/* A user namespace limits its processes to a share of queued signals and messages. The limit above it is its maker's
+ * soft limit at that moment (create_user_ns). */
 static int make_inner(bool with_share)
 {
     static const int resources[] = {RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE};
@@ -236,7 +236,7 @@ static int conceive(struct jail *jail)
     return sys_prctl(PR_SET_DUMPABLE, 0);
 }
 
-/* Before the first agent is born: it must not miss its limits, nor we a signal of its. */
+/* Before the first agent starts: it needs its limits, and we need its signals. */
 static int prepare(struct jail *jail)
 {
     TRY(bound(jail));
@@ -309,7 +309,7 @@ static void supervisor_said(struct watch *watch, uint32_t events)
     watch_close(&jail->init.agent.loop, watch);
 }
 
-/* The word may have come before whatever happens now. */
+/* The confirmation may have come earlier. */
 void jail_look(struct init *init)
 {
     struct jail *jail = CONTAINER_OF(init, struct jail, init);
@@ -330,7 +330,7 @@ static void move_in(struct jail *jail)
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 
-/* What is not dumpable any more shows its supervisor no namespaces, unless that is the machine's root. */
+/* After the dumpable flag goes, only the machine's root sees its namespaces, so this reports before. */
 static void report_ready(const struct jail *jail)
 {
     const struct house_message *house = &jail->house;

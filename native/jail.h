@@ -11,7 +11,7 @@ enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
  * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole house of `root`. */
 enum { SUPERVISOR = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
 
-/* What is done, for who measures, and where tests make it fail. */
+/* Steps of the setup, for measurements and for faults in tests. */
 struct steps {
     struct reader fault;
     uint64_t last;
@@ -20,14 +20,14 @@ struct steps {
     uint64_t took[MOST_STEPS];
 };
 
-/* Before the work of a step, and with its result. A failure is reported, and ends the process. */
+/* Runs before a step, and with its result. After a failure it reports and ends the process. */
 void step_begin(const struct steps *, const char *name);
 void step_end(struct steps *, const char *name, int result);
 void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */
 void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);
 
-/* In a house that is made: becomes a spare, and what is planned. */
+/* In a prepared house: becomes a spare, and then the planned sandbox. */
 _Noreturn void jail_run(struct agent *child, const struct house_message *, const struct steps *);
 /* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);

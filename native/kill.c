@@ -1,8 +1,8 @@
-/* A command and all that it has started: stopped until nobody new is found, killed, and waited for.
+/* Kills a command with its descendants: it stops them until it finds no new one, then kills and waits.
  *
- * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag: a random
- * number as hard RLIMIT_RSS, which no kernel enforces and no descendant can raise. Other agents' commands have other
- * numbers. Where the limit cannot be set they are those who descend from its main process, until that is reaped. */
+ * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag: a
+ * random number as hard RLIMIT_RSS. No kernel enforces that, and no descendant can raise it. Other agents' commands
+ * have other numbers. Without a tag, they are the descendants of its main process, until that is gone. */
 #include "agent.h"
 #include "io.h"
 #include "process.h"
@@ -56,8 +56,8 @@ static bool root_is_there(const struct kin *kin)
     return kin->root && (kin->holder < 0 || !CALL4(pidfd_send_signal, kin->holder, 0, 0, 0));
 }
 
-/* To its group at one instant: a member that forks has either forked before, and its child gets it as well, or it will
- * not fork. A group belongs to one session, and so to one command. */
+/* Signals its group at one instant. A member that forks has either forked before, and its child gets the signal too,
+ * or it won't fork. A group belongs to one session, and so to one command. */
 static void signal_group(int pid, int number)
 {
     int group = (int)CALL1(getpgid, pid);
@@ -75,7 +75,7 @@ static bool is_spared(const struct kin *kin, int pid)
     return false;
 }
 
-/* Who has a parent among them belongs to them, until nobody new is found. */
+/* Adds the children of members, until it finds no new one. */
 static void add_descendants(struct kin *kin)
 {
     bool more = true;
@@ -96,8 +96,8 @@ static void add_descendants(struct kin *kin)
     }
 }
 
-/* Signals every member: the newest first, and at once when it is found, as who forks and exits all the time is quick.
- * How many are alive; `running`: some of them may have been able to fork since. */
+/* Signals every member: the newest first, and at once, because some fork and exit all the time. Returns how many are
+ * alive; `running`: some of them may have forked since. */
 static size_t signal_all(struct kin *kin, int number, bool *running)
 {
     size_t alive = 0;
@@ -149,7 +149,7 @@ static size_t kill_kin(struct kin *kin)
     return alive;
 }
 
-/* cgroup.kill is of version 2, since Linux 5.14; elsewhere one by one. How many are left. */
+/* Uses cgroup.kill of version 2, since Linux 5.14, and elsewhere kills one by one. Returns how many remain. */
 static size_t kill_group(int cgroup)
 {
     uint64_t end = loop_now() + PATIENCE;
@@ -195,7 +195,7 @@ _Noreturn static void run_killer(struct kin *kin, int cgroup)
     sys_exit((int)min_size(left, MOST_SURVIVORS));
 }
 
-/* There is no process left for a helper, as a fork bomb has taken them all: for once the loop waits. */
+/* A fork bomb may leave no process for a helper. In this case the loop itself waits. */
 static void kill_here(struct child *child, struct kin *kin)
 {
     size_t left = child->cgroup >= 0 ? kill_group(child->cgroup) : 0;

@@ -1,15 +1,15 @@
-/* Connections between the host and those who serve in a virtual machine or behind gVisor's sentry, over one port: the
- * agents' sockets and pid 1's own are at the other end of them. The host's part is src/paddock/vmm/_trunk.py.
+/* Connections between the host and the servers in a virtual machine or behind gVisor's sentry, over one port: the
+ * agents' sockets and pid 1's own are at their other end. The host's part is src/paddock/vmm/_trunk.py.
  *
  * A frame is u32 length, u16 kind, u16 zero, u32 connection, and `length` bytes. All numbers are little-endian.
  *
  *   HELLO   host: it is a new one, and all connections end. Guest: the answer.
- *   OPEN    host: a connection to whoever has the name that follows
+ *   OPEN    host: a connection to the server with the following name
  *   DATA    of a connection
- *   CREDIT  u32: so many bytes more may be sent; each direction begins with LINE_WINDOW
- *   END     of a connection, after all its data; both sides say it
- *   STILL   host: nothing more is to be said. Guest: the answer, and its last word: nothing is under way anywhere
- *   GO      host: after STILL, to the same guest. A copy of it hears a HELLO instead */
+ *   CREDIT  u32: the sender may send so many more bytes; each direction begins with LINE_WINDOW
+ *   END     of a connection, after all its data; both sides send it
+ *   STILL   host: stop sending. Guest: the answer, after its last frame: no data is under way
+ *   GO      host: after STILL, to the same guest. A copy of it gets a HELLO instead */
 #ifndef LINES_H
 #define LINES_H
 

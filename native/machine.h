@@ -1,11 +1,11 @@
-/* Pid 1 of a virtual machine: what init.c does, and before it the mounts, and whenever the machine was copied or slept,
- * what it is told that it is from then on. */
+/* Pid 1 of a virtual machine: the work of init.c, and before it the mounts. After each copy or sleep of the machine,
+ * it renews the machine's identity. */
 #ifndef MACHINE_H
 #define MACHINE_H
 
 #include "init.h"
 
-/* What the kernel calls the program when it is pid 1 of a machine: the path that it was given. */
+/* The kernel's name for the program as pid 1 of a machine: its path. */
 #define MACHINE_NAME "/machine"
 
 /* Loads modules, finds the disks, makes the root directory: afterwards `/` is the sandbox's, and what was there before is
@@ -15,9 +15,9 @@ int machine_run(struct agent *child);
 /* TRUST and SHARE (renewal.c, share.c). */
 bool machine_perform(struct channel *, struct frame *);
 
-/* What pid 1 of a machine remembers: a copy remembers it too. */
+/* The memory of a machine's pid 1, which a copy has too. */
 struct machine {
-    int files;         /* the port to whoever serves the host's directories */
+    int files;         /* the port to the host's file server */
     uint64_t limits[3]; /* as they were set last: whoever has lowered one of his own keeps it */
     int led;           /* 1: out, 0: nowhere; -1: not told yet */
     bool mounted;      /* the directories of the host's */

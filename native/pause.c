@@ -1,15 +1,15 @@
-/* Standing still where no supervisor sees to it: pid 1 stops all but itself, and goes on holding a deadline: that of the
- * time for which it may be paused, while the time to live stands still.
+/* Pauses without a supervisor: pid 1 stops all but itself, and enforces a deadline. That is the one of the retention,
+ * while the time to live doesn't run.
  *
- * SIGSTOP to all reaches everybody in the namespace at once, and whoever is just being born: nobody is left who could
- * have anybody go on. What had been stopped before goes on with the others. */
+ * SIGSTOP to all reaches every process in the namespace at once, also during a fork: no process remains that could
+ * resume another. Processes that had stopped before resume with the others. */
 #include "init.h"
 #include "message.h"
 #include "process.h"
 
 static const uint64_t SECOND = 1000000000u, STOP_PATIENCE = 5000000000u, FIRST = 500000u, LONGEST = 100000000u;
 
-/* Whoever has called vfork(2) stands in the kernel, but not still, until the child has executed. */
+/* A caller of vfork(2) waits in the kernel, without stopping, until the child has executed. */
 static bool children_go_on(struct process *all, size_t count)
 {
     bool any = false;
@@ -36,7 +36,7 @@ static bool any_runs(struct process *all, size_t count)
     return any;
 }
 
-/* Returns when nobody else runs. -ETIMEDOUT, and all go on, if that takes too long. */
+/* Returns when no other process runs. -ETIMEDOUT, after resuming all, if that takes too long. */
 static int stop(void)
 {
     uint64_t end = loop_now() + STOP_PATIENCE, pause = FIRST;
@@ -75,7 +75,7 @@ bool pause_stands(const struct init *init)
 
 static void slumber(struct timer *timer);
 
-/* Its idle time begins anew, if it has any, runs, and nobody keeps it awake. */
+/* Restarts its idle time, if it has any, runs, and no caller keeps it awake. */
 static void settle(struct init *init)
 {
     timer_clear(&init->agent.loop, &init->idle_timer);
@@ -97,7 +97,7 @@ static void tell(struct init *init)
     }
 }
 
-/* Until it is resumed. Whoever keeps it awake goes on keeping it so afterwards. */
+/* Pauses all until a resume. A caller that keeps it awake does so again afterwards. */
 static int pause_all(struct init *init)
 {
     uint64_t now;

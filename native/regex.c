@@ -3,13 +3,11 @@
 #include "tiny.h"
 #include "utf8.h"
 
-/*
- * There is no tree. The parser writes steps as it reads, and a quantifier moves or repeats the block of steps of what
- * stands before it: jumps count from where they stand, so that a block means the same wherever it is. What may not be
- * quantified again, or at all, is told by the kind of the last block.
+/* There is no tree. The parser writes steps as it reads, and a quantifier moves or repeats the block of steps before
+ * it. Jumps are relative, so a block means the same at any place. The kind of the last block decides whether a
+ * quantifier may follow.
  *
- * The first refusal counts. It moves the parser to the pattern's end, so that nobody has to look whether there was one.
- */
+ * The first refusal counts. It moves the parser to the pattern's end, so no caller has to check for one. */
 
 enum step_op { STEP_LITERAL, STEP_FOLDED, STEP_ANY, STEP_ALL, STEP_SET, STEP_SPLIT, STEP_JUMP, STEP_ASSERT, STEP_MATCH };
 
@@ -108,7 +106,7 @@ static uint32_t folded(uint32_t c)
     return is_letter(c) ? c | 32 : c;
 }
 
-/* The longest run of literals is kept: memmem finds it faster than any machine. */
+/* Keeps the longest run of literals: memmem finds it faster than any machine. */
 static void literal_end(struct regex_parser *p)
 {
     if (p->literal_length > p->regex->literal_length) {
@@ -211,7 +209,7 @@ static void set_bit(struct regex_set *set, uint32_t c)
     set->ascii[c / 32] |= 1u << c % 32;
 }
 
-/* Ranges are sorted and do not touch, so that they can be searched by halves: those that would are joined. */
+/* Ranges are sorted and don't touch, for binary search. This joins touching ones. */
 static void set_add(struct regex_parser *p, struct regex_set *set, uint32_t low, uint32_t high)
 {
     struct regex_range *ranges = &p->regex->ranges[set->first];
@@ -399,7 +397,7 @@ static bool bound(struct regex_parser *p, uint32_t *value)
     return any;
 }
 
-/* `{m,n}`, behind its `{`. False: it is no repetition, and the brace stands for itself. */
+/* Reads `{m,n}` after its `{`. False: it isn't a repetition, and the brace is a literal. */
 static bool bounds(struct regex_parser *p, uint32_t *least, uint32_t *most)
 {
     size_t start = p->at;
@@ -690,8 +688,8 @@ static bool step_reads(const struct regex *regex, const struct regex_step *step,
     }
 }
 
-/* Follows all ways from the `pending` states; those that read are left in `active`. Returns how many, or -1: a match.
- * Without a context all assertions hold. */
+/* Follows all paths from the `pending` states, and leaves the reading ones in `active`. Returns their number, or -1: a
+ * match. Without a context all assertions hold. */
 static int run_follow(const struct regex *regex, struct regex_run *run, unsigned pending, const struct regex_context *context)
 {
     unsigned active = 0;
@@ -816,7 +814,7 @@ static void begin_step(struct regex *regex, const struct regex_step *step)
     }
 }
 
-/* What the program can begin with: every step that reads, on a way from the first on which all assertions hold. */
+/* Finds the possible beginnings: every reading step on a path from the first with all assertions true. */
 static void find_begins(struct regex *regex)
 {
     struct regex_run run;

@@ -1,12 +1,12 @@
-/* What a sandbox is told first when it was copied, slept, or was made for any, so that no two are the same. Each part is
- * done where it can be; where it can't, that is said, and the rest is done. */
+/* The renewal of a sandbox after a copy, a sleep, or as a spare, so that no two are the same. It does each part if
+ * possible, and reports the others. */
 #include "machine.h"
 
 #include "io.h"
 #include "message.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
-/* What a sandbox is told without a kernel of its own. */
+/* The renewal of a sandbox without a separate kernel. */
 static const uint32_t ANYWHERE = PART_HOSTNAME | PART_HOSTS;
 #define GROUP "/sys/fs/cgroup/sandbox/"
 static const char *const MEMORY_DIRECTORIES[] = {"/dev/shm", "/tmp", "/run", "/run/lock"};
@@ -66,7 +66,7 @@ static int mix_in(struct reader entropy)
     return sys_ioctl(fd, RNDRESEEDCRNG, 0);
 }
 
-/* A file of an image as it is, never what a link leads to; a pipe that nobody reads keeps nobody waiting. */
+/* Opens a file of an image, never a link's target. A pipe without a reader doesn't block. */
 static int open_file(const char *path, int flags, struct statx *is)
 {
     HELD int fd = TRY(sys_openat(AT_FDCWD, path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
@@ -93,7 +93,7 @@ static int set_machine_id(struct reader id)
     return write_over("/etc/machine-id", O_CREAT, text, sizeof text);
 }
 
-/* /etc/hosts: the line that names the sandbox is replaced. A file that is missing gets its usual lines as well. */
+/* Replaces the line in /etc/hosts that names the sandbox. A missing file gets its usual lines as well. */
 static const char OTHERS[] = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 static const char OURS[] = "\t# this sandbox\n";
 
@@ -148,7 +148,7 @@ static int name_in_hosts(struct reader name)
     return result;
 }
 
-/* For all who live in there and all whom they start. Who is root in there can lift it again, for himself alone. */
+/* Limits all processes inside and their children. Root inside can raise it again for its own. */
 static int limit_files(uint64_t open_files)
 {
     char text[4096];

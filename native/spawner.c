@@ -1,8 +1,8 @@
 /* The spawner of a supervisor: it clones jails. The child makes the house (`become_jail`): it gives up the machine's
- * descriptors, namespaces and ids, and stages the mounts that depend on nobody's plan. What is left, the supervisor does
+ * descriptors, namespaces and ids, and stages the mounts that are independent of a plan. The supervisor does the rest
  * from outside.
  *
- * It has the supervisor's namespaces and powers, and does nothing else. It ends with the supervisor's stream. */
+ * It has the supervisor's namespaces and powers, and no other task. It ends with the supervisor's stream. */
 #include "jail.h"
 
 #include "io.h"
@@ -16,7 +16,7 @@ struct option {
     const char *name, *value; /* no value: a flag */
 };
 
-/* What a child starts with. */
+/* The initial state of a child. */
 struct birth {
     const struct house_message *house;
     struct steps steps;
@@ -66,9 +66,9 @@ static int mask(const struct house_message *house, int proc, int told)
     return 0;
 }
 
-/* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel
- * adds. `writable` becomes another mount of the same file system. With a file system more for each sandbox the kernel
- * would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
+/* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and additions of later
+ * kernels. `writable` becomes another mount of the same file system. With an additional file system for each sandbox,
+ * the kernel would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
 static int stage_proc(const struct house_message *house, int place, int told, int *writable)
 {
     static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
@@ -79,7 +79,7 @@ static int stage_proc(const struct house_message *house, int place, int told, in
     return mask(house, proc, told);
 }
 
-/* How large these may grow is set with the plan. */
+/* The plan sets their sizes. */
 static int stage(const struct house_message *house, const int places[STAGES], int dev, int *writable)
 {
     static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
@@ -93,7 +93,8 @@ static int stage(const struct house_message *house, const int places[STAGES], in
 
 /* The child */
 
-/* The descriptors of a jail get their numbers; the rest of `fds` is for `join`. A directory left open would be a way out. */
+/* Moves the descriptors of a jail to their numbers. The rest of `fds` is for `join`. A directory that stays open would
+ * break the isolation. */
 static int shed(struct birth *birth)
 {
     size_t kept = 1 + birth->listeners;
@@ -140,7 +141,7 @@ static int join(struct birth *birth)
     return (int)CALL1(unshare, CLONE_NEWCGROUP);
 }
 
-/* The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken. */
+/* The uids of sandboxes can't enter the state directory, so this opens its parts before it takes them. */
 static int open_stage(const struct house_message *house, int places[STAGES], int *dev)
 {
     char path[PATH_MAX + 8];
@@ -206,7 +207,8 @@ static int clone_child(int cgroup)
     return cgroup < 0 ? (int)CALL5(clone, (long)flags, 0, 0, 0, 0) : (int)CALL2(clone3, P(&arguments), sizeof arguments);
 }
 
-/* A user namespace is counted for its owner: without that for root, of the whole machine. Files are reached as before. */
+/* The kernel counts a user namespace for its owner: without this for root, of the whole machine. Access to files
+ * doesn't change. */
 static int clone_owned(const struct spawn_message *spawn, int cgroup)
 {
     static const long same = -1;
@@ -245,8 +247,8 @@ static int spawn_one(struct agent *agent, const struct house_message *house, str
     return pid;
 }
 
-/* An ordinary user's supervisor has entered its namespaces, the user namespace first, since it executed this program: files
- * of a process that may not be looked into are those of root of the namespace in which it was executed. */
+/* An ordinary user's supervisor has entered its namespaces, the user namespace first, since it executed this program.
+ * Root of the old namespace owns the files of a process that others may not inspect. */
 static int enter(int *namespaces, size_t count)
 {
     int result = 0;

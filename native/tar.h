@@ -1,7 +1,7 @@
 /* Tar archives: one reader and one writer, each over a stream, each in memory of a fixed size.
  *
- * The reader takes ustar, pax (POSIX.1-2001) and the long names of GNU tar. Where archivers disagree about what an
- * archive means, it takes none of the meanings: the archive is refused. `problem` names what. */
+ * The reader accepts ustar, pax (POSIX.1-2001) and the long names of GNU tar. It refuses an archive with a meaning on
+ * which archivers disagree. `problem` names the reason. */
 #ifndef TAR_H
 #define TAR_H
 
@@ -36,7 +36,7 @@ struct tar_reader {
     void *context;
     const char *problem;
     bool whole;       /* FIFOs and devices are taken, and `said` is of interest */
-    struct reader said; /* records of the member's own extended header, until data are skipped */
+    struct reader said; /* records of the member's own extended header, before its data */
     uint64_t left;    /* of the member's bytes */
     uint32_t padding; /* behind them */
     char path[TAR_PATH], target[TAR_PATH];
@@ -46,8 +46,8 @@ struct tar_reader {
 
 void tar_start(struct tar_reader *, tar_source *read, void *context);
 
-/* 1; 0: the archive's end was there; -EBADMSG: `problem`; or what `read` said. What is left of the last member is
- * passed over. After anything but 1 there is no more. */
+/* 1; 0: the archive's end; -EBADMSG: `problem`; or the error of `read`. It skips the rest of the last member. After
+ * any other result than 1 there is no more. */
 int tar_next(struct tar_reader *, struct tar_member *);
 
 /* Bytes of the member: how many, at most `size`; 0 at its end; or as tar_next. */
@@ -57,14 +57,14 @@ int tar_data(struct tar_reader *, void *to, size_t size);
  * is none; -EBADMSG. */
 int tar_record_next(struct reader *records, struct reader *key, struct reader *value);
 
-/* Writes one. 0; -ENOBUFS, and nothing is written. */
+/* Writes one. 0; -ENOBUFS, without writing. */
 int tar_record_put(struct writer *, const char *key, struct reader value);
 
-/* What stands before a member's bytes: a header, and an extended one where ustar cannot say it. 0, or what `write`
- * said; -EINVAL: no such member can be. */
+/* Writes the headers before a member's bytes, with an extended one if ustar doesn't suffice. 0, or the error of
+ * `write`; -EINVAL: an invalid member. */
 int tar_put(tar_sink *write, void *context, const struct tar_member *, uint32_t uid, uint32_t gid);
 
-/* What stands behind them. */
+/* Writes the padding after them. */
 int tar_pad(tar_sink *write, void *context, uint64_t size);
 
 /* The archive's end. */

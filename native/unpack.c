@@ -1,11 +1,11 @@
-/* UPLOAD: an archive is unpacked below a directory, as the user. Its names are an attacker's: none leads outside, and
- * nothing is made or opened through a symbolic link, whether the archive brought it or it was there before. Owners,
- * set-id bits and devices are not taken over.
+/* UPLOAD: it extracts an archive below a directory, as the user. Its names are an attacker's: none leads outside. It
+ * creates and opens no file through a symbolic link, neither one of the archive nor an older one. It drops owners,
+ * set-id bits and devices.
  *
- * With EXACT the archive is one of DOWNLOAD's with WHOLE or an engine's, and the directory becomes what it says: modes,
- * times and users' attributes too, and for root the owners, or else `owner`. What is the same already is only read; what
- * the archive does not have goes. What is mounted below the directory and what is left out stays as it is. Nobody else
- * writes there meanwhile. */
+ * With EXACT the archive is one of DOWNLOAD's with WHOLE or an engine's, and the directory becomes equal to it. That
+ * includes modes, times and users' attributes, and for root the owners, or else `owner`. It only reads files that are
+ * equal already, and deletes ones that the archive lacks. Mounts below the directory and left out paths don't change.
+ * No other program writes there meanwhile. */
 #include "file.h"
 #include "io.h"
 #include "ops.h"
@@ -83,8 +83,8 @@ static int unpack_up_to(struct trail *trail, size_t depth)
     return 0;
 }
 
-/* Moves to the directory above the last part of `path`, which is `*name` then; what is missing on the way is made if
- * `make`. */
+/* Moves to the directory above the last part of `path`, and returns that part in `*name`. `make`: creates missing
+ * parents. */
 static int unpack_enter(struct unpack *unpack, const char *path, bool make, char name[NAME_MAX + 1])
 {
     struct trail *trail = &unpack->trail;
@@ -112,7 +112,7 @@ static int unpack_enter(struct unpack *unpack, const char *path, bool make, char
     return error ? error : -ENAMETOOLONG;
 }
 
-/* What stands where something is to be made goes away, unless it is a directory with something in it. */
+/* Removes a file at the place of a new one, but no directory with content. */
 static int unpack_make_room(int directory, const char *name)
 {
     int error = sys_unlinkat(directory, name, 0);
@@ -123,7 +123,7 @@ static int unpack_make_room(int directory, const char *name)
 
 /* Directories */
 
-/* An engine's image has whole seconds: those of what is otherwise the same are left alone. */
+/* An engine's image has whole seconds: these keep the times of equal files. */
 static bool unpack_is_its_time(const struct timespec *time, const struct statx *is)
 {
     if (is->modified.seconds != time->seconds)
@@ -131,8 +131,8 @@ static bool unpack_is_its_time(const struct timespec *time, const struct statx *
     return !time->nanoseconds || !is->modified.nanoseconds || is->modified.nanoseconds == time->nanoseconds;
 }
 
-/* Times come when everything is there, or when there is no room for more: what is put into a directory changes its. So do
- * modes, which keep all but root out. */
+/* Sets times after all files, or when the table is full: a new file changes its directory's time. The same for modes,
+ * which exclude all but root. */
 static int unpack_set_times(struct unpack *unpack)
 {
     char name[NAME_MAX + 1];
@@ -216,7 +216,7 @@ static uint64_t digest_of(const char *path)
     return digest ? digest : 1;
 }
 
-/* Where its digest stands, or would. */
+/* The place of its digest in the table. */
 static uint64_t *exact_place(struct unpack *unpack, const char *path)
 {
     uint64_t digest = digest_of(path);
@@ -296,7 +296,7 @@ static bool exact_leaves_out(const struct unpack *unpack, const char *path)
     return false;
 }
 
-/* What the extended header says besides. */
+/* Additional values of the extended header. */
 struct exact_more {
     bool mounted;
     struct timespec time;
@@ -343,7 +343,7 @@ static int exact_attributes(struct unpack *unpack, int fd)
     return 0;
 }
 
-/* Owner, attributes, mode, time: in this order, as each takes from the next. Nothing is touched that is right. */
+/* Sets owner, attributes, mode and time in this order, as each may reset the next. It skips correct ones. */
 static int exact_dress(struct unpack *unpack, int directory, const char *name, const struct tar_member *member,
                        const struct exact_more *more, const char *path)
 {
@@ -389,7 +389,7 @@ static const char *exact_unescape(const char *from, char *to)
     return from;
 }
 
-/* What is mounted below `top`, lest anything is removed through a mount. */
+/* Finds the mounts below `top`, so that it removes nothing through a mount. */
 static int exact_find_mounts(struct unpack *unpack, const char *top)
 {
     struct arena *arena = &unpack->op->arena;
@@ -446,7 +446,7 @@ static int exact_copy(struct unpack *unpack, int from, int to, uint64_t size)
     return 0;
 }
 
-/* Compared on the way: what is the same stays what it was, and takes no room. Else it is written beside. */
+/* Compares on the way: an equal file stays, and takes no space. Otherwise it writes a new file beside. */
 static int exact_file(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
 {
     struct statx is;
@@ -470,7 +470,7 @@ static int exact_file(struct unpack *unpack, const struct tar_member *member, in
     return sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
 }
 
-/* What is neither file nor hard link. */
+/* Creates a member that is neither a file nor a hard link. */
 static int exact_put(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
 {
     static const unsigned kinds[] = {S_IFREG, S_IFREG, S_IFLNK, S_IFDIR, S_IFIFO};
@@ -531,7 +531,7 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
     return exact_dress(unpack, directory, name, member, &more, path);
 }
 
-/* What the archive does not have goes. */
+/* Deletes the files that the archive lacks. */
 static int exact_sweep(struct unpack *unpack)
 {
     struct walk *walk = arena_take(&unpack->op->arena, sizeof *walk);

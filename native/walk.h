@@ -1,5 +1,5 @@
-/* Everything below a directory, in the order of names, without following links and without recursion. What vanishes
- * meanwhile, and a directory that the user may not read, is passed over. */
+/* A walk below a directory, in the order of names, without following links and without recursion. It skips files that
+ * vanish, and directories that the user may not read. */
 #ifndef WALK_H
 #define WALK_H
 
@@ -45,13 +45,13 @@ struct walk_entry {
 
 enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 
-/* Takes over `root`; and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room`: paths of at most so many bytes are given, longer ones passed over; 0: none is, and
- * there is no limit. `strict`: nothing is passed over. 0 or -errno. */
+/* Takes over `root`, and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room` is the limit for a path in bytes, and
+ * longer ones don't appear; 0: no paths, and no limit. `strict`: no skips. 0 or -errno. */
 int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room,
                    bool strict);
 
-/* WALK_ENTRY; WALK_LEFT: all that is in the last directory entered has been given, and now it is `parent` that the
- * walk is in; of what was left `is.mode` is known; WALK_END; or -errno. */
+/* WALK_ENTRY; WALK_LEFT: the end of the last directory entered, and the walk is in `parent` again, with `is.mode` of
+ * the former; WALK_END; or -errno. */
 int walk_next(struct walk *, struct walk_entry *);
 
 void walk_close(struct walk *);

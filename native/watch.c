@@ -1,5 +1,5 @@
-/* WATCH: changes of files, as inotify(7) tells them. When the kernel has lost some, and when a directory cannot be
- * watched for want of room, a change of the kind OVERFLOW says that the directory has to be looked at again. */
+/* WATCH: changes of files, from inotify(7). If the kernel lost some, or there is no space for a watch, a change of the
+ * kind OVERFLOW tells the host to list the directory again. */
 #include "file.h"
 #include "io.h"
 #include "ops.h"
@@ -25,7 +25,7 @@ enum watch_kind {
     WATCH_OVERFLOW = 6,
 };
 
-/* A directory that is watched, or was and has others below it that are. */
+/* A directory with a watch, or a former one above others. */
 struct watch_slot {
     int32_t number; /* inotify's; -1: it is not watched any more */
     uint32_t parent; /* the root, slot 0, is its own; of a free slot, the next free one */
@@ -52,7 +52,7 @@ struct watcher {
 
 /* The table: chains of slots. */
 
-/* Where the slot of the number + 1 stands, or would. */
+/* The place of the slot of the number + 1 in the table. */
 static uint32_t *watch_place(const struct watcher *watcher, int32_t number)
 {
     uint32_t *at = &watcher->table[(uint32_t)number % WATCH_TABLE];
@@ -95,7 +95,7 @@ static bool watch_take_slot(struct watcher *watcher, uint32_t *slot)
     return true;
 }
 
-/* Whether `slot` is `below`, or above it: then it cannot come below it, whatever somebody has moved meanwhile. */
+/* Returns whether `slot` is `below`, or above it. Then it can't move below it, after any rename. */
 static bool watch_is_above(const struct watcher *watcher, uint32_t slot, uint32_t below)
 {
     for (; below; below = watcher->slots[below].parent)
@@ -135,7 +135,7 @@ static int watch_enter(struct watcher *watcher, int32_t number, uint32_t parent,
     return 0;
 }
 
-/* The path of `name` (or, if it is empty, of the directory itself) into `to`. False: it is too long to be told. */
+/* Writes the path of `name` (or, if it is empty, of the directory itself) into `to`. False: it is too long. */
 static bool watch_path(const struct watcher *watcher, uint32_t slot, const char *name, char to[PATH_MAX])
 {
     size_t at = PATH_MAX - 1, root = strcmp(watcher->root, "/") ? strlen(watcher->root) : 0;
@@ -239,8 +239,8 @@ static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
     return error;
 }
 
-/* Watches every directory that is pending, and those in them. If `tell`, all that is there is told of, for it may have
- * come before the watch did. */
+/* Watches every pending directory, and the ones in them. `tell`: reports all files there, which may have come before
+ * the watch. */
 static int watch_below(struct watcher *watcher, bool tell)
 {
     int error = 0;

@@ -1,6 +1,6 @@
-/* A connection: frames and descriptors in, frames out. What a frame means is its caller's (channel.c).
+/* A connection: it converts bytes and descriptors to frames and back. Its caller decides on their meaning (channel.c).
  *
- * Anything that is not the protocol sets `broken`; the agent closes the connection at the end of the turn. */
+ * Any violation of the protocol sets `broken`. The agent closes the connection at the end of the turn. */
 #ifndef WIRE_H
 #define WIRE_H
 
@@ -49,7 +49,7 @@ void wire_close(struct wire *);
 /* One frame out of `bytes`. Its size; 0: not whole yet; -EBADMSG. A pure function, and so a fuzz target. */
 long frame_parse(struct reader bytes, struct frame *);
 
-/* What has come, once. */
+/* Reads once. */
 void wire_receive(struct wire *);
 /* The next frame, if it is whole and there is room for answers: true. Its body lives until the next call. */
 bool wire_next(struct wire *, struct frame *);
@@ -62,7 +62,7 @@ size_t wire_room(struct wire *);
 /* A DATA frame whose `size` bytes, at most wire_room, the caller fills in. */
 unsigned char *wire_send_data(struct wire *, uint16_t stream, uint32_t channel, size_t size);
 
-/* As much as the peer takes now; then what is to be waited for. */
+/* Writes as much as the peer accepts, and sets the events to wait for. */
 void wire_flush(struct wire *);
 
 #endif

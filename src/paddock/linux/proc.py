@@ -130,7 +130,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def status(pid: int | str = "self") -> dict[str, str]:
-    """Return the fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …
+    """Return the fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid` and others.
 
     A newline in the name appears as an escape.
     """
