@@ -36,7 +36,7 @@ def write(state: Path, id: str, certificate: bytes) -> None:
     if not (place / layout.TRUST).exists():
         place = state / layout.RUN / id
     _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
-    _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate, "sandbox"))
+    _fill(place / layout.TRUST_JAVA, _for_java(certificate))
     _fill(place / layout.TRUST_CHROMIUM, _for_chromium(certificate))
 
 
@@ -70,35 +70,21 @@ def _of_the_machine() -> bytes:
     return b""
 
 
-@cache
-def _of_the_machine_for_java() -> _JavaStore:
-    return _JavaStore(_java_entries(_of_the_machine(), "machine"))
-
-
-def _java_entries(pem: bytes, prefix: str) -> tuple[int, bytes]:
-    """How many certificates there are in `pem`, and they as entries of a store."""
-    made = [_op(f"{prefix}-{number}", each) for number, each in enumerate(_certificates(pem), 1)]
-    return len(made), b"".join(made)
-
-
-class _JavaStore:
+def _for_java(certificate: bytes) -> bytes:
     """Trusted certificates as every Java reads them: JKS, which needs no Java to be written. Nothing in it is secret;
-    its password is the one that all programs of Java assume of such a store.
+    its password is the one that all programs of Java assume of such a store."""
+    entries = [*_java_entries_of_the_machine(), *_java_entries(certificate, "sandbox")]
+    store = struct.pack("!III", _MAGIC, _VERSION, len(entries)) + b"".join(entries)
+    return store + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + store, usedforsecurity=False).digest()
 
-    Stores that begin with the same entries, `most`, and end with one more each: most of the work is done once.
-    """
 
-    def __init__(self, most: tuple[int, bytes]) -> None:
-        count, entries = most
-        self._head = struct.pack("!III", _MAGIC, _VERSION, count + 1) + entries
-        self._keyed = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + self._head, usedforsecurity=False)
+@cache
+def _java_entries_of_the_machine() -> list[bytes]:
+    return _java_entries(_of_the_machine(), "machine")
 
-    def with_one(self, certificate: bytes, alias: str) -> bytes:
-        """`certificate` is in PEM, and alone."""
-        _, last = _java_entries(certificate, alias)
-        keyed = self._keyed.copy()
-        keyed.update(last)
-        return b"".join((self._head, last, keyed.digest()))
+
+def _java_entries(pem: bytes, prefix: str) -> list[bytes]:
+    return [_op(f"{prefix}-{number}", each) for number, each in enumerate(_certificates(pem), 1)]
 
 
 def _certificates(pem: bytes) -> list[bytes]:
