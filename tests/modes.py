@@ -19,10 +19,10 @@ PURE = {
     "gateway": "certificates clients connection_owner dns evaluation_network gateway git_push git_push_flow h2"
     " h2_hostile h2_heads hello hostile http1 identity limits malware mock mock_cassettes names package_cache"
     " package_pages package_store recording refusal registry registry_crates registry_debian registry_filters"
-    " replacer resolver revisions secret_flow streaming substitution synthetic websocket",
+    " replacer resolver revisions secret_flow streaming substitution synthetic websocket websocket_frames",
     "eval": "canaries",
     "vmm": "control fuse_state fuse_wire seal trunk",
-    "images": "registry tar",
+    "images": "registry tar zstd",
     "supervisor": "plan",
     "agents": "budget trace verdict",
     "native": "coverage echo fuzz guest_faults protocol",

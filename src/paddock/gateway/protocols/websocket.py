@@ -36,7 +36,7 @@ class CloseCode(IntEnum):
 
 
 class Violation(Exception):
-    """The reason why a connection can't go on. The client is told `code`."""
+    """The reason why a connection can't go on. `code` goes to the client."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
         super().__init__(reason)
