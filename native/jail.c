@@ -330,7 +330,7 @@ static void move_in(struct jail *jail)
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 
-/* After the dumpable flag goes, only the machine's root sees its namespaces, so this reports before. */
+/* Passes descriptors of its namespace: without the dumpable flag, only the machine's root could open it from outside. */
 static void report_ready(const struct jail *jail)
 {
     const struct house_message *house = &jail->house;
