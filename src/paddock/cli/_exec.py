@@ -52,7 +52,7 @@ _START_FAILED = {
     COMMAND,
 )
 def verb_exec(options: argparse.Namespace) -> int:
-    """Run a command in a sandbox. What it leaves running is killed at its end. Options come first."""
+    """Run a command in a sandbox, and at its end kill what it leaves running. Options come first."""
     argv = _checked(options)
     if not options.detach:
         return _run(client.Sandbox.connect(options.sandbox), options, argv)
@@ -80,8 +80,8 @@ def verb_exec(options: argparse.Namespace) -> int:
     COMMAND,
 )
 def verb_run(options: argparse.Namespace) -> int:
-    """Run a command in a new sandbox and kill the sandbox. Output is passed on as it comes. From an OCI image, the
-    command is what the image's entrypoint is given, and without one the image's own command runs."""
+    """Run a command in a new sandbox and kill the sandbox. Pass its output on as it comes. From an OCI image, the
+    image's entrypoint gets the command. Without a command, the image's own runs."""
     _complete(options)
     argv = _checked(options)
     asks = options.diff or options.patch or options.promote

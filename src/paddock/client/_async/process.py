@@ -130,9 +130,9 @@ class AsyncWriter:
 class AsyncProcess:
     """A started command.
 
-    As a context manager it is let go at the end: a foreground command is killed with everything that it
-    started, a background one lives on. Whoever waits for a foreground one without reading its output waits
-    forever once the pipes are full: read first, or use `exec`. A background one prints to files, and waits for nobody.
+    At the end of its `with` block paddock kills a foreground command with everything that it started. A background
+    one lives on. Read the output of a foreground command before you `wait`: it stops when its pipes are full. A
+    background one prints to files, and needs no reader.
     """
 
     def __init__(self, handle: HeldExecHandle) -> None:
@@ -194,11 +194,11 @@ class AsyncProcess:
         """Write `input`, close stdin, read both outputs to their end, and wait.
 
         Returns:
-            What it printed on stdout and on stderr. `exit_code` is set afterwards.
+            Its stdout and its stderr. `exit_code` has a value afterwards.
 
         Raises:
-            InvalidStateError: `input` is given, and the command was started without stdin=True.
-            ResourceExhaustedError: One output has more than 256 MiB. The command is killed.
+            InvalidStateError: There is `input`, and `start` had no stdin=True.
+            ResourceExhaustedError: One output has more than 256 MiB. paddock kills the command.
         """
         from paddock.client._blocking import atogether  # only who waits for both outputs needs threads
 
