@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paddock.audit import AuditLog, describe, redact_secrets, verify
 from paddock.errors import UnrecordedError
-from paddock.model import CreateSandbox, Decision, ExecSpec, Principal, RunExec, SandboxSpec, WriteFile
+from paddock.model import CreateSandbox, CreateSnapshot, Decision, ExecSpec, Principal, RunExec, SandboxSpec, WriteFile
 
 ME = Principal("local:0")
 YES = Decision(allowed=True, reason="because", rule="r")
@@ -44,6 +44,7 @@ def test_contents_are_replaced_by_digests(tmp_path: Path) -> None:
     spec = ExecSpec(argv=("run", "--token", "s3cret", "A_TOKEN=s3cret"), env={"K": "s3cret"})
     log.decision(ME, RunExec(sandbox="x", spec=spec, input=b"s3cret"), YES)
     log.decision(ME, CreateSandbox(spec=SandboxSpec(env={"K": "s3cret"})), YES)
+    log.decision(ME, CreateSnapshot(sandbox="x", env={"K": "s3cret"}), YES)
     text = "".join(p.read_text() for p in tmp_path.iterdir())
     assert "s3cret" not in text
     detail = lines(tmp_path)[1]["detail"]

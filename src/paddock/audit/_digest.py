@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -80,6 +80,8 @@ def _value(value: object, hide: Hide) -> object:
             return kept
         case PolicyDocument():
             return digest(msgspec.json.encode(value, order="deterministic"))
+        case dict():
+            return _env(cast("dict[str, str]", value))  # of an action: no other field is one
         case _:
             return value
 

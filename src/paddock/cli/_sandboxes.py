@@ -244,7 +244,7 @@ def _make_snapshot(options: argparse.Namespace) -> int:
     sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
 )
 def _build_snapshot(options: argparse.Namespace) -> int:
-    """Build a snapshot from a Dockerfile, and print its id. FROM, RUN, COPY, ENV, WORKDIR, USER and ARG are done."""
+    """Build a snapshot from a Dockerfile, and print its id. It does FROM, RUN, COPY, ENV, WORKDIR, USER and ARG."""
     given = {name: value for name, value in spec(options).items() if name not in ("template", "mounts", "snapshot")}
     snapshot = client.Snapshot.build(
         options.directory,

@@ -54,8 +54,8 @@ class AsyncSnapshot:
     ) -> AsyncSnapshot:
         """Build a snapshot from a Dockerfile, in a sandbox that ends afterwards.
 
-        FROM, RUN, COPY, ENV, WORKDIR, USER and ARG are done. What says nothing about files, such as CMD or EXPOSE, is
-        passed over. Sandboxes from the snapshot have its variables, directory and user, and not the build's network.
+        It does FROM, RUN, COPY, ENV, WORKDIR, USER and ARG. It passes over what says nothing about files, such as CMD.
+        Sandboxes from the snapshot have its variables, directory and user, and not the network of the build.
 
         Args:
             directory: COPY takes files from it. `.dockerignore` leaves names out.
@@ -74,9 +74,9 @@ class AsyncSnapshot:
             The snapshot. `AsyncSandbox.create(snapshot=...)` starts from it.
 
         Raises:
-            InvalidArgumentError: An instruction can't be done; the message has its line.
+            InvalidArgumentError: paddock can't do an instruction; the message has its line.
             CommandFailedError: A RUN failed; the message has its line.
-            ImageInvalidError, NotFoundError: FROM names no image that can be had.
+            ImageInvalidError, NotFoundError: FROM names an image that paddock can't get.
 
         Example:
             ```python
