@@ -301,6 +301,8 @@ def test_an_example_runs_and_prints_what_it_shows(
 ) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "README.md").write_text("# A project\n")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "Dockerfile").write_text("FROM host\nRUN true\n")
     (tmp_path / "script.json").write_text('[{"text": "done"}]')
     monkeypatch.chdir(tmp_path)
     try:

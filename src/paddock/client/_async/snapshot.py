@@ -80,7 +80,7 @@ class AsyncSnapshot:
 
         Example:
             ```python
-            tools = await AsyncSnapshot.build("./tools", name="tools", network=["pypi"])
+            tools = await AsyncSnapshot.build("./tools", network=["pypi"])
             async with AsyncSandbox.create(snapshot=tools) as sandbox:
                 await sandbox.exec("ruff check .")
             ```

@@ -81,7 +81,7 @@ class Snapshot:
 
         Example:
             ```python
-            tools = Snapshot.build("./tools", name="tools", network=["pypi"])
+            tools = Snapshot.build("./tools", network=["pypi"])
             with Sandbox.create(snapshot=tools) as sandbox:
                 sandbox.exec("ruff check .")
             ```
