@@ -104,7 +104,7 @@ def test_connect_and_list_find_what_create_made(rig: Rig) -> None:
     assert Sandbox.connect("mine", transport=rig.transport).id == made.id
     assert [sandbox.id for sandbox in Sandbox.list(transport=rig.transport)] == [made.id]
     made.kill()
-    with pytest.raises(SandboxDiedError, match=f"{made.id} ended"):
+    with pytest.raises(SandboxDiedError, match=rf"{made.id} \(mine\) ended at"):
         Sandbox.connect("mine", transport=rig.transport)
     with pytest.raises(NotFoundError):
         Sandbox.connect("another", transport=rig.transport)
