@@ -145,7 +145,10 @@ def test_a_run_that_fails_is_kept_where_that_was_asked_for(paddock: Paddock) -> 
     assert living(paddock) == []
 
 
-def test_an_empty_list_says_so_beside_the_output(paddock: Paddock) -> None:
+def test_an_empty_list_says_so_beside_the_output(
+    paddock: Paddock, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDOCK_STATE_DIR", str(state_dir))
     for verb, said in {
         "ls": "no sandboxes: paddock create makes one",
         "secret ls": "no secrets: paddock secret set NAME",
@@ -167,7 +170,7 @@ def test_more_processors_than_the_machine_has_are_a_warning(paddock: Paddock) ->
 def test_templates_are_listed_with_their_state(paddock: Paddock) -> None:
     assert paddock("run", "--", "true").returncode == 0
     listed = {one["name"]: one["state"] for one in json.loads(paddock("template", "ls", "--json").stdout)}
-    assert sorted(listed) == ["code-interpreter", "debian", "host"]
+    assert {"code-interpreter", "debian", "host"} <= set(listed)
     assert listed["host"] == "built"
     assert "host" in paddock("template", "ls").stdout
 

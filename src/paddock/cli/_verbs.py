@@ -70,7 +70,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "fork": Verb("_sandboxes", "make sandboxes with the files of a living one", True, "paddock fork box -n 3"),
         "snapshot": Verb(
             "_sandboxes",
-            "keep the files of a sandbox, or of a Dockerfile: create, build, ls, rm",
+            "keep a sandbox's files, or a Dockerfile's: create, build, ls, rm",
             True,
             "paddock snapshot create box --name before\npaddock snapshot build . --name tools --network pypi",
         ),
