@@ -109,6 +109,7 @@ def test_a_tree_goes_in_and_comes_back_the_same(sandbox: Make, tmp_path: Path) -
     assert "evil" in str(report.skipped)
     assert subprocess.run(["diff", "-r", tree, tmp_path / "back"], check=False).returncode == 0
     assert os.readlink(tmp_path / "back" / "link") == "pkg/run.sh"
+    assert os.stat(tmp_path / "back" / "pkg" / "run.sh").st_mode & 0o777 == 0o755
 
 
 def test_a_background_command_is_listed_taken_up_again_and_signalled(sandbox: Make) -> None:
