@@ -1,4 +1,4 @@
-"""Variables that tell programs what they have, and whom to trust where they look for no certificates of the system."""
+"""Set variables for programs that ignore control groups, or the system's store of certificates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def certificates(path: str) -> dict[str, str]:
 
 
 def hints(limits: Limits) -> dict[str, str]:
-    """Return what a sandbox of these limits has in its environment, unless its template or its caller says else.
+    """Return variables for a sandbox with these limits. Its template and its caller may replace them.
 
-    By itself V8 takes half of the memory for its heap. A quarter is enough for what isn't its heap.
+    V8 takes half of the memory for its heap by default. A quarter is enough for the rest, so it gets three quarters.
     """
     return {"NODE_OPTIONS": f"--max-old-space-size={limits.memory_mib * 3 // 4}"}

@@ -1,4 +1,4 @@
-"""Translate what the kernel says of processes for a caller."""
+"""List a sandbox's processes for a caller, and check their namespaces, as the kernel shows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def family(pid: int, lives: Callable[[], bool]) -> tuple[processes.Process, ...]
 
 
 def ids(pid: int) -> list[IdMap]:
-    """Return the ids of its user namespace, in those of this one. Empty if it has ended."""
+    """Return the id map of its user namespace, as seen from this one. Empty if it has ended."""
     try:
         return read_uid_map(pid)
     except OSError:
@@ -29,7 +29,7 @@ def ids(pid: int) -> list[IdMap]:
 
 
 def table(found: tuple[processes.Process, ...], ids: Sequence[IdMap]) -> tuple[Process, ...]:
-    """By their numbers in their own pid and user namespace; `ids` are those of the latter."""
+    """Return the processes with pids and uids as seen inside; `ids` is the map of their user namespace."""
     inner = {one.pid: one.inner_pid for one in found}
 
     def inner_uid(uid: int) -> int:

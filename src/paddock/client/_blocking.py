@@ -1,4 +1,4 @@
-"""Blocking work of the caller's side in two colours, so that the generator has only names to change."""
+"""Do blocking work in a sync and an async version: the script that generates `_sync/` from `_async/` only renames."""
 
 from __future__ import annotations
 
