@@ -16,7 +16,7 @@ from ._frames import ProtocolError
 class Place:
     """Hold that for one sandbox.
 
-    `root`, which only the process level has, is put before every path, as text only: it isolates nothing. `env` goes to
+    `root`, which only the process level has, precedes every path as plain text: it isolates nothing. `env` goes to
     every command. `users` are those that an agent may run a command as. `oom_score` makes the kernel kill commands
     before their agent.
     """
