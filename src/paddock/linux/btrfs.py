@@ -59,7 +59,7 @@ _LIMIT_MAX_RFER = 1
 
 
 def is_btrfs(fd: int) -> bool:
-    """Tell whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
+    """Tell whether `fd` lies on btrfs, by the first word of struct statfs (statfs(2))."""
     buffer = ctypes.create_string_buffer(256)
     call("fstatfs", fd, buffer)
     return int.from_bytes(buffer.raw[:4], "little") == _MAGIC

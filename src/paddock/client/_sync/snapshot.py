@@ -105,7 +105,7 @@ class Snapshot:
         ) as sandbox:
             said = (sandbox.exec("env -0", check=True)).stdout.split("\0")
             file.base.update({name: value for name, _, value in (one.partition("=") for one in said)})
-            file.workdir = file.base["PWD"]
+            file.workdir = file.base.get("PWD", "/")
             for word, what in file.steps():
                 files = sandbox.files if file.user is None else sandbox.files.as_user(file.user)
                 try:
