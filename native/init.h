@@ -31,7 +31,7 @@ struct identity {
     struct timer timer; /* what comes next: of one that is stopped, of what one has left behind, of the next one */
 };
 
-enum wait_kind { WAIT_HOLD, WAIT_AWAKE, WAIT_STILLNESS, WAIT_LOST };
+enum wait_kind { WAIT_HOLD, WAIT_AWAKE, WAIT_PAUSE_CLOCK, WAIT_LOST };
 enum { WAITS = 64 };
 
 /* A channel of the host's that stays open. */
@@ -39,7 +39,7 @@ struct wait {
     struct init *init;
     struct channel *channel; /* NULL: free */
     enum wait_kind kind;
-    bool known;                /* of STILLNESS: the host believes that it is paused */
+    bool known;                /* of PAUSE_CLOCK: the host believes that it is paused */
     struct identity *identity; /* of LOST */
     int pid;
     struct timer timer;

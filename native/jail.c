@@ -1,4 +1,4 @@
-/* Pid 1 of a jail. It starts in the prepared house (spawner.c), with all capabilities of the sandbox's outer user
+/* Pid 1 of a jail. It starts in the prepared setup (spawner.c), with all capabilities of the sandbox's outer user
  * namespace. It makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of
  * a sandbox comes. It executes no program.
  *
@@ -25,7 +25,7 @@ struct plan {
 
 struct jail {
     struct init init;
-    struct house_message house;
+    struct setup_message setup;
     bool ipc_is_bounded;
     int inner; /* the user namespace of the agents */
     int tell;  /* there the first agent, which waits for its plan, hears of it */
@@ -63,7 +63,7 @@ static int keep_roots_part(void)
 static int take_identity(const struct jail *jail, int who)
 {
     long uid = jail->plan.users[who].uid, gid = jail->plan.users[who].gid;
-    if (jail->house.flags & HOUSE_WHOLE)
+    if (jail->setup.flags & SETUP_WHOLE)
         TRY(CALL2(setgroups, 0, 0));
     TRY(CALL3(setresgid, gid, gid, gid));
     if (who == ROOT)
@@ -82,13 +82,13 @@ static int put_filter(struct reader instructions)
 
 /* No kernel objects of the machine's, no signals to the outside. Its one rule is about the final root directory.
  * Without it, the kernel would refuse every rename into another directory. */
-static int put_landlock(const struct house_message *house)
+static int put_landlock(const struct setup_message *setup)
 {
-    if (!house->landlock.left)
+    if (!setup->landlock.left)
         return 0;
-    HELD int rules = TRY((int)CALL3(landlock_create_ruleset, P(house->landlock.at), (long)house->landlock.left, 0));
+    HELD int rules = TRY((int)CALL3(landlock_create_ruleset, P(setup->landlock.at), (long)setup->landlock.left, 0));
     HELD int root = TRY(sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-    struct path_beneath beneath = {house->below_root, root};
+    struct path_beneath beneath = {setup->below_root, root};
     TRY(CALL4(landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, P(&beneath), 0));
     return (int)CALL2(landlock_restrict_self, rules, 0);
 }
@@ -99,7 +99,7 @@ static int put_limits(const struct jail *jail)
     const struct plan *plan = &jail->plan;
     TRY(init_limit(reader_of(plan->limits, plan->limit_count * sizeof *plan->limits)));
     if (plan->flags & PLAN_UNCOUNTED)
-        TRY(put_filter(jail->ipc_is_bounded ? jail->house.uncounted : jail->house.uncounted_ipc));
+        TRY(put_filter(jail->ipc_is_bounded ? jail->setup.uncounted : jail->setup.uncounted_ipc));
     return 0;
 }
 
@@ -121,7 +121,7 @@ _Noreturn static void be_first_agent(struct jail *jail, int told)
         sys_exit(1);
     int score = open_score();
     step_begin(&jail->steps, "filter");
-    step_end(&jail->steps, "filter", put_filter(jail->house.filter)); /* no plan has a say in it */
+    step_end(&jail->steps, "filter", put_filter(jail->setup.filter)); /* no plan has a say in it */
     if (sys_read(told, &jail->plan, sizeof jail->plan) != sizeof jail->plan)
         sys_exit(1);
     steps_restart(&jail->steps);
@@ -131,7 +131,7 @@ _Noreturn static void be_first_agent(struct jail *jail, int told)
     step_begin(&jail->steps, "user");
     step_end(&jail->steps, "user", score < 0 ? score : take_identity(jail, USER));
     step_begin(&jail->steps, "confine");
-    step_end(&jail->steps, "confine", put_landlock(&jail->house));
+    step_end(&jail->steps, "confine", put_landlock(&jail->setup));
     steps_report(&jail->steps, NULL, 0, NULL, 0);
     init_serve(jail->init.child, FIRST_LISTENER + 1, score);
 }
@@ -142,12 +142,12 @@ void jail_become_agent(const struct identity *identity)
     int who = identity == &jail->init.identities[ROOT] ? ROOT : USER;
     int score = open_score();
     if (score < 0 || CALL2(setns, jail->inner, CLONE_NEWUSER) || take_identity(jail, who) ||
-        put_landlock(&jail->house) || put_filter(jail->house.filter))
+        put_landlock(&jail->setup) || put_filter(jail->setup.filter))
         sys_exit(1);
     init_serve(identity->init->child, identity->listener.fd, score);
 }
 
-/* The house */
+/* The setup */
 
 /* Sets files below /proc, and skips ones that this kernel lacks. */
 static int set_values(struct reader values)
@@ -164,8 +164,8 @@ static int set_values(struct reader values)
 /* Of what the kernel counts by user or by namespace. */
 static int bound(struct jail *jail)
 {
-    TRY(set_values(jail->house.counts));
-    int result = set_values(jail->house.ipc);
+    TRY(set_values(jail->setup.counts));
+    int result = set_values(jail->setup.ipc);
     jail->ipc_is_bounded = !result; /* before Linux 6.0 these are the machine's root's */
     return result == -EPERM || result == -EACCES ? 0 : result;
 }
@@ -174,9 +174,9 @@ static int write_maps(const struct jail *jail, int pid)
 {
     static const char *const names[] = {"/setgroups", "/uid_map", "/gid_map"};
     char path[64], number[DECIMAL_SIZE], ids[256 + 1];
-    memcpy(ids, jail->house.ids.at, jail->house.ids.left);
-    ids[jail->house.ids.left] = 0;
-    for (size_t i = jail->house.flags & HOUSE_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
+    memcpy(ids, jail->setup.ids.at, jail->setup.ids.left);
+    ids[jail->setup.ids.left] = 0;
+    for (size_t i = jail->setup.flags & SETUP_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
         TRY(write_file(WRITABLE_PROC, join_text(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
     return 0;
 }
@@ -220,7 +220,7 @@ static int conceive(struct jail *jail)
     int pipe[2];
     TRY(sys_pipe2(pipe, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 1); /* the kernel lets us write its id maps only so; nothing foreign runs yet */
-    int pid = TRY(make_inner(jail->house.flags & HOUSE_SHARED));
+    int pid = TRY(make_inner(jail->setup.flags & SETUP_SHARED));
     if (!pid) {
         fd_close(&pipe[1]);
         be_first_agent(jail, pipe[0]);
@@ -241,7 +241,7 @@ static int prepare(struct jail *jail)
 {
     TRY(bound(jail));
     TRY(sys_prctl(PR_SET_NO_NEW_PRIVS, 1));
-    TRY(init_limit(jail->house.rlimits));
+    TRY(init_limit(jail->setup.rlimits));
     TRY(agent_open(&jail->init.agent));
     return conceive(jail);
 }
@@ -273,7 +273,7 @@ static int become(struct jail *jail, struct reader body)
     TRY(agent_listen(&init->agent, FIRST_LISTENER));
     init->grace = plan->grace;
     init->begun = true;
-    if (jail->house.flags & HOUSE_WHOLE) {
+    if (jail->setup.flags & SETUP_WHOLE) {
         add_identity(jail, ROOT, "root");
         init_listen(&init->identities[ROOT]);
     }
@@ -333,12 +333,12 @@ static void move_in(struct jail *jail)
 /* Passes descriptors of its namespace: without the dumpable flag, only the machine's root could open it from outside. */
 static void report_ready(const struct jail *jail)
 {
-    const struct house_message *house = &jail->house;
+    const struct setup_message *setup = &jail->setup;
     int fds[2] = {-1, -1};
     size_t count = 0;
-    if (house->flags & HOUSE_SHARED)
+    if (setup->flags & SETUP_SHARED)
         fds[count++] = sys_openat(AT_FDCWD, "/proc/self/ns/net", O_RDONLY | O_CLOEXEC, 0);
-    if (count && house->uncounted.left)
+    if (count && setup->uncounted.left)
         fds[count++] = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     for (size_t i = 0; i < count; i++)
         if (fds[i] < 0)
@@ -348,10 +348,10 @@ static void report_ready(const struct jail *jail)
         fd_close(&fds[i]);
 }
 
-void jail_run(struct agent *child, const struct house_message *house, const struct steps *steps)
+void jail_run(struct agent *child, const struct setup_message *setup, const struct steps *steps)
 {
     struct jail *jail = &the_jail;
-    jail->house = *house;
+    jail->setup = *setup;
     jail->steps = *steps;
     jail->init.child = child;
     jail->init.agent.init = &jail->init;

@@ -1,4 +1,4 @@
-/* A jail from the clone on (spawner.c makes the house, jail.c is pid 1 in it), and its steps. */
+/* A jail from the clone on (spawner.c makes the setup, jail.c is pid 1 in it), and its steps. */
 #ifndef JAIL_H
 #define JAIL_H
 
@@ -8,7 +8,7 @@
 enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
 
 /* What pid 1 has open: the supervisor's stream, which is the spawner's as long as it is no jail; a mount of /proc that
- * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole house of `root`. */
+ * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole setup of `root`. */
 enum { SUPERVISOR = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
 
 /* Steps of the setup, for measurements and for faults in tests. */
@@ -27,8 +27,8 @@ void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */
 void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);
 
-/* In a prepared house: becomes a spare, and then the planned sandbox. */
-_Noreturn void jail_run(struct agent *child, const struct house_message *, const struct steps *);
+/* In a prepared setup: becomes a spare, and then the planned sandbox. */
+_Noreturn void jail_run(struct agent *child, const struct setup_message *, const struct steps *);
 /* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);
 

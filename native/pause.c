@@ -88,12 +88,12 @@ static void tell(struct init *init)
 {
     for (size_t i = 0; i < WAITS; i++) {
         struct wait *wait = &init->waits[i];
-        if (!wait->channel || wait->kind != WAIT_STILLNESS || wait->known == init->paused)
+        if (!wait->channel || wait->kind != WAIT_PAUSE_CLOCK || wait->known == init->paused)
             continue;
         struct channel *channel = wait->channel;
-        struct stillness_reply_message reply = {
+        struct pause_clock_reply_message reply = {
             .paused = init->paused, .left = init->paused ? init->left : UINT64_MAX, .deadline = init->deadline};
-        request_reply(channel, &stillness_reply_shape, &reply);
+        request_reply(channel, &pause_clock_reply_shape, &reply);
     }
 }
 
@@ -191,12 +191,12 @@ static void keep_awake(struct channel *channel, const void *nothing, struct fram
     tell_times(channel);
 }
 
-static void tell_stillness(struct channel *channel, const void *message, struct frame *frame)
+static void tell_pause_clock(struct channel *channel, const void *message, struct frame *frame)
 {
-    const struct stillness_message *request = message;
+    const struct pause_clock_message *request = message;
     if (request->paused > 1)
         return request_refuse(channel);
-    struct wait *wait = init_wait(channel, WAIT_STILLNESS);
+    struct wait *wait = init_wait(channel, WAIT_PAUSE_CLOCK);
     if (!wait)
         return;
     wait->known = request->paused;
@@ -217,7 +217,7 @@ static void turn(struct channel *channel, const void *nothing, struct frame *fra
 }
 
 static const struct request REQUESTS[] = {
-    {OP_HOLD, &hold_shape, hold}, {OP_AWAKE, NULL, keep_awake}, {OP_STILLNESS, &stillness_shape, tell_stillness},
+    {OP_HOLD, &hold_shape, hold}, {OP_AWAKE, NULL, keep_awake}, {OP_PAUSE_CLOCK, &pause_clock_shape, tell_pause_clock},
     {OP_PAUSE, NULL, turn}, {OP_RESUME, NULL, turn}, {OP_TIMES, NULL, turn},
 };
 

@@ -61,7 +61,7 @@ enum op_number {
     OP_TIMES = 71,
     OP_HOLD = 72,
     OP_AWAKE = 73,
-    OP_STILLNESS = 74,
+    OP_PAUSE_CLOCK = 74,
     OP_RENEW = 75,
     OP_TRUST = 76,
     OP_SHARE = 77,
@@ -210,10 +210,10 @@ enum listed_flags {
     LISTED_FLAGS = 3,
 };
 
-enum house_flags {
-    HOUSE_WHOLE = 1, /* a sandbox has all the ids of a system */
-    HOUSE_SHARED = 2, /* its user has processes outside: it has a share of what the kernel counts by user */
-    HOUSE_FLAGS = 3,
+enum setup_flags {
+    SETUP_WHOLE = 1, /* a sandbox has all the ids of a system */
+    SETUP_SHARED = 2, /* its user has processes outside: it has a share of what the kernel counts by user */
+    SETUP_FLAGS = 3,
 };
 
 enum spawn_flags {
@@ -1188,22 +1188,22 @@ static const struct shape hold_shape = {
     },
 };
 
-struct stillness_message {
+struct pause_clock_message {
     uint32_t paused;
     uint32_t zero;
 };
-static const struct shape stillness_shape = {
+static const struct shape pause_clock_shape = {
     .numbers = 2,
     .number = {
-        {offsetof(struct stillness_message, paused), 4, false},
-        {offsetof(struct stillness_message, zero), 4, true},
+        {offsetof(struct pause_clock_message, paused), 4, false},
+        {offsetof(struct pause_clock_message, zero), 4, true},
     },
     .fields = 0,
     .field = {
     },
 };
 
-struct house_message {
+struct setup_message {
     uint32_t flags;
     uint32_t zero;
     uint64_t below_root;
@@ -1219,27 +1219,27 @@ struct house_message {
     struct reader dev;
     struct reader masks;
 };
-static const struct shape house_shape = {
-    .known = HOUSE_FLAGS,
+static const struct shape setup_shape = {
+    .known = SETUP_FLAGS,
     .numbers = 3,
     .number = {
-        {offsetof(struct house_message, flags), 4, false},
-        {offsetof(struct house_message, zero), 4, true},
-        {offsetof(struct house_message, below_root), 8, false},
+        {offsetof(struct setup_message, flags), 4, false},
+        {offsetof(struct setup_message, zero), 4, true},
+        {offsetof(struct setup_message, below_root), 8, false},
     },
     .fields = 11,
     .field = {
-        {offsetof(struct house_message, ids), 1, FIELD_TEXT, 256},
-        {offsetof(struct house_message, filter), 2, FIELD_BYTES, 32768},
-        {offsetof(struct house_message, uncounted), 3, FIELD_BYTES, 32768},
-        {offsetof(struct house_message, uncounted_ipc), 4, FIELD_BYTES, 32768},
-        {offsetof(struct house_message, landlock), 5, FIELD_BYTES, 64},
-        {offsetof(struct house_message, rlimits), 6, FIELD_U64S, 256},
-        {offsetof(struct house_message, counts), 7, FIELD_STRINGS, 1024},
-        {offsetof(struct house_message, ipc), 8, FIELD_STRINGS, 1024},
-        {offsetof(struct house_message, stage), 9, FIELD_TEXT, 4095},
-        {offsetof(struct house_message, dev), 10, FIELD_TEXT, 4095},
-        {offsetof(struct house_message, masks), 11, FIELD_STRINGS, 2048},
+        {offsetof(struct setup_message, ids), 1, FIELD_TEXT, 256},
+        {offsetof(struct setup_message, filter), 2, FIELD_BYTES, 32768},
+        {offsetof(struct setup_message, uncounted), 3, FIELD_BYTES, 32768},
+        {offsetof(struct setup_message, uncounted_ipc), 4, FIELD_BYTES, 32768},
+        {offsetof(struct setup_message, landlock), 5, FIELD_BYTES, 64},
+        {offsetof(struct setup_message, rlimits), 6, FIELD_U64S, 256},
+        {offsetof(struct setup_message, counts), 7, FIELD_STRINGS, 1024},
+        {offsetof(struct setup_message, ipc), 8, FIELD_STRINGS, 1024},
+        {offsetof(struct setup_message, stage), 9, FIELD_TEXT, 4095},
+        {offsetof(struct setup_message, dev), 10, FIELD_TEXT, 4095},
+        {offsetof(struct setup_message, masks), 11, FIELD_STRINGS, 2048},
     },
 };
 
@@ -1325,19 +1325,19 @@ static const struct shape report_shape = {
     },
 };
 
-struct stillness_reply_message {
+struct pause_clock_reply_message {
     uint32_t paused;
     uint32_t zero;
     uint64_t left;
     uint64_t deadline;
 };
-static const struct shape stillness_reply_shape = {
+static const struct shape pause_clock_reply_shape = {
     .numbers = 4,
     .number = {
-        {offsetof(struct stillness_reply_message, paused), 4, false},
-        {offsetof(struct stillness_reply_message, zero), 4, true},
-        {offsetof(struct stillness_reply_message, left), 8, false},
-        {offsetof(struct stillness_reply_message, deadline), 8, false},
+        {offsetof(struct pause_clock_reply_message, paused), 4, false},
+        {offsetof(struct pause_clock_reply_message, zero), 4, true},
+        {offsetof(struct pause_clock_reply_message, left), 8, false},
+        {offsetof(struct pause_clock_reply_message, deadline), 8, false},
     },
     .fields = 0,
     .field = {
@@ -1399,12 +1399,12 @@ static const struct shape stillness_reply_shape = {
     &trust_shape, \
     &times_reply_shape, \
     &hold_shape, \
-    &stillness_shape, \
-    &house_shape, \
+    &pause_clock_shape, \
+    &setup_shape, \
     &spawn_shape, \
     &spawned_shape, \
     &plan_shape, \
     &report_shape, \
-    &stillness_reply_shape
+    &pause_clock_reply_shape
 
 #endif

@@ -27,7 +27,7 @@ OPS = {
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
     "CONNECT": 48, "ACCEPT": 49,
     "IDENTITY": 64, "BEGIN": 65, "DEADLINE": 66, "AGENT": 67, "LOST": 68,
-    "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "STILLNESS": 74, "RENEW": 75, "TRUST": 76,
+    "PAUSE": 69, "RESUME": 70, "TIMES": 71, "HOLD": 72, "AWAKE": 73, "PAUSE_CLOCK": 74, "RENEW": 75, "TRUST": 76,
     "SHARE": 77,
 }  # fmt: skip
 """The `code` of OPEN. From 64 on they are orders to pid 1."""
@@ -158,7 +158,7 @@ FLAGS = {
     },
     "SHARE": {"WRITABLE": (1, "")},
     "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
-    "HOUSE": {
+    "SETUP": {
         "WHOLE": (1, "a sandbox has all the ids of a system"),
         "SHARED": (2, "its user has processes outside: it has a share of what the kernel counts by user"),
     },
@@ -551,18 +551,18 @@ MESSAGES = (
         (("seconds", "u32", "at most"), ("zero", "u32", "")),
     ),
     Message(
-        "stillness",
+        "pause_clock",
         "OPEN",
         "host",
         "Answered when it is otherwise than the host knows.",
         (("paused", "u32", "1: paused, as far as is known"), ("zero", "u32", "")),
     ),
     Message(
-        "house",
+        "setup",
         "",
         "host",
         "To the spawner, first: what all jails have in common. Descriptors: namespaces to enter.",
-        (("flags", "u32", "HOUSE"), ("zero", "u32", ""), ("below_root", "u64", "what Landlock allows below the root")),
+        (("flags", "u32", "SETUP"), ("zero", "u32", ""), ("below_root", "u64", "what Landlock allows below the root")),
         (
             Field(1, "ids", "text", 256, "lines of the id maps of the agents' user namespace"),
             Field(2, "filter", "bytes", LIMITS["FILTER"][0], "instructions of seccomp(2) for agents and commands"),
@@ -622,7 +622,7 @@ MESSAGES = (
             Field(3, "took", "u64s", 8 * 16, "nanoseconds of each"),
         ),
     ),
-    Message("stillness_reply", "REPLY", "guest", "", (("paused", "u32", ""), ("zero", "u32", ""), *_TIMES)),
+    Message("pause_clock_reply", "REPLY", "guest", "", (("paused", "u32", ""), ("zero", "u32", ""), *_TIMES)),
 )
 """CLOSE, EOF, the order KILL, and replies that are not here have no body. DATA has bytes.
 On the streams of CONNECT and ACCEPT nothing is sent before the REPLY."""

@@ -1,4 +1,4 @@
-/* The spawner of a supervisor: it clones jails. The child makes the house (`become_jail`): it gives up the machine's
+/* The spawner of a supervisor: it clones jails. The child makes the setup (`become_jail`): it gives up the machine's
  * descriptors, namespaces and ids, and stages the mounts that are independent of a plan. The supervisor does the rest
  * from outside.
  *
@@ -18,7 +18,7 @@ struct option {
 
 /* The initial state of a child. */
 struct birth {
-    const struct house_message *house;
+    const struct setup_message *setup;
     struct steps steps;
     int fds[MOST_DESCRIPTORS];
     size_t count, listeners;
@@ -56,9 +56,9 @@ static int put(int mount, int directory, const char *path)
     return move_mount(held, directory, path);
 }
 
-static int mask(const struct house_message *house, int proc, int told)
+static int mask(const struct setup_message *setup, int proc, int told)
 {
-    struct reader masks = house->masks;
+    struct reader masks = setup->masks;
     while (masks.left) {
         const char *name = next_string(&masks);
         TRY(put(copy_tree(told, masks.left ? next_string(&masks) : "", 0), proc, name));
@@ -69,18 +69,18 @@ static int mask(const struct house_message *house, int proc, int told)
 /* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and additions of later
  * kernels. `writable` becomes another mount of the same file system. With an additional file system for each sandbox,
  * the kernel would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
-static int stage_proc(const struct house_message *house, int place, int told, int *writable)
+static int stage_proc(const struct setup_message *setup, int place, int told, int *writable)
 {
     static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
     HELD int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
     TRY(move_mount(proc, place, ""));
     *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
     TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
-    return mask(house, proc, told);
+    return mask(setup, proc, told);
 }
 
 /* The plan sets their sizes. */
-static int stage(const struct house_message *house, const int places[STAGES], int dev, int *writable)
+static int stage(const struct setup_message *setup, const int places[STAGES], int dev, int *writable)
 {
     static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
     static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
@@ -88,7 +88,7 @@ static int stage(const struct house_message *house, const int places[STAGES], in
     TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
     TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
     TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
-    return stage_proc(house, places[STAGE_PROC], places[STAGE_TOLD], writable);
+    return stage_proc(setup, places[STAGE_PROC], places[STAGE_TOLD], writable);
 }
 
 /* The child */
@@ -142,17 +142,17 @@ static int join(struct birth *birth)
 }
 
 /* The uids of sandboxes can't enter the state directory, so this opens its parts before it takes them. */
-static int open_stage(const struct house_message *house, int places[STAGES], int *dev)
+static int open_stage(const struct setup_message *setup, int places[STAGES], int *dev)
 {
     char path[PATH_MAX + 8];
     for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
-        memcpy(path, house->stage.at, house->stage.left);
-        memcpy(path + house->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
+        memcpy(path, setup->stage.at, setup->stage.left);
+        memcpy(path + setup->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
         places[i] = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     }
-    memcpy(path, house->dev.at, house->dev.left);
-    path[house->dev.left] = 0;
-    *dev = TRY(copy_tree(AT_FDCWD, path, house->flags & HOUSE_SHARED ? AT_RECURSIVE : 0));
+    memcpy(path, setup->dev.at, setup->dev.left);
+    path[setup->dev.left] = 0;
+    *dev = TRY(copy_tree(AT_FDCWD, path, setup->flags & SETUP_SHARED ? AT_RECURSIVE : 0));
     return 0;
 }
 
@@ -180,13 +180,13 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     step_end(steps, "unshare", unshare_more());
     step_begin(steps, "join");
     step_end(steps, "join", join(birth));
-    int result = open_stage(birth->house, places, &dev);
+    int result = open_stage(birth->setup, places, &dev);
     if (sys_recv(SUPERVISOR, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
         sys_exit(1);
     step_begin(steps, "identity");
     step_end(steps, "identity", result ? result : take_ids());
     step_begin(steps, "stage");
-    result = stage(birth->house, places, dev, &writable_proc);
+    result = stage(birth->setup, places, dev, &writable_proc);
     for (size_t i = 0; i < ARRAY_SIZE(places); i++)
         fd_close(&places[i]);
     fd_close(&dev);
@@ -194,7 +194,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
         result = 0;
     fd_close(&writable_proc);
     step_end(steps, "stage", result);
-    jail_run(agent, birth->house, steps);
+    jail_run(agent, birth->setup, steps);
 }
 
 /* The spawner */
@@ -228,14 +228,14 @@ static long receive(void *to, size_t size, int fds[MOST_DESCRIPTORS], size_t *co
     return receive_fds(SUPERVISOR, to, size, 0, fds, count);
 }
 
-static int spawn_one(struct agent *agent, const struct house_message *house, struct reader order, struct birth *birth)
+static int spawn_one(struct agent *agent, const struct setup_message *setup, struct reader order, struct birth *birth)
 {
     struct spawn_message spawn;
     if (message_read(order, &spawn_shape, &spawn))
         return -EBADMSG;
-    birth->house = house;
+    birth->setup = setup;
     birth->steps = (struct steps){.fault = spawn.fault};
-    birth->listeners = house->flags & HOUSE_WHOLE ? 3 : 2;
+    birth->listeners = setup->flags & SETUP_WHOLE ? 3 : 2;
     int cgroup = spawn.flags & SPAWN_CGROUP && birth->count ? birth->fds[--birth->count] : -1;
     if (birth->count < 1 + birth->listeners)
         return -EBADF;
@@ -262,24 +262,24 @@ static int enter(int *namespaces, size_t count)
 
 int spawner_run(struct agent *agent)
 {
-    struct house_message house;
+    struct setup_message setup;
     unsigned char bytes[256];
     int namespaces[MOST_DESCRIPTORS];
     size_t count;
     (void)sys_fcntl(SUPERVISOR, F_SETFD, 1);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
     long got = receive(orders, sizeof orders, namespaces, &count);
-    if (got <= 0 || message_read(reader_of(orders, (size_t)got), &house_shape, &house))
+    if (got <= 0 || message_read(reader_of(orders, (size_t)got), &setup_shape, &setup))
         return -EBADMSG;
     TRY(enter(namespaces, count));
     for (;;) {
-        struct birth birth = {.house = &house};
+        struct birth birth = {.setup = &setup};
         unsigned char reply[32];
         struct writer body = writer_of(reply, sizeof reply);
         got = receive(bytes, sizeof bytes, birth.fds, &birth.count);
         if (got <= 0)
             return 0; /* the supervisor is gone */
-        int pid = spawn_one(agent, &house, reader_of(bytes, (size_t)got), &birth);
+        int pid = spawn_one(agent, &setup, reader_of(bytes, (size_t)got), &birth);
         struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
         /* All that was received, before the answer: else the child's end would not be seen at once. */
         (void)sys_close_range(3, SUPERVISOR - 1, 0);

@@ -43,9 +43,9 @@ ONCE = {
     "acceptance": "01_malicious_install 03_one_identity 04_one_address 06_secret_only_there 07_git 08_registries"
     " 09_fidelity 10_revisions 11_approvals 12_evidence crowd record_and_replay trust_stores",  # 05 has the ways out
     "audit": "parts",
-    "backends": "container container_birth container_copies container_endings container_images"
+    "backends": "container container_start container_copies container_endings container_images"
     " container_mounts container_trees files gvisor gvisor_memory gvisor_platforms killed_agent"
-    " microvm microvm_accelerator microvm_conformance microvm_faults process stillness stopped_agent threads"
+    " microvm microvm_accelerator microvm_conformance microvm_faults process pause_clock stopped_agent threads"
     " vmm waiting waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",

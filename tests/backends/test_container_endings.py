@@ -14,9 +14,9 @@ import pytest
 
 from paddock.backends._base import TreeMount
 from paddock.backends.container import ContainerBackend
+from paddock.backends.container._cleanup import Cleanup
 from paddock.backends.container._engine import Engine, ending_of
 from paddock.backends.container._records import Record, Records
-from paddock.backends.container._remains import Remains
 from paddock.backends.container._ways import Ways
 from paddock.errors import PlatformError
 from paddock.linux import proc
@@ -73,7 +73,7 @@ class Services:
         self.carried: list[str] = []
         self.entered, self.go = asyncio.Event(), asyncio.Event()
 
-    def remains(self, name: str) -> Remains:
+    def remains(self, name: str) -> Cleanup:
         async def out(*_: object) -> None:
             self.carried.append(name)
             self.entered.set()
@@ -82,7 +82,7 @@ class Services:
         async def engine() -> Engine:
             return Told({"Status": "exited"})
 
-        return Remains(self.records, engine, cast("Any", SimpleNamespace(out=out)), {})
+        return Cleanup(self.records, engine, cast("Any", SimpleNamespace(out=out)), {})
 
     async def waiting(self) -> None:
         """Until another has come as far as it can, or further."""

@@ -68,12 +68,12 @@ def test_of_a_service_that_is_gone_nothing_is_kept_awake_and_others_are_told(con
             let_go = await box.instance.stay_awake()
             let_go()
             await asyncio.to_thread(lambda: None)
-            assert not box.instance.stillness.now
+            assert not box.instance.pause_clock.now
             await other_one.aclose()
             await other.aclose()
 
             async def told() -> bool:
-                return box.instance.stillness.now
+                return box.instance.pause_clock.now
 
             await eventually("it is told", told)
             assert (await backend.paused()).keys() == {box.plan.id}

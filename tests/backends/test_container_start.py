@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.container import ContainerBackend, _birth
+from paddock.backends.container import ContainerBackend, _start
 from paddock.backends.container._backend import _AT_ONCE  # pyright: ignore[reportPrivateUsage]
 from paddock.backends.container._records import BIRTH
 from paddock.errors import PlatformError
@@ -45,11 +45,11 @@ def test_who_has_called_when_the_engine_fails_is_let_go(place: Path) -> None:
     async def main() -> None:
         with socket.socket(socket.AF_UNIX) as guest:
             before = descriptors()
-            with _birth.expecting(place) as birth:
+            with _start.expecting(place) as guest_start:
                 guest.connect(str(place / BIRTH / "birth.sock"))
                 starting = asyncio.ensure_future(_refuse())
                 with pytest.raises(PlatformError, match="refused it"):
-                    await birth.call({}, _runs, _nothing, starting)
+                    await guest_start.call({}, _runs, _nothing, starting)
             assert wait_until(lambda: descriptors() <= before)
             with pytest.raises(ConnectionResetError):
                 guest.recv(1)
@@ -61,8 +61,8 @@ def test_what_has_the_descriptor_of_its_door_afterwards_is_heard(place: Path) ->
     """A loop that watches what was closed takes the next one of that number for watched, and never hears of it."""
 
     async def main() -> None:
-        with _birth.expecting(place) as birth, pytest.raises(PlatformError, match="refused it"):
-            await birth.call({}, _runs, _nothing, asyncio.ensure_future(_refuse()))
+        with _start.expecting(place) as guest_start, pytest.raises(PlatformError, match="refused it"):
+            await guest_start.call({}, _runs, _nothing, asyncio.ensure_future(_refuse()))
         loop = asyncio.get_running_loop()
         pairs = [socket.socketpair() for _ in range(8)]
         heard = [asyncio.Event() for _ in pairs]

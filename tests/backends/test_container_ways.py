@@ -120,6 +120,6 @@ def test_nobody_is_sent_into_the_machines_own_network() -> None:
                 "masks": {},
             }
             with pytest.raises(PlatformError, match="in the machine's own network"):
-                _ways.Emissary().send(other.pid, asked, ())
+                _ways.NamespaceEntry().send(other.pid, asked, ())
         finally:
             other.kill()

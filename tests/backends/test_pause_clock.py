@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.backends._pause_clock import PauseClock, Stopwatch
 from paddock.backends.guest._connection import Patience
 
 
@@ -25,44 +25,44 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr("paddock.backends._stillness._now", time.time)
+    monkeypatch.setattr("paddock.backends._pause_clock._now", time.time)
     return time
 
 
 def test_a_stopwatch_leaves_out_what_it_stood_still(clock: Time) -> None:
     async def scene() -> None:
-        stillness = Stillness()
-        stillness.begin()
+        pause_clock = PauseClock()
+        pause_clock.begin()
         clock.now += 50  # before it was begun to count
-        stopwatch = Stopwatch(stillness)
+        stopwatch = Stopwatch(pause_clock)
         clock.now += 5
-        stillness.end()
+        pause_clock.end()
         clock.now += 3
-        stillness.begin()
-        stillness.begin()
+        pause_clock.begin()
+        pause_clock.begin()
         clock.now += 7
-        stillness.end()
-        stillness.end()
+        pause_clock.end()
+        pause_clock.end()
         clock.now += 1
         assert await stopwatch.left(10.0) == 6.0
-        assert stillness.seconds == 62.0
+        assert pause_clock.seconds == 62.0
 
     asyncio.run(scene())
 
 
 def test_what_is_left_is_known_when_it_goes_on(clock: Time) -> None:
     async def scene() -> None:
-        stillness = Stillness()
-        stopwatch = Stopwatch(stillness)
+        pause_clock = PauseClock()
+        stopwatch = Stopwatch(pause_clock)
         clock.now += 4
-        stillness.begin()
+        pause_clock.begin()
         async with asyncio.TaskGroup() as others:
             asked = others.create_task(stopwatch.left(10.0))
             for _ in range(5):
                 await asyncio.sleep(0)
             assert not asked.done()
             clock.now += 100
-            stillness.end()
+            pause_clock.end()
         assert asked.result() == 6.0
 
     asyncio.run(scene())
@@ -71,17 +71,17 @@ def test_what_is_left_is_known_when_it_goes_on(clock: Time) -> None:
 def test_nobody_loses_patience_with_what_is_known_to_stand_still() -> None:
     async def scene() -> None:
         lost: list[object] = []
-        stillness = Stillness()
+        pause_clock = PauseClock()
         connection = SimpleNamespace(
-            patience_seconds=600.0, heard_at=0.0, ping=lambda: None, stillness=stillness, closed=False
+            patience_seconds=600.0, heard_at=0.0, ping=lambda: None, pause_clock=pause_clock, closed=False
         )
         patience = Patience(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)), 60.0)
         look = patience._look  # pyright: ignore[reportPrivateUsage]
         for stands in (True, False):
             if stands:
-                stillness.begin()
+                pause_clock.begin()
             else:
-                stillness.end()
+                pause_clock.end()
             with patience:
                 patience._asked = asyncio.get_running_loop().time() + 1.0  # pyright: ignore[reportPrivateUsage]
                 look()

@@ -29,7 +29,7 @@ class PlainVmm(VmmBackend):
     """Another program in place of the guest, for those that misbehave."""
     greeting_seconds = 60.0
 
-    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+    async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         return jail._replace(trees=(*jail.trees, await self.guest()))
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:

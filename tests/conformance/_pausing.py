@@ -29,7 +29,7 @@ class PauseConformance(Bench):
         await _gets_on(box)
         await box.instance.pause()
         await box.instance.pause()
-        assert box.instance.stillness.now
+        assert box.instance.pause_clock.now
         assert box.plan.id in await lab.backend.paused()
         asked = asyncio.ensure_future(box.read("n"))
         for _ in range(50):
@@ -37,7 +37,7 @@ class PauseConformance(Bench):
         assert not asked.done()
         await box.instance.resume()
         await box.instance.resume()
-        assert not box.instance.stillness.now
+        assert not box.instance.pause_clock.now
         assert box.plan.id not in await lab.backend.paused()
         assert int(await asked) > 0
         await _gets_on(box)
@@ -64,7 +64,7 @@ class PauseConformance(Bench):
         instance = await later.adopt(box.plan.id)
         assert instance is not None
         found = lab.keep(Box(instance, box.plan))
-        assert found.instance.stillness.now
+        assert found.instance.pause_clock.now
         assert box.plan.id in await later.paused()
         await found.instance.resume()
         assert (await found.run("echo", "here")).text == "here"
@@ -128,6 +128,6 @@ async def _gets_on(box: Box) -> None:
 
 def _told(box: Box) -> Callable[[], Awaitable[bool]]:
     async def told() -> bool:
-        return not box.instance.stillness.now
+        return not box.instance.pause_clock.now
 
     return told

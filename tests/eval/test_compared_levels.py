@@ -25,7 +25,7 @@ OPEN = {
 def attacked(level: str, state: Path) -> tuple[levels.Verdict, ...]:
     from paddock import Sandbox
 
-    with levels.lure([state / layout.SUPERVISOR_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
+    with levels.bait([state / layout.SUPERVISOR_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
         return levels.attack(sandbox, host)
 
 
@@ -43,8 +43,8 @@ def test_none_gets_through_the_jail_and_all_are_tried(shared_state: Path) -> Non
 
 def test_nothing_is_left_of_what_lured(tmp_path: Path) -> None:
     before = dict(os.environ)
-    with levels.lure() as host:
-        told = host.lure
+    with levels.bait() as host:
+        told = host.bait
         assert Path(told.file).read_text() == Path(told.shared_memory).read_text() == host.value
         assert host.process_lives()
     assert not host.process_lives()

@@ -29,8 +29,8 @@ from paddock.wire.guest import (
     Lost,
     LostReply,
     Op,
-    Stillness,
-    StillnessReply,
+    PauseClock,
+    PauseClockReply,
     TimesReply,
 )
 from tests.native.driver import Connection, Ended, GuestError, frame
@@ -255,14 +255,14 @@ def test_orders_have_their_time(container: Container) -> None:
 
 def test_pausing_stops_all_and_the_clock(whole: Container) -> None:
     control, host = whole.connect("init"), whole.connect("user")
-    told = control.open(Op.STILLNESS, Stillness(paused=0).pack())
+    told = control.open(Op.PAUSE_CLOCK, PauseClock(paused=0).pack())
     ticking = host.exec("sh", "-c", "while :; do echo; done")
     ticking.next(Kind.DATA)
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     paused = times(control, Op.PAUSE)
     assert 0 < NEVER - now - paused.left < PATIENCE_SECONDS * SECOND
     assert NEVER // 2 + now <= paused.deadline < NEVER // 2 + now + PATIENCE_SECONDS * SECOND
-    assert StillnessReply.unpack(control.reply(told)) == StillnessReply(
+    assert PauseClockReply.unpack(control.reply(told)) == PauseClockReply(
         paused=1, left=paused.left, deadline=paused.deadline
     )
     assert running(whole) == []
@@ -335,15 +335,15 @@ def test_it_is_paused_when_nobody_keeps_it_awake(container: Container) -> None:
     container.identity("user", USER, IdentityFlags.EAGER)
     container.begin(idle=SECOND // 10)
     control = container.connect("init")
-    told = control.open(Op.STILLNESS, Stillness(paused=0).pack())
-    assert StillnessReply.unpack(control.reply(told)).paused
+    told = control.open(Op.PAUSE_CLOCK, PauseClock(paused=0).pack())
+    assert PauseClockReply.unpack(control.reply(told)).paused
     awake = control.open(Op.AWAKE)
     assert TimesReply.unpack(control.reply(awake)).left == (1 << 64) - 1
     host = container.connect("user")
     host.ping()
-    told = control.open(Op.STILLNESS, Stillness(paused=0).pack())
+    told = control.open(Op.PAUSE_CLOCK, PauseClock(paused=0).pack())
     control.send(frame(Kind.CLOSE, channel=awake))
-    assert StillnessReply.unpack(control.reply(told)).paused
+    assert PauseClockReply.unpack(control.reply(told)).paused
     for one in (control, host):
         one.close()
 

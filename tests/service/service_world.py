@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Ahead, Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.daemon.main.recovery import PERIOD_SECONDS
 from paddock.daemon.main.service import Service
 from paddock.errors import AlreadyExistsError, FileError, NotFoundError, ProgramNotFoundError, SandboxDiedError
@@ -200,7 +200,7 @@ class Place:
         self.runs.set()
         self.pauses = self.resumptions = 0
         self.before_pause: Callable[[], Awaitable[object]] | None = None
-        self.stillness = Stillness()
+        self.pause_clock = PauseClock()
         self.awake: set[object] = set()
         self.deadline = plan.deadline
         self.left: float | None = None
@@ -214,7 +214,7 @@ class Place:
             self.left, self.deadline = self.deadline - now, now + self.plan.retention_seconds
             self.pauses += 1
             self.runs.clear()
-            self.stillness.begin()
+            self.pause_clock.begin()
 
     def resume(self) -> None:
         if not self.runs.is_set():
@@ -222,13 +222,13 @@ class Place:
             self.deadline, self.left = self._boottime() + self.left, None
             self.resumptions += 1
             self.runs.set()
-            self.stillness.end()
+            self.pause_clock.end()
 
     async def end(self, ending: Ending) -> None:
         if self.ended is None:
             self.ended = ending
             self.runs.set()
-            self.stillness.end()
+            self.pause_clock.end()
             for command in self.commands.values():
                 await command.end()
             self.over.set()
@@ -296,8 +296,8 @@ class Held:
         return lambda: place.awake.discard(hold)
 
     @property
-    def stillness(self) -> Stillness:
-        return self._place.stillness
+    def pause_clock(self) -> PauseClock:
+        return self._place.pause_clock
 
     def _live(self) -> Place:
         if self._place.ended is not None:

@@ -71,10 +71,10 @@ async def test_the_time_of_a_command_is_not_over_while_it_stands_still(rig: Rig)
     async with rig.service() as service, asyncio.TaskGroup() as others:
         made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
         place = rig.world.places[made.id]
-        place.stillness.begin()
+        place.pause_clock.begin()
         command = RunExec(sandbox=made.id, spec=ExecSpec(argv=("sleep", "0.5"), timeout_seconds=0.1))
         running = others.create_task(service.perform(command, ME))
         await until(lambda: any(c._process.poll() is not None for c in place.commands.values()))
-        place.stillness.end()
+        place.pause_clock.end()
         result = await running
         assert (result.exit_code, result.limit) == (0, None)

@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.database import Store
 from paddock.errors import (
@@ -408,7 +408,7 @@ class Place:
         self._count()
         self.paused = True
         self._shift()
-        self._tell(lambda instance: instance.stillness.begin())
+        self._tell(lambda instance: instance.pause_clock.begin())
         self._supervisor.wake_at(self)
 
     def resume(self) -> None:
@@ -419,7 +419,7 @@ class Place:
             self.paused, self.used = False, self.world.boottime()
             self._since = self.used
             self._shift()
-            self._tell(lambda instance: instance.stillness.end())
+            self._tell(lambda instance: instance.pause_clock.end())
             self._supervisor.wake_at(self)
 
     def freeze(self, hold: int) -> None:
@@ -440,7 +440,7 @@ class Place:
         self.ended, self.changed = ending, self.world.loop.time()
         for command in self.commands.values():
             command.end(ExitStatus(signal=9))
-        self._tell(lambda instance: instance.stillness.end())
+        self._tell(lambda instance: instance.pause_clock.end())
         for instance in self.instances:
             instance.hear_of_the_end()
         self.world.gateway.has_ended(self)
@@ -697,9 +697,9 @@ class Instance:
     def __init__(self, place: Place) -> None:
         self.place, self.of, self._supervisor = place, generation.get(), place._supervisor
         self.world = place.world
-        self.stillness = Stillness()
+        self.pause_clock = PauseClock()
         if place.paused:
-            self.stillness.begin()
+            self.pause_clock.begin()
         self._over: asyncio.Future[Ending] | None = None
         self._lost = False
         place.instances.append(self)

@@ -158,10 +158,10 @@ def test_one_that_cannot_be_made_leaves_nothing_and_keeps_no_create(step: str, p
         await stock.fill(plan)
         for spare in list(stock.spares._stock):  # pyright: ignore[reportPrivateUsage]
             await stock.spares._retire(spare)  # pyright: ignore[reportPrivateUsage]
-        (wish,) = stock.spares._wishes  # pyright: ignore[reportPrivateUsage]
+        (demand,) = stock.spares._demands  # pyright: ignore[reportPrivateUsage]
         yard.backend.fault = step
         with pytest.raises(Exception, match="InjectedFault"):
-            await stock.spares._make(wish)  # pyright: ignore[reportPrivateUsage]
+            await stock.spares._make(demand)  # pyright: ignore[reportPrivateUsage]
         yard.backend.fault = ""
         await stock.tidied()
         yard.pool.create(plan.tree, layers=plan.template.layers)

@@ -60,7 +60,7 @@ async def stands(yard: Yard, instance: Instance) -> bool:
 async def becomes_idle(instance: Instance) -> None:
     """Returns when the supervisor has told that it paused it."""
     async with asyncio.timeout(60):
-        while not instance.stillness.now:  # noqa: ASYNC110 (what is awaited is the end of a pause)
+        while not instance.pause_clock.now:  # noqa: ASYNC110 (what is awaited is the end of a pause)
             await asyncio.sleep(0.01)
 
 

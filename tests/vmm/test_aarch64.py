@@ -74,7 +74,7 @@ def _boot(place: Path) -> ControllerProcess:
         "format": ["/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-m", "0"],
     }
     options = {"argv": _argv(qemu, place), "place": str(place), "stamp": "", "exports": [], "make": disks}
-    return ControllerProcess(place, course="microvm", options={**qemu.options(MACHINE, boot=True), **options})
+    return ControllerProcess(place, driver="microvm", options={**qemu.options(MACHINE, boot=True), **options})
 
 
 def test_the_guest_is_pid_1_of_a_machine_of_the_other_architecture(tmp_path: Path) -> None:

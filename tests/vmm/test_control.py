@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.backends.vmm import Control as Asking
 from paddock.errors import FileError, GuestLostError, GuestProtocolError, SandboxDiedError
 from paddock.vmm._control import Control
@@ -107,16 +107,16 @@ def test_a_service_believes_no_answer_that_is_none(wire: bytes, error: type[Exce
 def test_time_in_which_the_sandbox_stands_still_does_not_count() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        stillness = Stillness()
-        control = Asking(ours, stillness)
+        pause_clock = PauseClock()
+        control = Asking(ours, pause_clock)
         with theirs:
             asking = asyncio.ensure_future(control.ask("x", seconds=0.2))
             await asyncio.sleep(0)
-            stillness.begin()
+            pause_clock.begin()
             await asyncio.sleep(0.5)
             assert not asking.done()
             theirs.send(b'{"id":1}\n')
-            stillness.end()
+            pause_clock.end()
             await asking
             with pytest.raises(GuestLostError):
                 await control.ask("x", seconds=0.05)

@@ -12,7 +12,7 @@ from tests.vmm.controllers import GUEST
 
 @pytest.mark.parametrize(
     "modules",
-    [("controller", "_controller_microvm", "_qemu", "_shares"), ("controller", "_controller_gvisor")],
+    [("controller", "_driver_microvm", "_qemu", "_shares"), ("controller", "_driver_gvisor")],
     ids=lambda m: m[-1],
 )
 def test_it_loads_nothing_of_the_library_that_costs_more_than_it_gives(modules: tuple[str, ...]) -> None:

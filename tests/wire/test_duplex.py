@@ -16,7 +16,7 @@ import pytest
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, pack
 from paddock.wire import duplex as duplex_module
-from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
+from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
 
 class Pair:
@@ -167,7 +167,7 @@ def test_one_that_ends_connections_and_lives_is_a_stranger_with_a_name(
     with subprocess.Popen([sys.executable, "-c", _SERVE, tmp_path, "stays"], stdout=subprocess.PIPE) as one:
         assert one.stdout is not None
         one.stdout.readline()
-        with pytest.raises(Stranger) as caught:
+        with pytest.raises(OtherVersion) as caught:
             meet(tmp_path)
         assert caught.value.pid == one.pid
         one.kill()

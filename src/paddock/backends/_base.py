@@ -29,7 +29,7 @@ from paddock.model import (
 )
 from paddock.supervisor.layout import RETENTION_SECONDS
 
-from ._stillness import Stillness
+from ._pause_clock import PauseClock
 
 R = TypeVar("R")
 FROZEN = ".frozen"
@@ -255,7 +255,7 @@ class Instance(Protocol):
         ...
 
     @property
-    def stillness(self) -> Stillness:
+    def pause_clock(self) -> PauseClock:
         """Return the clock of its pauses since this instance exists."""
         ...
 

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from functools import partial
 
 
-class Stillness:
+class PauseClock:
     """Hold the pauses of one sandbox. It belongs to the event loop that reports them."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class Stillness:
 class Stopwatch:
     """Count time since it was made, except while the sandbox is paused."""
 
-    def __init__(self, stillness: Stillness) -> None:
-        self._stillness, self._start = stillness, _now()
-        self._stood = stillness.seconds
+    def __init__(self, pause_clock: PauseClock) -> None:
+        self._pause_clock, self._start = pause_clock, _now()
+        self._stood = pause_clock.seconds
 
     async def left(self, seconds: float) -> float:
         """Return what is left of so many seconds. If the sandbox is paused, wait until it isn't."""
-        await self._stillness.over()
-        stood = self._stillness.seconds - self._stood
+        await self._pause_clock.over()
+        stood = self._pause_clock.seconds - self._stood
         return seconds - (_now() - self._start - stood)
 
 

@@ -29,7 +29,7 @@ class HasKind(Protocol[K]):
 S = TypeVar("S", bound=HasKind[Any])
 
 
-class Wish(msgspec.Struct, Generic[K], eq=False):
+class Demand(msgspec.Struct, Generic[K], eq=False):
     """A kind that creates have asked for, and the plan of the first of them."""
 
     kind: K
@@ -49,7 +49,7 @@ class Spares(ABC, Generic[K, S]):
         """`start` runs work that no caller waits for. `count` is what `config.toml` says."""
         self._start = start
         self._stock: list[S] = []
-        self._wishes: list[Wish[K]] = []  # the latest last
+        self._demands: list[Demand[K]] = []  # the latest last
         self._making: asyncio.Task[None] | None = None
         self._used_at = 0.0
         self._creates = 0
@@ -58,7 +58,7 @@ class Spares(ABC, Generic[K, S]):
         self.from_create = 2 if count is None else 1
 
     @abstractmethod
-    async def _make(self, wish: Wish[K]) -> None:
+    async def _make(self, demand: Demand[K]) -> None:
         """Make one and put it into the stock. PaddockError, OSError."""
 
     @abstractmethod
@@ -83,15 +83,15 @@ class Spares(ABC, Generic[K, S]):
         """Note a create of that kind, and have spares made if they are missing."""
         if not self.count:
             return
-        wish = next((wish for wish in self._wishes if wish.kind == kind), None)
-        if wish is None:
-            wish = Wish(kind, plan)
+        demand = next((demand for demand in self._demands if demand.kind == kind), None)
+        if demand is None:
+            demand = Demand(kind, plan)
         else:
-            self._wishes.remove(wish)
-        self._wishes.append(wish)
-        del self._wishes[:-_REMEMBERED_KINDS]
-        wish.creates += 1
-        wish.refused = False
+            self._demands.remove(demand)
+        self._demands.append(demand)
+        del self._demands[:-_REMEMBERED_KINDS]
+        demand.creates += 1
+        demand.refused = False
         if not self._closed and (self._making is None or self._making.done()):
             self._making = self._start(self._stock_up())
 
@@ -122,26 +122,26 @@ class Spares(ABC, Generic[K, S]):
         await self._end(spare)
 
     @property
-    def _kept(self) -> list[Wish[K]]:
+    def _kept(self) -> list[Demand[K]]:
         """Return the kinds that were used last, and more than once."""
-        return [wish for wish in self._wishes if wish.creates >= self.from_create][-_MOST_KINDS:]
+        return [demand for demand in self._demands if demand.creates >= self.from_create][-_MOST_KINDS:]
 
     async def _end_others(self) -> None:
-        kinds = [wish.kind for wish in self._kept]
+        kinds = [demand.kind for demand in self._kept]
         for spare in [spare for spare in self._stock if spare.kind not in kinds]:
             await self._retire(spare)
 
-    def _next(self) -> Wish[K] | None:
-        for wish in reversed(self._kept):
-            there = sum(spare.kind == wish.kind for spare in self._stock)
-            if there < self.count and not wish.refused:
-                return wish
+    def _next(self) -> Demand[K] | None:
+        for demand in reversed(self._kept):
+            there = sum(spare.kind == demand.kind for spare in self._stock)
+            if there < self.count and not demand.refused:
+                return demand
         return None
 
     async def _stock_up(self) -> None:
         """Make spares one by one, when no create has come for a while. Failures stay silent."""
         loop = asyncio.get_running_loop()
-        while (wish := self._next()) is not None:
+        while (demand := self._next()) is not None:
             pause = self._used_at + self.quiet_seconds - loop.time()
             if self._creates:
                 pause = max(pause, min(_PAUSE_SECONDS, self.quiet_seconds))
@@ -149,9 +149,9 @@ class Spares(ABC, Generic[K, S]):
                 await asyncio.sleep(pause)
                 continue
             await self._end_others()
-            wish.refused = not self._has_room(wish.kind)
-            if not wish.refused:
+            demand.refused = not self._has_room(demand.kind)
+            if not demand.refused:
                 try:
-                    await self._make(wish)
+                    await self._make(demand)
                 except (PaddockError, OSError):
-                    wish.refused = True
+                    demand.refused = True

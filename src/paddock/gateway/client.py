@@ -18,7 +18,7 @@ from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
-from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
+from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
 from .control import VERSION, Hello, Order, Welcome
 
@@ -96,7 +96,7 @@ class GatewayClient:
             if answer.kind is Kind.ERROR:
                 line.close()
                 raise codec.decode_error(answer.body)
-        except Stranger as error:
+        except OtherVersion as error:
             raise NotConfiguredError(
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",

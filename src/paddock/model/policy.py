@@ -15,7 +15,7 @@ Port: TypeAlias = int | str
 """A number, or a range such as "8000-8099"."""
 
 Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
-Deed: TypeAlias = Literal["git.push", "publish", "delete"]
+ActionKind: TypeAlias = Literal["git.push", "publish", "delete"]
 """Actions that need an approval in every case.
 
 `git.push`: a push by a rule with `git`, and a branch of a workspace in which the sandbox has worked. `publish`: an
@@ -326,7 +326,7 @@ class PolicyDocument(_Part, frozen=True, kw_only=True):
 
     version: Literal[1] = 1
     egress: EgressRules = EgressRules()
-    approve: tuple[Deed | Approve, ...] = ()
+    approve: tuple[ActionKind | Approve, ...] = ()
     secrets: dict[str, SecretRule] = {}
     commands: CommandRules | None = None
     files: FileRules | None = None

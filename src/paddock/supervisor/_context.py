@@ -27,9 +27,9 @@ from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
-from paddock.supervisor._door import Door
-from paddock.supervisor._outside import Outside
+from paddock.supervisor._namespaces import NamespaceSet
 from paddock.supervisor._records import Records
+from paddock.supervisor._signaller import Signaller
 from paddock.supervisor._slots import Slots
 from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.supervisor.pool import open_pool
@@ -69,13 +69,13 @@ class SupervisorContext:
         """The spawner of an ordinary user, started before the supervisor enters its namespaces: see `_spawner.py`."""
         self.host_mounts: int | None = None
         """The mount namespace that the supervisor came from; None if it still has all its mounts."""
-        self._outside: Outside | None = None
+        self._signaller: Signaller | None = None
         """The process that may signal what an earlier supervisor left; None if this supervisor may itself."""
         if self.root_mode:
             self.host_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             namespaces.unshare(namespaces.NEWNS)
         elif ids is not None:
-            self._outside = Outside()
+            self._signaller = Signaller()
             _enter(SubordinateIds(*ids))
         else:
             # Of all that the supervisor leaves to go into a sandbox, it must own what it comes back to.
@@ -118,9 +118,9 @@ class SupervisorContext:
         try:
             pidfd.send_signal(process, number)
         except PermissionError:
-            if self._outside is None:
+            if self._signaller is None:
                 raise
-            self._outside.send(process, number)
+            self._signaller.send(process, number)
 
     def base(self, slot: int | None) -> int | None:
         """Return the uid that the supervisor sees for a sandbox's root. None if the sandbox has one uid, the
@@ -173,9 +173,9 @@ def _clear(directory: Path) -> int:
     return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _home() -> Door:
+def _home() -> NamespaceSet:
     """Return the supervisor's own namespaces. Raises ValueError if entering them leads to another root directory."""
-    home = Door.of(os.getpid())
+    home = NamespaceSet.of(os.getpid())
     before = os.stat("/")
     namespaces.setns(home.mounts, namespaces.NEWNS)
     if not os.path.samestat(before, os.stat("/")):

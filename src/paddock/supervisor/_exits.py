@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from paddock.linux import namespaces, nft, routes, sock_diag
 from paddock.linux.descriptors import closing
-from paddock.supervisor._door import visit
 from paddock.supervisor._errors import JailError
+from paddock.supervisor._namespaces import visit
 
 TCP_PORT = 15001
 DNS_PORT = 15053

@@ -19,13 +19,13 @@ from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
+from paddock.supervisor._namespaces import NamespaceSet, visit
 from paddock.supervisor._places import PLACE, move
 from paddock.supervisor._plan import JAIL, WAITING, JailPlan
 from paddock.supervisor._records import Record
-from paddock.supervisor._sizes import Told
+from paddock.supervisor._sizes import SizeMounts
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
 
@@ -44,7 +44,7 @@ class _Layers(NamedTuple):
     mounts: list[tuple[str, int]]
     trust: tuple[int, ...] = ()
     dev: int | None = None
-    told: Told | None = None
+    told: SizeMounts | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,8 +185,8 @@ def _fit_out(
 
     They get their `orders` as soon as they have their root. The agent works while the kernel detaches the old root.
     """
-    door, home = spare.door, context.home
-    with visit(namespaces.NEWUTS, door.names, home.names), visit(namespaces.NEWNS, door.mounts, home.mounts):
+    spaces, home = spare.spaces, context.home
+    with visit(namespaces.NEWUTS, spaces.names, home.names), visit(namespaces.NEWNS, spaces.mounts, home.mounts):
         with steps("attach"):
             if context.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
                 namespaces.set_hostname(plan.hostname.encode())
@@ -258,7 +258,7 @@ def _attach_usr(usr: int) -> None:
         move(local, b"usr/local")
 
 
-def _tell(told: Told) -> None:
+def _tell(told: SizeMounts) -> None:
     """Mount files over those of /proc, and /sys where the tree has that directory."""
     for name, file in told.proc:  # found as root of what was mounted a moment ago
         mounts.move_mount(file, mounts.AT_FDCWD, b"proc/" + name)
@@ -342,7 +342,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
             spare.undo.push(context.records.remove, plan.id)
             way = None
             if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
-                way = Door(os.dup(spare.door.mounts), network=os.dup(spare.network))
+                way = NamespaceSet(os.dup(spare.spaces.mounts), network=os.dup(spare.network))
             spare.sync.send(_orders.committed(plan.deadline))
     except BaseException as error:
         _give_up(pending, error)
@@ -378,7 +378,7 @@ def close_layers(pending: Pending) -> None:
 
 def close_spare(pending: Pending) -> None:
     """Close what only a spare needs."""
-    pending.spare.door.close()
+    pending.spare.spaces.close()
     for fd in (pending.spare.network, pending.spare.diag):
         if fd is not None:
             os.close(fd)

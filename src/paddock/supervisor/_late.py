@@ -23,9 +23,9 @@ from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 from paddock.supervisor import _exits, _places, _trust_places
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._door import Door, visit
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
+from paddock.supervisor._namespaces import NamespaceSet, visit
 from paddock.supervisor._plan import CLAIM, JailPlan
 from paddock.supervisor._records import Record
 from paddock.supervisor._supervised import Supervised
@@ -33,14 +33,14 @@ from paddock.wire import close_all
 
 
 @contextmanager
-def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[Door]:
+def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[NamespaceSet]:
     """Yield the namespaces of the sandbox, until the end of the block. Raises OSError, JailError."""
     if sandbox.way is not None:
         yield sandbox.way
         return
     if not context.root_mode:
         raise JailError(f"the supervisor that could {what} is dead, and an ordinary user's next one can't")
-    with contextlib.closing(Door.of(sandbox.record.pid, network=True)) as way:
+    with contextlib.closing(NamespaceSet.of(sandbox.record.pid, network=True)) as way:
         yield way
 
 
@@ -83,7 +83,7 @@ def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
     sandbox.close_way()
 
 
-def _trust(context: SupervisorContext, id: str, way: Door) -> None:
+def _trust(context: SupervisorContext, id: str, way: NamespaceSet) -> None:
     held: list[int] = []
     try:
         try:

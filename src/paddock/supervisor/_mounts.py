@@ -22,8 +22,8 @@ from paddock.linux import mounts, namespaces, overlay
 from paddock.linux.descriptors import closing
 from paddock.linux.namespaces import IdMap
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._door import visit
 from paddock.supervisor._errors import MountError
+from paddock.supervisor._namespaces import visit
 from paddock.supervisor._plan import JailPlan, Mount, Tree, is_repository
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
 

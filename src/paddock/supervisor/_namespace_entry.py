@@ -23,7 +23,7 @@ from paddock.supervisor import _exits, _places, _trust_places
 from paddock.supervisor._errors import JailError
 
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
-START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._emissary import main;main()"
+START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._namespace_entry import main;main()"
 MADE, TAKEN = b"made", b"taken"
 TOLD = "told"
 """The directory below `shown` with the files that cover some of /proc and /sys."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from paddock.linux import namespaces
 
 
-class Door(NamedTuple):
+class NamespaceSet(NamedTuple):
     """Hold descriptors of namespaces that the supervisor enters: mounts and host name of a spare, mounts and network of
     a living sandbox."""
 
@@ -20,7 +20,7 @@ class Door(NamedTuple):
     network: int = -1
 
     @classmethod
-    def of(cls, pid: int, *, network: bool = False) -> Door:
+    def of(cls, pid: int, *, network: bool = False) -> NamespaceSet:
         """Open the namespaces of a process. For a living sandbox this works only as root: the kernel hides the
         namespaces of a non-dumpable process from ordinary users. Raises OSError."""
         mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -47,6 +47,6 @@ def visit(kind: int, there: int, home: int) -> Generator[None]:
         try:
             namespaces.setns(home, kind)
         except BaseException as error:
-            # Not by `traceback`: to import that is a fifth of what an emissary costs.
+            # Not by `traceback`: to import that is a fifth of what a namespace entry costs.
             sys.excepthook(type(error), error, error.__traceback__)
             os._exit(1)  # a supervisor that is lost in a sandbox is worse than none: the next one takes over

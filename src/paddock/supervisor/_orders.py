@@ -17,7 +17,7 @@ from paddock.linux.namespaces import IdMap
 from paddock.supervisor._plan import JAIL, JailPlan
 from paddock.supervisor.layout import ORDINARY_ID
 from paddock.wire import Kind, pack
-from paddock.wire.guest import VERSION, Deadline, HostHello, House, HouseFlags, Op, Plan, PlanFlags
+from paddock.wire.guest import VERSION, Deadline, HostHello, Op, Plan, PlanFlags, Setup, SetupFlags
 
 if TYPE_CHECKING:
     from paddock.supervisor._context import SupervisorContext
@@ -60,8 +60,8 @@ def shared(context: SupervisorContext) -> bytes:
         ids = (IdMap(ORDINARY_ID, 0, 1),)
     ruleset = landlock.ruleset(landlock.kernel_abi())
     counted = "memory" in context.held
-    return House(
-        flags=(HouseFlags.WHOLE if whole else HouseFlags(0)) | (HouseFlags(0) if root_mode else HouseFlags.SHARED),
+    return Setup(
+        flags=(SetupFlags.WHOLE if whole else SetupFlags(0)) | (SetupFlags(0) if root_mode else SetupFlags.SHARED),
         below_root=0 if ruleset is None else ruleset.below_root,
         ids=b"".join(b"%d %d %d\n" % line for line in ids),
         filter=seccomp_profile.build(machine, foreign_targets=whole),

@@ -13,7 +13,7 @@ from paddock.linux import descriptors, pidfd, prctl
 _PEER = 3
 
 
-class Outside:
+class Signaller:
     """Start that process, in the current namespaces. It ends with the supervisor."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ def build(place: bytes) -> None:
         os.close(fd)
 
 
-class Told(NamedTuple):
+class SizeMounts(NamedTuple):
     """Hold detached mounts: of files of /proc, by name; of /sys; and of control groups, by their place in it."""
 
     proc: tuple[tuple[bytes, int], ...]
@@ -73,7 +73,7 @@ class Sizes:
                 mounts.bind(os.fsencode(shown.path), mounts.AT_FDCWD, os.fsencode(view), attributes=_FLAGS)
                 self._views.append((shown, view))
 
-    def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> Told:
+    def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> SizeMounts:
         """Choose processors for the sandbox of `plan`, make its files, add descriptors to `late`. Raises OSError."""
         cpus, all_of_them = self._processors.choose(plan.cpus)
         key = (plan.memory_bytes, plan.swap_bytes, plan.cpus, plan.processes, cpus)
@@ -83,7 +83,7 @@ class Sizes:
             late.append(mounts.open_tree(path, fd, recursive=recursive))
             return late[-1]
 
-        return Told(
+        return SizeMounts(
             proc=tuple((name, copy(b"", fd)) for name, fd in kept.proc),
             sys=copy(b"", kept.sys, recursive=True),
             groups=tuple(

@@ -17,8 +17,8 @@ from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._door import Door
 from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
+from paddock.supervisor._namespaces import NamespaceSet
 from paddock.supervisor._records import remove_directory
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
@@ -42,7 +42,7 @@ class Spare:
     slot: int | None
     sync: socket.socket
     name: str
-    door: Door
+    spaces: NamespaceSet
     undo: UndoStack
     steps: Steps
     network: int | None = None
@@ -102,8 +102,8 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         sync.setblocking(False)
         try:
             _write_maps(context, pid, slot)
-            door = Door.of(pid)
-            undo.push(door.close)
+            spaces = NamespaceSet.of(pid)
+            undo.push(spaces.close)
             sync.send(b"m")
         except OSError as error:
             read_report(sync)  # it has failed already; why, it has said
@@ -117,7 +117,7 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         slot=slot,
         sync=sync,
         name=name,
-        door=door,
+        spaces=spaces,
         undo=undo,
         steps=steps,
     )

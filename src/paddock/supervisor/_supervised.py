@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.linux import cgroups
-from paddock.supervisor._door import Door
 from paddock.supervisor._exits import Exits
+from paddock.supervisor._namespaces import NamespaceSet
 from paddock.supervisor._records import Ended, Record
 from paddock.wire import close_all
 
@@ -82,7 +82,7 @@ class Supervised:
     pidfd: int
     group: cgroups.Group | None
     exits: Exits | None = None
-    way: Door | None = None
+    way: NamespaceSet | None = None
     """The namespaces for later exits and mounts. None: they are opened when needed."""
     diag: int | None = None
     """A socket for `sock_diag.unix_bytes`, if the supervisor counts its memory. None for one of an earlier supervisor.

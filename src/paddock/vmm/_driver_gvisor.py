@@ -52,8 +52,8 @@ _SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH, _SECCOMP_DATA_FIRST = 0, 4, 16
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 
-class Course:
-    """The gVisor course.
+class Driver:
+    """The gVisor driver.
 
     `options`: `runsc`, `flags` of both halves, `served` (arguments of both about the root), `spec` (OCI), `sentry_uid`
     with several ids, `cpus`, `memory_bytes`.
@@ -186,7 +186,7 @@ class Course:
             self._stands = False
             yield Call("containerManager.Resume", {})
 
-    # parts of the course
+    # parts of the driver
 
     def _own(self) -> Saved:
         return self._saved(self._saves["place"])

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .controller import Controller
 
 
-class Course:
-    """The course of a virtual machine.
+class Driver:
+    """The driver of a virtual machine.
 
     Options: the ones of `_qemu`, `place`, `stamp` (the machine that a state is for), and `memory` (the image to which
     it belongs).

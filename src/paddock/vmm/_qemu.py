@@ -6,7 +6,7 @@ At boot it maps the file `ram` shared, so a save only needs the file. A restored
 with the same image. Its changes are pages of QEMU's own, and a save writes these over a copy of that file. A state
 covers only the devices (`xen-save-devices-state` is the one command for it, and has nothing of Xen in it).
 
-Options beside the course's: `argv`, `streams` (descriptors of QEMU by line), `descriptors` by name (`files`, `monitor`,
+Options beside the driver's: `argv`, `streams` (descriptors of QEMU by line), `descriptors` by name (`files`, `monitor`,
 `blocks`), and `memory_bytes`.
 """
 

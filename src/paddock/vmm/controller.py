@@ -4,8 +4,8 @@ A service passes a socket in to it (`_came`), for one identity inside, or for `c
 its connection on the standard input.
 
 Its configuration: `name` of its own socket, `identities`, and one of two kinds of guest. `child` has `argv`, `env`,
-`cwd` and `uid` of a program. Its input and output are the one line for all data (`_trunk`). Or `course` names the
-module `_controller_<course>` of a level, with its `options`. `env` is the environment of the sandbox's commands.
+`cwd` and `uid` of a program. Its input and output are the one line for all data (`_trunk`). Or `driver` names the
+module `_driver_<driver>` of a level, with its `options`. `env` is the environment of the sandbox's commands.
 `waiting`: it is a spare until a claim. `fatal_imports`, in tests: an import after the start ends the process.
 
 It ends with any of its children, and ends the others. The sandbox then ends too. A spare also ends with the connection
@@ -37,7 +37,7 @@ TYPE_CHECKING = False  # to import typing is a fifth of what a controller's star
 if TYPE_CHECKING:
     from typing import Any, NoReturn, Protocol
 
-    class Course(Protocol):
+    class Driver(Protocol):
         """The part of a level.
 
         The controller makes it before it starts a process, and it may use the controller's loop.
@@ -120,14 +120,14 @@ class Controller:
         """Durations of some steps in seconds, for `ping`."""
         self._ended: Json | None = None
         self._told = False
-        self._course = self._make_course()
+        self._driver = self._make_driver()
 
-    def _make_course(self) -> Course:
-        name = self._config.get("course")
+    def _make_driver(self) -> Driver:
+        name = self._config.get("driver")
         if name is None:
             return _Plain(self, self._config["child"])
-        module: Any = import_module(f"{__package__}._controller_{name}")
-        return module.Course(self, self._config.get("options", {}))
+        module: Any = import_module(f"{__package__}._driver_{name}")
+        return module.Driver(self, self._config.get("options", {}))
 
     def run(self) -> None:
         try:
@@ -142,9 +142,9 @@ class Controller:
         self._take_first()
         self._door.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
-        line = _pipes(ends) if self._course.pipes else _socket(ends)
+        line = _pipes(ends) if self._driver.pipes else _socket(ends)
         children = ChildWatch(self.loop, self._died)
-        self._pids = self._course.start(ends)
+        self._pids = self._driver.start(ends)
         for end in ends.values():
             os.close(end)
         self._trunk = Trunk(self.loop, line, self._offended)
@@ -206,14 +206,14 @@ class Controller:
         return not self._claimed
 
     def watch(self, pid: int) -> None:
-        """Watch a process, whose end ends all, like the first processes of the course."""
+        """Watch a process, whose end ends all, like the first processes of the driver."""
         self._pids.append(pid)
 
     def end(self, status: Json) -> None:
-        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a course knows why."""
+        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a driver knows why."""
         if self._ended is not None:
             return
-        self._course.ending()
+        self._driver.ending()
         for pid in self._pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -298,15 +298,15 @@ class Controller:
                 self._claimed, self._environment = True, request.get("env", {})
                 return {}
             case "show":
-                self._course.show(request)
+                self._driver.show(request)
                 return {}
             case "freeze":
                 if self._frozen is not None:
                     raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
                 for_good = request.get("for_good") is True
-                self._frozen = frozen = _Freeze(self._course, control, id, self._thawed, for_good=for_good)
+                self._frozen = frozen = _Freeze(self._driver, control, id, self._thawed, for_good=for_good)
                 try:
-                    self._course.stand(request, descriptors, frozen.stands)
+                    self._driver.stand(request, descriptors, frozen.stands)
                 except Fault:
                     self._frozen = None
                     raise
@@ -329,10 +329,10 @@ class _Freeze:
     """
 
     def __init__(
-        self, course: Course, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
+        self, driver: Driver, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
     ) -> None:
         self.control = control
-        self._course, self._id, self._thawed, self._for_good = course, id, thawed, for_good
+        self._driver, self._id, self._thawed, self._for_good = driver, id, thawed, for_good
         self._stands = self._closing = False
         self._asked: int | None = None
 
@@ -342,7 +342,7 @@ class _Freeze:
             full = why.startswith(NO_ROOM)
             fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
             self.control.refuse(self._id, fault)
-            self._course.thaw(self._over)
+            self._driver.thaw(self._over)
             return
         self._stands = True
         self.control.answer(self._id, {})
@@ -354,7 +354,7 @@ class _Freeze:
         self._closing, self._asked = True, id
         if self._stands and not self._for_good:
             self._stands = False
-            self._course.thaw(self._over)
+            self._driver.thaw(self._over)
 
     def _over(self, why: str | None) -> None:
         self._thawed()

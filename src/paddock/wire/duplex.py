@@ -29,7 +29,7 @@ _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})
 _ASKS = frozenset({Kind.HELLO, Kind.OPEN})
 
 
-class Stranger(Exception):
+class OtherVersion(Exception):
     """The process that listens there ends connections that greet it: it speaks another protocol."""
 
     def __init__(self, pid: int) -> None:
@@ -230,7 +230,7 @@ async def greet(
 ) -> tuple[Duplex, Frame] | None:
     """Connect, send HELLO, and return the connection with the answer.
 
-    Return None without a listener. Raises Stranger.
+    Return None without a listener. Raises OtherVersion.
 
     A leaving process ends the connection. Then this waits for its end, and connects to the next one.
     """
@@ -240,7 +240,7 @@ async def greet(
             answer = await line.ask(hello, kind=Kind.HELLO)
         except ConnectionError:
             if line.pid != os.getpid() and not await _ends(line.pid):
-                raise Stranger(line.pid) from None
+                raise OtherVersion(line.pid) from None
             continue
         except BaseException:
             line.close()

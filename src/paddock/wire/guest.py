@@ -65,7 +65,7 @@ class Op(IntEnum):
     TIMES = 71
     HOLD = 72
     AWAKE = 73
-    STILLNESS = 74
+    PAUSE_CLOCK = 74
     RENEW = 75
     TRUST = 76
     SHARE = 77
@@ -219,7 +219,7 @@ class ListedFlags(IntFlag):
     ENDED = 2
 
 
-class HouseFlags(IntFlag):
+class SetupFlags(IntFlag):
     WHOLE = 1
     SHARED = 2
 
@@ -1363,7 +1363,7 @@ class Hold(Message):
         self.seconds = seconds
 
 
-class Stillness(Message):
+class PauseClock(Message):
     """Answered when it is otherwise than the host knows."""
 
     SHAPE = Shape(
@@ -1380,7 +1380,7 @@ class Stillness(Message):
         self.paused = paused
 
 
-class House(Message):
+class Setup(Message):
     """To the spawner, first: what all jails have in common. Descriptors: namespaces to enter."""
 
     SHAPE = Shape(
@@ -1529,7 +1529,7 @@ class Report(Message):
         self.took = took
 
 
-class StillnessReply(Message):
+class PauseClockReply(Message):
     SHAPE = Shape(
         Struct("<IxxxxQQ"),
         ("paused", "left", "deadline"),

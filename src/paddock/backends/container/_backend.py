@@ -29,19 +29,19 @@ from paddock.errors import (
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
-from paddock.supervisor._emissary import TOLD
+from paddock.supervisor._namespace_entry import TOLD
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
 
-from . import _birth, _life, _probe
+from . import _life, _probe, _start
 from ._carry import Carrier, owner, require_apart
+from ._cleanup import Cleanup
 from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
 from ._options import engines_own, guest_directory, lying_over, options, told
 from ._records import BIRTH, Record, Records, name_of
-from ._remains import Remains
-from ._ways import Emissary, Ways, show_trust
+from ._ways import NamespaceEntry, Ways, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -68,7 +68,7 @@ class ContainerBackend:
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._being_made: set[SandboxId] = set()
         self._carrier = Carrier(state_dir, supervisor)
-        self.remains = Remains(self.records, self._open, self._carrier, self._locks)
+        self.remains = Cleanup(self.records, self._open, self._carrier, self._locks)
         self._images = Images(self._directory, self._carrier.pool)
         self._found: _probe.Found | None = None
         self._engine: Engine | None = None
@@ -156,7 +156,7 @@ class ContainerBackend:
             most_seconds=plan.deadline - proc.boottime(),
             retention_seconds=plan.retention_seconds,
             template=plan.template,
-            env=_birth.environment_of(plan),
+            env=_start.environment_of(plan),
             boot=proc.boot_id(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
             exits=plan.exits,
@@ -168,39 +168,39 @@ class ContainerBackend:
             raise AlreadyExistsError(f"there is a sandbox {plan.id} already") from None
         ways = Ways()
         ours = self._found is not None and _probe.is_ours(self._found)
-        emissary = await asyncio.to_thread(Emissary) if ours else None
+        entry = await asyncio.to_thread(NamespaceEntry) if ours else None
         self._being_made.add(plan.id)
 
         async def before(pid: int) -> None:
             if cpus is not None:
                 with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
                     os.sched_setaffinity(pid, cpus)
-            if emissary is not None:  # else it has neither mounts nor exits
+            if entry is not None:  # else it has neither mounts nor exits
                 async with self._carrier.mounted(plan, pid) as mounts:
-                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, emissary=emissary)
+                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, entry=entry)
 
         try:
             if plan.exits:
                 show_trust(place / BIRTH)
             cpus = told(place / BIRTH / TOLD, plan.spec.limits, self._processors)
             masks = lying_over(place / BIRTH / TOLD)
-            if emissary is None:
+            if entry is None:
                 shown += engines_own(place / BIRTH / TOLD)
-            with _birth.expecting(place) as birth:
+            with _start.expecting(place) as guest_start:
                 asked = options(
                     plan,
                     image,
                     guest=guest,
-                    birth=place / BIRTH,
+                    guest_start=place / BIRTH,
                     owner=str(self._directory),
                     shown=shown,
                     held=self._ceilings(),
                 )
                 record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
-                orders = _birth.orders(plan, self._ceilings())
+                orders = _start.orders(plan, self._ceilings())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
-                pid = await birth.call(orders, lambda: how_it_ended(engine, record.container), before, starting)
+                pid = await guest_start.call(orders, lambda: how_it_ended(engine, record.container), before, starting)
             await turn.aclose()  # what is carried into it may be much
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)
@@ -216,8 +216,8 @@ class ContainerBackend:
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
             raise
         finally:
-            if emissary is not None:
-                await asyncio.to_thread(emissary.close)
+            if entry is not None:
+                await asyncio.to_thread(entry.close)
             self._being_made.discard(plan.id)
 
     async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> str:

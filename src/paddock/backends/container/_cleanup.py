@@ -21,7 +21,7 @@ _SILENT = Ending(limit=None, reason="it ended by itself; its engine does not kno
 _REMOVED = "its container was removed by somebody else, with what was new in its workspace"
 
 
-class Remains:
+class Cleanup:
     """Copies files out of dead containers. `locks` are the sandboxes' locks. Their holder may change the containers."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._environment import certificates
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.backends.guest import Nothing, Place
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
@@ -20,9 +20,9 @@ from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
-from ._birth import CONTROL, place_of
 from ._life import Life
 from ._options import CAPABILITIES
+from ._start import CONTROL, place_of
 from ._ways import TRUSTED
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ class ContainerInstance(GuestInstance):
         return await self._life.resume()
 
     async def stay_awake(self) -> Callable[[], None]:
-        if self.stillness.now:
+        if self.pause_clock.now:
             await self._backend.unpause(self._life)
         return await self._life.stay_awake()
 
     @property
-    def stillness(self) -> Stillness:
-        return self._life.stillness
+    def pause_clock(self) -> PauseClock:
+        return self._life.pause_clock
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

@@ -16,17 +16,17 @@ from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends import _look as look
 from paddock.backends._base import Paused
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import Channel, GuestConnection
 from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError
 from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
-from paddock.wire.guest import StillnessReply, TimesReply
+from paddock.wire.guest import PauseClockReply, TimesReply
 
-from ._birth import CONTROL
 from ._records import Record, Records
+from ._start import CONTROL
 from ._ways import Ways
 
 _AGAIN_SECONDS = 1.0
@@ -47,7 +47,7 @@ class Life:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
         self.ways = Ways(late=record.late)
-        self.stillness = Stillness()
+        self.pause_clock = PauseClock()
         self.seen(record.left_seconds is not None)
         self._connection: GuestConnection | None = None
         self._connecting = asyncio.Lock()
@@ -76,7 +76,7 @@ class Life:
             if self._connection is not None:
                 self._connection.close()
             self.ways.close()
-            self.stillness.end()  # whoever waits for that waits no more
+            self.pause_clock.end()  # whoever waits for that waits no more
 
     def _gone(self) -> None:
         self.close()
@@ -89,8 +89,8 @@ class Life:
         """Follow pid 1's reports of pauses and resumes, from any cause. Return when pid 1 has ended."""
         while True:
             try:
-                channel = await self._open(pid1.stillness(self.stillness.now))
-                told = await channel.reply(StillnessReply)
+                channel = await self._open(pid1.pause_clock(self.pause_clock.now))
+                told = await channel.reply(PauseClockReply)
             except OSError:
                 return
             except PaddockError:
@@ -102,20 +102,20 @@ class Life:
 
     def seen(self, paused: bool) -> None:
         if paused:
-            self.stillness.begin()
+            self.pause_clock.begin()
         else:
-            self.stillness.end()
+            self.pause_clock.end()
 
     async def pause(self) -> Paused:
         times = await (await self._ask(pid1.PAUSE)).call(TimesReply)
         await self._check()
-        self.stillness.begin()
+        self.pause_clock.begin()
         record = self._note(times)
         return Paused(record.left_seconds, record.deadline)
 
     async def resume(self) -> float:
         times = await (await self._ask(pid1.RESUME)).call(TimesReply)
-        self.stillness.end()
+        self.pause_clock.end()
         return self._note(times).deadline
 
     async def ask_times(self) -> None:
@@ -136,7 +136,7 @@ class Life:
         except BaseException:
             let_go()
             raise
-        self.stillness.end()
+        self.pause_clock.end()
         self._note(times)
         return let_go
 
@@ -160,7 +160,7 @@ class Life:
         if not await asyncio.to_thread(stands_still, self.record):
             raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
 
-    def _note(self, times: TimesReply | StillnessReply) -> Record:
+    def _note(self, times: TimesReply | PauseClockReply) -> Record:
         left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
         until = math.inf if deadline is None else deadline
         record = self._records.note_times(self.record.id, self.record.incarnation, left, until)
@@ -252,7 +252,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
 
 
 def _namespaces(pid: int) -> Check:
-    if look.shared(pid, _NAMESPACES) == ["cgroup"]:  # Podman 4.3 passes over the wish for one
+    if look.shared(pid, _NAMESPACES) == ["cgroup"]:  # Podman 4.3 passes over the demand for one
         words = "shares cgroup: it reads the names of its groups, and can write none"
         return Check(area="posture", name="namespaces", status="weak", detail=words)
     return look.namespaces(pid, _NAMESPACES)

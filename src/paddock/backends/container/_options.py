@@ -39,7 +39,7 @@ def options(
     image: str,
     *,
     guest: Path,
-    birth: Path,
+    guest_start: Path,
     owner: str,
     shown: Iterable[tuple[Path, str]],
     held: frozenset[str],
@@ -82,7 +82,7 @@ def options(
             "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={limits.tmp_mib * _MIB}"},  # noqa: S108 (inside)
             "Mounts": [
                 _shown(guest, GUEST),
-                _shown(birth, HOST),
+                _shown(guest_start, HOST),
                 *(_shown(path, target) for path, target in shown),
             ],
             "LogConfig": {"Type": "none"},

@@ -44,7 +44,7 @@ Orders = Mapping[str, Request]
 """Orders by the socket that comes with each, in sequence."""
 
 
-class Birth:
+class GuestStart:
     """The sockets of one container that is to be."""
 
     def __init__(self, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
@@ -108,7 +108,7 @@ class Birth:
 
 
 @contextlib.contextmanager
-def expecting(place: Path) -> Generator[Birth]:
+def expecting(place: Path) -> Generator[GuestStart]:
     """Sockets in `place` for each identity, and one in its `birth` for the call, which goes with the block."""
     with contextlib.ExitStack() as stack:
         names = (*IDENTITIES, CONTROL)
@@ -119,7 +119,7 @@ def expecting(place: Path) -> Generator[Birth]:
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # All uids may connect, because pid 1 may have any. Only this one container sees the directory.
         (place / BIRTH / "birth.sock").chmod(0o666)
-        yield Birth(listeners, door)
+        yield GuestStart(listeners, door)
 
 
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:

@@ -1,5 +1,5 @@
-"""Setup in a container's namespaces instead of by the engine (`supervisor/_emissary.py`): masks of /proc and /sys,
-mounts, and the gateway's sockets as the only network access.
+"""Setup in a container's namespaces instead of by the engine (`supervisor/_namespace_entry.py`): masks of /proc and
+/sys, mounts, and the gateway's sockets as the only network access.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux.descriptors import closing
-from paddock.supervisor import _emissary, layout
+from paddock.supervisor import _namespace_entry, layout
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records
@@ -58,20 +58,20 @@ class Ways:
         exits: bool,
         again: bool = False,
         masks: Mapping[str, str] = MappingProxyType({}),
-        emissary: Emissary | None = None,
+        entry: NamespaceEntry | None = None,
     ) -> None:
         """Set up a container at its creation: masks, mounts, protected paths and sockets.
 
         Raises PlatformError.
 
         `masks` map a path to the name of the file over it. `mounts` are detached mounts by their targets. `protect` are
-        paths that no program inside may change. With `exits` it gets the sockets. Without `emissary` one starts now.
+        paths that no program inside may change. With `exits` it gets the sockets. Without `entry` one starts now.
         `again`: rules and certificates are there. No sockets come if an earlier daemon's gateway has them.
         """
         orders = {"pid": pid, "shown": HOST, "exits": exits, "again": again, "masks": dict(masks)}
         orders |= {"protect": list(protect), "mounts": list(mounts)}
-        emissary = emissary or await asyncio.to_thread(Emissary)
-        self._sockets = await asyncio.to_thread(emissary.send, pid, orders, tuple(mounts.values()))
+        entry = entry or await asyncio.to_thread(NamespaceEntry)
+        self._sockets = await asyncio.to_thread(entry.send, pid, orders, tuple(mounts.values()))
 
     async def exits(self, records: Records, record: Record, *, make: bool) -> Exits | None:
         """Return copies of the sockets to the holder of the sandbox's lock.
@@ -105,13 +105,13 @@ class Ways:
         self._sockets = []
 
 
-class Emissary:
+class NamespaceEntry:
     """A process that starts while its container does, and goes into that once. `close` ends one that wasn't sent."""
 
     def __init__(self) -> None:
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._peer.settimeout(_SECONDS)
-        argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
+        argv = [sys.executable, "-I", "-S", "-c", _namespace_entry.START, _SOURCE]
         with theirs:
             self._process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/")
 
@@ -125,14 +125,14 @@ class Emissary:
         with closing(process):
             try:
                 socket.send_fds(self._peer, [json.dumps(orders).encode()], [process, *mounts])
-                said, fds, _, _ = socket.recv_fds(self._peer, _emissary.MOST_BYTES, _MOST_SOCKETS)
+                said, fds, _, _ = socket.recv_fds(self._peer, _namespace_entry.MOST_BYTES, _MOST_SOCKETS)
             except OSError as error:
                 self._process.kill()
                 said, fds = str(error).encode(), []
             finally:
                 self.close()
         made = [socket.socket(fileno=fd) for fd in fds]
-        if said == _emissary.MADE or said == _emissary.TAKEN:
+        if said == _namespace_entry.MADE or said == _namespace_entry.TAKEN:
             return made
         words = said.decode("utf-8", "replace") or "it died"
         raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")

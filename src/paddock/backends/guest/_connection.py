@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.errors import (
     GuestLostError,
     GuestProtocolError,
@@ -427,7 +427,7 @@ class Patience:
         before, self._seen = self._seen, self._progress()
         if self._seen != before:
             self._asked, self._since, self._left = None, now, self._most
-        elif self._connection.stillness.now:  # it can say nothing, and that is known
+        elif self._connection.pause_clock.now:  # it can say nothing, and that is known
             self._asked, self._since = None, now
         else:
             self._left -= min(now - self._looked_at, 2 * self._half)  # a look that comes late counts as two at most
@@ -504,7 +504,7 @@ class GuestConnection:
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
-        self.stillness = Stillness()
+        self.pause_clock = PauseClock()
         """A paused guest is silent."""
         self.heard_at = 0.0
         """When the guest last said anything, by the loop's clock."""

@@ -417,14 +417,14 @@ class GuestExecHandle:
             with contextlib.suppress(PaddockError):
                 await self._keeping.put(self.id, ())
             if not self._channel.has_result:
-                if self._connection.stillness.now:  # it hears of that when it goes on
+                if self._connection.pause_clock.now:  # it hears of that when it goes on
                     self._connection.open(kill_request(self.id))
                 else:
                     await self.kill()
         if self._channel.has_ended:
             return
         self._channel.close()
-        if self._connection.stillness.now:
+        if self._connection.pause_clock.now:
             return  # it ends when the sandbox goes on: to let go of it is no use that wakes it
         try:
             with self._channel.attended():

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from paddock.backends._base import Command, Paused
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.errors import OUT_OF, GuestLostError, NotFoundError, PaddockError, SandboxDiedError, UnsupportedError
 from paddock.linux.cgroups import Refusals
 from paddock.model import (
@@ -50,14 +50,14 @@ class GuestInstance:
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closings = 0
-        self._stillness = Stillness()
+        self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
         self.keeping: Keeping | None = None
         """Where commands are kept that outlive the daemon, if this level can."""
 
     @property
-    def stillness(self) -> Stillness:
-        return self._stillness
+    def pause_clock(self) -> PauseClock:
+        return self._pause_clock
 
     def lost_error(self) -> PaddockError:
         """Return the exception for what was under way when the sandbox died. Backends that know better say more."""
@@ -203,7 +203,7 @@ class GuestInstance:
 
     def _hold(self, identity: str, connection: GuestConnection) -> None:
         connection.explain = partial(self._explain, identity, connection)
-        connection.stillness = self.stillness
+        connection.pause_clock = self.pause_clock
         self._connections[identity] = connection
 
     def inherit(self, other: GuestInstance) -> None:

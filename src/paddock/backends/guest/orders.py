@@ -43,8 +43,8 @@ def hold(seconds: int) -> Request:
     return _ask(Op.HOLD, wire.Hold(seconds=seconds))
 
 
-def stillness(paused: bool) -> Request:
-    return _ask(Op.STILLNESS, wire.Stillness(paused=int(paused)))
+def pause_clock(paused: bool) -> Request:
+    return _ask(Op.PAUSE_CLOCK, wire.PauseClock(paused=int(paused)))
 
 
 def renew(message: wire.Renew) -> Request:

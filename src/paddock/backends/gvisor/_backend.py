@@ -100,7 +100,7 @@ class GvisorBackend(VmmBackend):
         )
         return (Check(area="level", name=self.name, status="weak", detail=detail, fix=_probe.FIX_OLD),)
 
-    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+    async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
             raise LevelUnavailableError(found, hint=_probe.fix(self._home))
@@ -166,7 +166,7 @@ class GvisorBackend(VmmBackend):
             if found.beside:
                 before = await self._shape(plan, jail, replace(found, platform=found.beside))
                 options["saves"]["before"] = {before.stamp: before.flags}
-        return Orders(course=self.name, options=options, env=self.own_environment(plan))
+        return Orders(driver=self.name, options=options, env=self.own_environment(plan))
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         await self.become(plan, instance)
@@ -259,7 +259,7 @@ class GvisorBackend(VmmBackend):
             orders = await self.ordered(own, jail, found)
             if found.platform == _platforms.KVM:
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
-            await instance.embark(orders)
+            await instance.start_vmm(orders)
             for identity in self.identities:  # so that its agent runs
                 (await instance.dial(identity)).close()
             await (await instance.control()).ask("freeze", seconds=None, for_good=True)

@@ -72,7 +72,7 @@ def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     config: Json = {
         "name": f"paddock-trial-{os.urandom(8).hex()}",
         "identities": (),
-        "course": "gvisor",
+        "driver": "gvisor",
         "options": options,
     }
     try:

@@ -14,7 +14,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._environment import certificates, hints
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
@@ -42,18 +42,18 @@ class Rest:
 
     def __init__(self, supervisor: SupervisorClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._supervisor, self._start = supervisor, start
-        self._stillness: dict[str, Stillness] = {}
+        self._pause_clock: dict[str, PauseClock] = {}
         self._awake: dict[int, tuple[SandboxId, int]] = {}
 
-    def stillness(self, id: SandboxId) -> Stillness:
-        return self._stillness.get(id) or self._stillness.setdefault(id, Stillness())
+    def pause_clock(self, id: SandboxId) -> PauseClock:
+        return self._pause_clock.get(id) or self._pause_clock.setdefault(id, PauseClock())
 
     def forget(self, id: SandboxId) -> None:
         self.told(id, False)  # whoever waits for that waits no more
-        self._stillness.pop(id, None)
+        self._pause_clock.pop(id, None)
 
     def told(self, id: str, paused: bool) -> None:
-        if (known := self._stillness.get(id)) is None:
+        if (known := self._pause_clock.get(id)) is None:
             return
         if paused:
             known.begin()
@@ -64,7 +64,7 @@ class Rest:
         """Return the paused ones of the supervisor's list: earlier news may have been missed."""
         listed = cast("dict[str, Message]", answer["paused"])
         paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
-        for id in self._stillness:
+        for id in self._pause_clock:
             self.told(id, id in paused)
         return paused
 
@@ -317,7 +317,7 @@ class JailBackend:
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
-        self.rest.stillness(id)
+        self.rest.pause_clock(id)
         self.rest.told(id, record.paused)
         template = msgspec.json.decode(record.template, type=Template)
         instance = self.instance(id, template, record.incarnation, record.env)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Command, Ending, Paused
-from paddock.backends._stillness import Stillness
+from paddock.backends._pause_clock import PauseClock
 from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
@@ -136,8 +136,8 @@ class JailInstance(GuestInstance):
         return await self._rest.stay_awake(self.id, self._incarnation)
 
     @property
-    def stillness(self) -> Stillness:
-        return self._rest.stillness(self.id)
+    def pause_clock(self) -> PauseClock:
+        return self._rest.pause_clock(self.id)
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._spares import Spares, Wish
+from paddock.backends._spares import Demand, Spares
 from paddock.backends._threads import to_its_end
 from paddock.errors import PaddockError
 from paddock.model import Noun, SandboxId, mint, replace
@@ -93,10 +93,10 @@ class JailSpares(Spares[JailPlan, Spare]):
             self._leave(spare)
             self._start(self._delete(spare.id))
 
-    async def _make(self, wish: Wish[JailPlan]) -> None:
+    async def _make(self, demand: Demand[JailPlan]) -> None:
         backend, id = self._backend, SandboxId(mint(Noun.SANDBOX))
-        spec = replace(wish.plan.spec, env={}, idle_seconds=None)
-        plan = replace(wish.plan, id=id, hostname=host_name(id), tree=id, deadline=0.0, parent=None, spec=spec)
+        spec = replace(demand.plan.spec, env={}, idle_seconds=None)
+        plan = replace(demand.plan, id=id, hostname=host_name(id), tree=id, deadline=0.0, parent=None, spec=spec)
         jail = backend.jail_plan(plan)
         pool = await backend.trees()
         pool.in_use.add(id)
@@ -107,7 +107,7 @@ class JailSpares(Spares[JailPlan, Spare]):
         except BaseException:
             await asyncio.shield(self._start(self._drop(id)))
             raise
-        self._put(Spare(wish.kind, id, asyncio.get_running_loop().time() + LIFE_SECONDS))
+        self._put(Spare(demand.kind, id, asyncio.get_running_loop().time() + LIFE_SECONDS))
 
     def _put(self, spare: Spare) -> None:
         self._stock.append(spare)

@@ -35,7 +35,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor._bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all
-from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
+from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
 _REMEDY = {
@@ -182,7 +182,7 @@ class SupervisorClient:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
             met = await greet(connect, _encode({"version": VERSION}), self._heard, self._lost)
-        except Stranger as error:
+        except OtherVersion as error:
             raise _foreign(error.pid) from None
         if met is None:
             return False

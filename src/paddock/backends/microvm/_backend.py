@@ -133,7 +133,7 @@ class MicrovmBackend(VmmBackend):
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> MicrovmInstance:
         return MicrovmInstance(self, id, template, incarnation, env)
 
-    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+    async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         baked, made_of = await self._machine(plan)
         image = await (await self.images()).for_start(plan.tree, baked)
         dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,) if image is None else (image, baked))
@@ -257,7 +257,7 @@ class MicrovmBackend(VmmBackend):
             assert isinstance(instance, MicrovmInstance)
             try:
                 async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
-                    await instance.embark(orders)
+                    await instance.start_vmm(orders)
                     await instance.furnish(made_of.directories())
                     await instance.warm(_WARM)
                     await (await instance.control()).ask("freeze", seconds=None, for_good=True)
@@ -357,7 +357,7 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
     }
     if boot:
         options["make"] = made_of.disks()
-    return Orders(course="microvm", options=options, env=env, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
+    return Orders(driver="microvm", options=options, env=env, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
 
 
 def _own_address() -> bytes:

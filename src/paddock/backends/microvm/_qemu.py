@@ -62,7 +62,7 @@ class Qemu:
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
     def options(self, machine: Machine, *, boot: bool) -> dict[str, Any]:
-        """Return the controller's options for it, beside the ones of every course."""
+        """Return the controller's options for it, beside the ones of every driver."""
         return {
             "argv": self.command(machine, boot=boot),
             "streams": {"line": _FIRST_PORT},

@@ -33,7 +33,7 @@ _ENDING_SECONDS = 2.0
 
 
 class VmmBackend(JailBackend):
-    """A level has `name` and `level` of its own, says how strong it is, and overrides `dress` and `orders`.
+    """A level has `name` and `level` of its own, says how strong it is, and overrides `build_plan` and `orders`.
 
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
@@ -61,7 +61,7 @@ class VmmBackend(JailBackend):
 
     # what a level decides
 
-    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+    async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         """Return the VMM's jail: the sandbox's own with the kit in it and more room, unless a level says more."""
         return jail
 
@@ -174,20 +174,20 @@ class VmmBackend(JailBackend):
 
     async def create(self, plan: SandboxPlan) -> VmmInstance:
         with self.waiting.creating():
-            jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
+            jail = await self.build_plan(plan, await self.furnish(self.jail_plan(plan)))
             instance = await self.waiting.claim(plan, jail)
             if instance is None:
-                instance = await self.embark(plan, jail, await self.orders(plan, jail))
+                instance = await self.start_vmm(plan, jail, await self.orders(plan, jail))
         self.waiting.used(plan, jail)
         return instance
 
-    async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VmmInstance:
+    async def start_vmm(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VmmInstance:
         """Return a VMM, up and greeted. All or nothing."""
         instance = await self.make(plan, jail)
         assert isinstance(instance, VmmInstance)
         try:
             async with instance.kept_awake(plan.spec.idle_seconds):
-                await instance.embark(orders)
+                await instance.start_vmm(orders)
                 if plan.begun:
                     await instance.end_copies()
                 if not orders.waiting:

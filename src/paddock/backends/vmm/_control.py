@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.backends._pause_clock import PauseClock, Stopwatch
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 
 # The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
@@ -42,12 +42,12 @@ T = TypeVar("T")
 class Control:
     """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
 
-    def __init__(self, stream: socket.socket, stillness: Stillness | None = None) -> None:
-        """Start on a stream. The controller is frozen with the sandbox that `stillness` is of, and can't
+    def __init__(self, stream: socket.socket, pause_clock: PauseClock | None = None) -> None:
+        """Start on a stream. The controller is frozen with the sandbox that `pause_clock` is of, and can't
         answer then."""
         stream.setblocking(False)
         self._loop, self._stream = asyncio.get_running_loop(), stream
-        self.stillness = stillness or Stillness()
+        self.pause_clock = pause_clock or PauseClock()
         self._sending = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
@@ -69,7 +69,7 @@ class Control:
         **fields: object,
     ) -> T:
         """Return the answer. PaddockError: what the controller refuses; SandboxDiedError, GuestLost."""
-        waited = Stopwatch(self.stillness)
+        waited = Stopwatch(self.pause_clock)
         answer = await self._send(op, fds, fields)
         try:
             await asyncio.wait((answer,), timeout=seconds)

@@ -55,13 +55,13 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`course` names the module `vmm/_controller_<course>.py`, made with `options`, that starts the isolation
+    """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation
     in place of
     `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
     the service, until it is claimed."""
 
     child: Child | None = None
-    course: str | None = None
+    driver: str | None = None
     options: dict[str, Any] = {}
     env: dict[str, str] = {}
     waiting: bool = False
@@ -74,7 +74,7 @@ def nobodys(spec: SandboxSpec) -> SandboxSpec:
     return replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
-class _Farewell(Said, frozen=True):
+class _ExitReport(Said, frozen=True):
     code: int | None
     signal: int | None
     log: str = ""
@@ -108,7 +108,7 @@ class VmmInstance(JailInstance):
         self._agent: GuestConnection | None = None
         self._control: Control | None = None
         self._guest_init: GuestConnection | None = None
-        self._farewell: _Farewell | None = None
+        self._exit_report: _ExitReport | None = None
         self._environment: dict[str, str] | None = None
         """What comes with each command; the controller knows it of those that others have made."""
         self._listening: asyncio.Task[None] | None = None
@@ -173,7 +173,7 @@ class VmmInstance(JailInstance):
         """Return the connection with the controller itself. SandboxDied."""
         if self._control is None or self._control.closed:
             try:
-                self._control = Control(await self._handed("control"), self.stillness)
+                self._control = Control(await self._handed("control"), self.pause_clock)
             except OSError:
                 raise self.lost_error() from None
         return self._control
@@ -196,7 +196,7 @@ class VmmInstance(JailInstance):
         connection.tells = self._level.tells
         return connection
 
-    async def embark(self, told: Orders) -> None:
+    async def start_vmm(self, told: Orders) -> None:
         """Start the controller and wait until the guest has begun. SandboxDiedError with its last words,
         SandboxError."""
         self._environment = told.env
@@ -206,8 +206,8 @@ class VmmInstance(JailInstance):
             "env": told.env,
             "waiting": told.waiting,
         }
-        if told.course is not None:
-            config |= {"course": told.course, "options": told.options}
+        if told.driver is not None:
+            config |= {"driver": told.driver, "options": told.options}
         else:
             config["child"] = msgspec.to_builtins(told.child)
         self._control = await self._set_out(config)
@@ -232,7 +232,7 @@ class VmmInstance(JailInstance):
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
         """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
         await self._hear_out()
-        if self._farewell is None:
+        if self._exit_report is None:
             ending = self._level.ending(self.id, self._incarnation)
             await asyncio.wait((ending,), timeout=_LAST_WORDS_SECONDS)
             if ending.done():
@@ -253,7 +253,7 @@ class VmmInstance(JailInstance):
             await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            return Control(ours, self.stillness)
+            return Control(ours, self.pause_clock)
         except OSError:
             ours.close()
             raise self.lost_error() from None
@@ -268,7 +268,7 @@ class VmmInstance(JailInstance):
         self._agent, self._control, self._guest_init = other._agent, other._control, other._guest_init
         other._agent = other._control = other._guest_init = None
         if self._control is not None:
-            self._control.stillness = self.stillness
+            self._control.pause_clock = self.pause_clock
         self.inherit(other)
 
     async def claim(self, env: dict[str, str]) -> None:
@@ -299,7 +299,7 @@ class VmmInstance(JailInstance):
     @contextlib.asynccontextmanager
     async def roused(self) -> AsyncGenerator[None]:
         """Let the controller of a paused sandbox go on while the block runs. It is paused with the rest."""
-        stood, resumptions = self.stillness.now, self._resumptions
+        stood, resumptions = self.pause_clock.now, self._resumptions
         if stood:
             await super().resume()
         try:
@@ -326,7 +326,7 @@ class VmmInstance(JailInstance):
             yield
         finally:
             with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                if self.stillness.now:  # paused in the block, the controller doesn't answer
+                if self.pause_clock.now:  # paused in the block, the controller doesn't answer
                     await control.tell("thaw")
                 else:
                     await control.ask("thaw")
@@ -337,9 +337,9 @@ class VmmInstance(JailInstance):
             self._listening = self._level.start(self._listen())
 
     def lost_error(self) -> PaddockError:
-        if self._farewell is None:
+        if self._exit_report is None:
             return super().lost_error()
-        return SandboxDiedError(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
+        return SandboxDiedError(f"sandbox {self.id} has died: {self._exit_report.sentence(self._level.name)}")
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         error = await super()._explain(identity, lost)
@@ -348,14 +348,14 @@ class VmmInstance(JailInstance):
     async def last_words(self) -> PaddockError | None:
         """None: it lives."""
         await self._hear_out()
-        return None if self._farewell is None else self.lost_error()
+        return None if self._exit_report is None else self.lost_error()
 
     async def wait_ended(self) -> Ending:
         ending = await super().wait_ended()
         await self._hear_out()
-        if self._farewell is None or ending.limit is not None or not ending.reason.startswith("its "):
+        if self._exit_report is None or ending.limit is not None or not ending.reason.startswith("its "):
             return ending
-        return Ending(limit=None, reason=self._farewell.sentence(self._level.name))
+        return Ending(limit=None, reason=self._exit_report.sentence(self._level.name))
 
     def close_connections(self) -> None:
         super().close_connections()
@@ -381,7 +381,7 @@ class VmmInstance(JailInstance):
 
     async def _listen(self) -> None:
         with contextlib.suppress(PaddockError):
-            self._farewell = await (await self.control()).ask("end", _Farewell, seconds=None)
+            self._exit_report = await (await self.control()).ask("end", _ExitReport, seconds=None)
 
     async def _hear_out(self) -> None:
         """Until the controller has said how its child ended, if it is at its end."""

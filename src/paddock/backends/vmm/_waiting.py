@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._spares import Spares, Wish
+from paddock.backends._spares import Demand, Spares
 from paddock.backends._threads import to_its_end
 from paddock.backends.vmm._instance import VmmInstance
 from paddock.errors import NotFoundError, PaddockError, SandboxError
@@ -147,13 +147,13 @@ class Waiting(Spares[Kind, Prestarted]):
             await _delete(await self._backend.trees(), vmm.id)
             await self._backend.forget(vmm.id)
 
-    async def _make(self, wish: Wish[Kind]) -> None:
+    async def _make(self, demand: Demand[Kind]) -> None:
         backend = self._backend
         pool = await backend.trees()
         name = f"{trees.WAITING}{os.urandom(8).hex()}"
         until = proc.boottime() + LIFE_SECONDS
         plan = replace(
-            wish.plan,
+            demand.plan,
             id=SandboxId(name),
             hostname="waiting",
             tree=name,
@@ -162,21 +162,21 @@ class Waiting(Spares[Kind, Prestarted]):
             parent=None,
             trees=(),
             protect=(),
-            spec=replace(wish.plan.spec, env={}, idle_seconds=None, mounts=()),
+            spec=replace(demand.plan.spec, env={}, idle_seconds=None, mounts=()),
         )
         limit = plan.spec.limits.disk_mib << 20
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(_delete, pool, name)
             pool.in_use.add(name)
             await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
-            jail = await backend.dress(plan, await backend.furnish(backend.jail_plan(plan)))
-            if Kind.of(backend, plan, jail) != wish.kind:
+            jail = await backend.build_plan(plan, await backend.furnish(backend.jail_plan(plan)))
+            if Kind.of(backend, plan, jail) != demand.kind:
                 raise SandboxError("its programs have changed since")  # the next create is of the new kind
             jail = jail._replace(kind=jail.kind + WAITING)
             orders = replace(await backend.orders(plan, jail), waiting=True)
-            instance = await backend.embark(plan, jail, orders)
+            instance = await backend.start_vmm(plan, jail, orders)
             undo.pop_all()
-        vmm = Prestarted(wish.kind, instance, until - _LEAST_LEFT_SECONDS)
+        vmm = Prestarted(demand.kind, instance, until - _LEAST_LEFT_SECONDS)
         try:
             async with asyncio.timeout(_REHEARSAL_SECONDS):
                 await backend.rehearse(plan, instance)

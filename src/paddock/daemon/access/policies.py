@@ -19,7 +19,7 @@ from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WORKSPACE
 from paddock.errors import ApprovalNeededError, InternalError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.model import Action, ExecSpec, PolicyDocument, PolicyRevision, Principal, Sandbox, Template, replace
-from paddock.model.policy import Deed
+from paddock.model.policy import ActionKind
 from paddock.storage import Pool
 from paddock.storage.diff.listing import is_new
 
@@ -125,7 +125,7 @@ class Policies(Component):
 
     async def ask(
         self,
-        deed: Deed,
+        kind: ActionKind,
         action: Action[object],
         op: Operation,
         *,
@@ -143,9 +143,9 @@ class Policies(Component):
         """
         rows = () if workspace is None else self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall()
         for revision in (own, *(row[0] for row in rows)):
-            if revision is not None and deed in (await self.of(revision)).document.approve:
+            if revision is not None and kind in (await self.of(revision)).document.approve:
                 exactly = (about,) if exact is None else await exact()
-                self._approvals.require(deed, action, op, about=about, revision=revision, what=what, exact=exactly)
+                self._approvals.require(kind, action, op, about=about, revision=revision, what=what, exact=exactly)
                 return
 
     async def command(self, action: model.RunExec | model.StartExec, row: Row, op: Operation) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paddock.backends._base import Command
+from paddock.backends._pause_clock import PauseClock, Stopwatch
 from paddock.backends._pump import Meter
-from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.backends.guest._pipes import PipeReader
 from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
@@ -179,9 +179,9 @@ class Collector:
         input: bytes | None,
         most_bytes: int,
         redaction: Redaction | None,
-        stillness: Stillness,
+        pause_clock: PauseClock,
     ) -> None:
-        self._handle, self._input, self._most, self._stillness = handle, input, most_bytes, stillness
+        self._handle, self._input, self._most, self._pause_clock = handle, input, most_bytes, pause_clock
         self.meters = out_meter, err_meter = redacting(redaction), redacting(redaction)
         streams = ((handle.stdout, out, out_meter), (handle.stderr, err, err_meter))
         self._streams = [(reader, capture, meter) for reader, capture, meter in streams if reader is not None]
@@ -200,7 +200,7 @@ class Collector:
         if self._input is not None and self._handle.stdin is not None:
             fed.append(asyncio.get_running_loop().create_task(_feed(self._handle, self._input)))
         try:
-            status = await finish(self._handle, timeout_seconds, self._stillness)
+            status = await finish(self._handle, timeout_seconds, self._pause_clock)
             if outlives is None or not await outlives.over():
                 if not self._has_ended():
                     self._start()
@@ -261,16 +261,16 @@ def redacting(redaction: Redaction | None, **options: Any) -> Meter:
     return Meter(filter=None if redaction is None else redaction.stream(escapes=False), **options)
 
 
-async def finish(handle: ExecHandle, timeout_seconds: float | None, stillness: Stillness) -> ExitStatus:
+async def finish(handle: ExecHandle, timeout_seconds: float | None, pause_clock: PauseClock) -> ExitStatus:
     """Wait for the end of a command, and kill it when its time is over. GuestProtocolError with its id as `unended` if
     the guest does not say that it has ended then."""
     if timeout_seconds is None:
         return await handle.wait()
-    status = await _status(handle, timeout_seconds, stillness)
+    status = await _status(handle, timeout_seconds, pause_clock)
     if status is not None:
         return status
     await handle.kill()
-    status = await _status(handle, _DEATH_SECONDS, stillness)
+    status = await _status(handle, _DEATH_SECONDS, pause_clock)
     if status is None:
         raise GuestProtocolError(
             f"command {handle.id} was killed, and its end is not told", hint="kill the sandbox", unended=handle.id
@@ -280,9 +280,9 @@ async def finish(handle: ExecHandle, timeout_seconds: float | None, stillness: S
     return replace(status, limit=Limit.TIME)
 
 
-async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> ExitStatus | None:
+async def _status(handle: ExecHandle, seconds: float, pause_clock: PauseClock) -> ExitStatus | None:
     """None: it runs on after so many seconds. Those in which it stood still do not count."""
-    left, stopwatch = seconds, Stopwatch(stillness)
+    left, stopwatch = seconds, Stopwatch(pause_clock)
     while left > 0:
         timeout = asyncio.timeout(left)
         try:

@@ -150,7 +150,7 @@ class Execs(Component):
             input=action.input,
             most_bytes=held.limits.output_mib << 20,
             redaction=self._bindings.redaction(row.id),
-            stillness=held.instance.stillness,
+            pause_clock=held.instance.pause_clock,
         )
         stop_telling = held.tell_of_pauses()
         try:
@@ -444,7 +444,7 @@ class GuardedExec:
 
     async def _watch(self) -> ExitStatus:
         try:
-            status = await finish(self._inner, self._timeout, self._held.instance.stillness)
+            status = await finish(self._inner, self._timeout, self._held.instance.pause_clock)
         except GuestProtocolError as error:
             raise await self._running.disobeyed(self._held, error) from None
         if self._outlives is not None and self._drained is not None:

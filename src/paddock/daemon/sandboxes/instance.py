@@ -27,7 +27,7 @@ class RunningSandbox:
 
     def tell_of_pauses(self) -> Callable[[], None]:
         """Warn the caller of this task when the sandbox is paused. Call the returned function to stop."""
-        return self.instance.stillness.hear(self._tell_of_pause)
+        return self.instance.pause_clock.hear(self._tell_of_pause)
 
     def _tell_of_pause(self) -> None:
         name = self.row.sandbox.spec.name or self.id

@@ -193,7 +193,7 @@ class Restore(Component):
         _check_sleep(row, held.backend)
         if not force:
             await self._running.refuse_while_busy(row, held)
-        stood = held.instance.stillness.now
+        stood = held.instance.pause_clock.now
         taken: Row | None = None
         ended = False
         try:

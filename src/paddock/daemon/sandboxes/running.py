@@ -66,18 +66,18 @@ class RunningSandboxes(Component):
     async def resume_for_input(self, row: Row) -> None:
         """Resume a paused sandbox because a caller writes to a command or port that was open before the pause."""
         held = self.get(row)
-        if held is None or not held.instance.stillness.now:
+        if held is None or not held.instance.pause_clock.now:
             return
         async with self._lanes.exclusive(row.id):
             held = self.get(row)
-            if held is not None and held.instance.stillness.now:
+            if held is not None and held.instance.pause_clock.now:
                 await self._resume_instance(held.row, held)
                 self._audit.event("sandbox.woken", sandbox=row.id, message="something was sent to what runs in it")
 
     def is_still(self, row: Row) -> bool:
         """Tell whether it is paused now. Any thread may call this."""
         held = self.get(row)
-        return held is not None and held.instance.stillness.now
+        return held is not None and held.instance.pause_clock.now
 
     async def get_or_adopt(self, row: Row) -> RunningSandbox:
         """Return the running sandbox, adopting it if the daemon before this one made it. Raises SandboxDiedError."""
@@ -217,7 +217,7 @@ class RunningSandboxes(Component):
 
     async def refuse_while_busy(self, row: Row, held: RunningSandbox) -> None:
         """Raise InvalidStateError with the commands that run in it. Do nothing if it is paused."""
-        if held.instance.stillness.now:
+        if held.instance.pause_clock.now:
             return
         name = row.sandbox.spec.name or row.id
         force = f"pause it all the same: paddock pause {name} --force"
@@ -256,7 +256,7 @@ class RunningSandboxes(Component):
 
     async def _send_deadline(self, row: Row, instance: Instance) -> None:
         """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
-        if row.state is State.RUNNING and not instance.stillness.now:
+        if row.state is State.RUNNING and not instance.pause_clock.now:
             with contextlib.suppress(PaddockError):  # the next adoption tries again
                 await instance.set_deadline((self._store.get(row.id) or row).deadline)
 

@@ -63,7 +63,9 @@ class Sandboxes(Component):
     async def extend(self, action: model.ExtendSandbox, op: Operation) -> Sandbox:
         validate.check_ttl(action.ttl_seconds)
         row, held = await self.reach(action.sandbox, op)
-        if row.state is State.PAUSED or held.instance.stillness.now:  # its pid 1, which keeps the time too, has to hear
+        if (
+            row.state is State.PAUSED or held.instance.pause_clock.now
+        ):  # its pid 1, which keeps the time too, has to hear
             async with self.use(row.id, op):
                 pass
 
@@ -279,10 +281,10 @@ class Sandboxes(Component):
 
     async def _awake(self, row: Row, held: RunningSandbox, hold: Hold, op: Operation) -> Row:
         """Wake it, one caller for all. If it paused itself, it stays awake until the outcome is known."""
-        if row.state is State.PAUSED or held.instance.stillness.now:
+        if row.state is State.PAUSED or held.instance.pause_clock.now:
             await hold.exclude()
             row, held = await self._instance(await self._restored(self._current(row.id), op))
-            if row.state is State.PAUSED or held.instance.stillness.now:
+            if row.state is State.PAUSED or held.instance.pause_clock.now:
                 row = await self._running.wake(row, held, op)
             hold.share()
         if row.sandbox.spec.idle_seconds is not None:

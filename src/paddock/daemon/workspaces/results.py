@@ -24,7 +24,7 @@ from paddock.daemon.store.database import Row, Store
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
 from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
-from paddock.model.policy import Deed
+from paddock.model.policy import ActionKind
 
 from . import _scripts as scripts
 from .repositories import Repositories
@@ -310,7 +310,7 @@ class WorkspaceResults(Component):
 
     async def _ask(
         self,
-        deed: Deed,
+        kind: ActionKind,
         action: model.PushBranch | model.OpenPullRequest,
         source: Source,
         op: Operation,
@@ -320,7 +320,7 @@ class WorkspaceResults(Component):
         own = None if source.running is None else source.running[0].sandbox.policy
         workspace = None if source.opened is None else source.opened.workspace.id
         await self._policies.ask(
-            deed, action, op, about=source.id, own=own, workspace=workspace, exact=exact, what=what
+            kind, action, op, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
 
     async def _target(

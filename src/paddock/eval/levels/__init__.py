@@ -4,7 +4,7 @@ from ._attacks import ATTACKS as ATTACKS
 from ._attacks import Host as Host
 from ._attacks import Verdict as Verdict
 from ._attacks import attack as attack
-from ._attacks import lure as lure
+from ._attacks import bait as bait
 from ._compare import ROUNDS as ROUNDS
 from ._compare import Comparison as Comparison
 from ._compare import Figure as Figure

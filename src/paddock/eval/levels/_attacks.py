@@ -30,7 +30,7 @@ _VARIABLE = "PADDOCK_BENCH_CANARY"
 _KNOWN_GATEWAYS = ("10.0.2.2", "172.17.0.1", "10.88.0.1", "192.168.122.1")
 
 
-class Lure(msgspec.Struct, frozen=True, kw_only=True):
+class Bait(msgspec.Struct, frozen=True, kw_only=True):
     """The bait, as an attacker knows it: the strongest position is to know all but `value`."""
 
     file: str
@@ -53,8 +53,8 @@ class Lure(msgspec.Struct, frozen=True, kw_only=True):
 class Host:
     """The bait on the host, where the effects of attacks show."""
 
-    def __init__(self, lure: Lure, value: str, process: subprocess.Popen[bytes], datagrams: socket.socket) -> None:
-        self.lure, self.value = lure, value
+    def __init__(self, bait: Bait, value: str, process: subprocess.Popen[bytes], datagrams: socket.socket) -> None:
+        self.bait, self.value = bait, value
         self._process, self._datagrams = process, datagrams
 
     def process_lives(self) -> bool:
@@ -67,7 +67,7 @@ class Host:
 
 
 @contextmanager
-def lure(doors: Iterable[Path] = ()) -> Generator[Host]:
+def bait(doors: Iterable[Path] = ()) -> Generator[Host]:
     """Set up a new bait for the block. Each level needs a new one, because an attack may use it up."""
     value, marker = secrets.token_hex(16), f"paddock-bench-{secrets.token_hex(8)}"
     with ExitStack() as stack:
@@ -92,7 +92,7 @@ def lure(doors: Iterable[Path] = ()) -> Generator[Host]:
         (directory / "socket").chmod(0o777)
         for server in (tcp, abstract, named):
             stack.enter_context(_serving(server, value))
-        told = Lure(
+        told = Bait(
             file=str(file),
             shared_memory=str(memory),
             pid=process.pid,
@@ -155,7 +155,7 @@ _MOST_BYTES = 64 << 20
 
 PREAMBLE = """
 import ctypes, errno, glob, json, os, signal, socket, sys
-lure, attacks = json.load(sys.stdin)
+bait, attacks = json.load(sys.stdin)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 def read(path):
@@ -166,13 +166,13 @@ def words(patterns): return " ".join(read(path) for path in glob.glob(patterns))
 def ours():
     "This kernel is the machine's own."
     boot = read("/proc/sys/kernel/random/boot_id").strip()
-    return boot == lure["kernel"][0] if boot else os.uname().version == lure["kernel"][1]
+    return boot == bait["kernel"][0] if boot else os.uname().version == bait["kernel"][1]
 def called(name, *arguments):
     "The machine's kernel did more than refuse."
     if not ours(): return False
     values = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     ctypes.set_errno(0)
-    if libc.syscall(ctypes.c_long(lure["calls"][name]), *values) >= 0: return True
+    if libc.syscall(ctypes.c_long(bait["calls"][name]), *values) >= 0: return True
     return ctypes.get_errno() not in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP)
 def heard(family, address, seconds=2):
     with socket.socket(family) as client:
@@ -228,48 +228,48 @@ def _call(name: str, arguments: str) -> Attack:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    Attack("host-file", "files", "answer(read(lure['file']))"),
-    Attack("host-file-by-proc", "files", "answer(words('/proc/[0-9]*/root' + lure['file']))"),
-    Attack("host-shared-memory", "files", "answer(read(lure['shared_memory']))"),
+    Attack("host-file", "files", "answer(read(bait['file']))"),
+    Attack("host-file-by-proc", "files", "answer(words('/proc/[0-9]*/root' + bait['file']))"),
+    Attack("host-shared-memory", "files", "answer(read(bait['shared_memory']))"),
     Attack("host-environment", "files", "answer(words('/proc/[0-9]*/environ') + str(dict(os.environ)))"),
     Attack(
         "host-process-seen",
         "processes",
-        "answer(lure['marker'] in words('/proc/[0-9]*/cmdline'))",
+        "answer(bait['marker'] in words('/proc/[0-9]*/cmdline'))",
     ),
     Attack(
         "host-process-killed",
         "processes",
-        "os.kill(lure['pid'], 9)\nanswer(False)",
+        "os.kill(bait['pid'], 9)\nanswer(False)",
         _killed,
     ),
-    Attack("host-loopback", "network", "answer(heard(socket.AF_INET, tuple(lure['loopback'])))"),
+    Attack("host-loopback", "network", "answer(heard(socket.AF_INET, tuple(bait['loopback'])))"),
     Attack(
         "host-addresses",
         "network",
-        "answer(''.join(heard(socket.AF_INET, (to, lure['loopback'][1])) for to in lure['addresses']))",
+        "answer(''.join(heard(socket.AF_INET, (to, bait['loopback'][1])) for to in bait['addresses']))",
     ),
     Attack(
         "gateways",
         "network",
-        "answer(''.join(heard(socket.AF_INET, (to, lure['loopback'][1]), 1) for to in lure['gateways']))",
+        "answer(''.join(heard(socket.AF_INET, (to, bait['loopback'][1]), 1) for to in bait['gateways']))",
     ),
     Attack(
         "datagram",
         "network",
         "with socket.socket(type=socket.SOCK_DGRAM) as s:\n"
-        "    for to in ('127.0.0.1', *lure['addresses'], *lure['gateways']):\n"
-        "        try: s.sendto(b'x', (to, lure['udp']))\n"
+        "    for to in ('127.0.0.1', *bait['addresses'], *bait['gateways']):\n"
+        "        try: s.sendto(b'x', (to, bait['udp']))\n"
         "        except OSError: pass\nanswer(False)",
         Host.was_sent_a_datagram,
     ),
-    Attack("abstract-socket", "network", "answer(heard(socket.AF_UNIX, '\\0' + lure['abstract']))"),
-    Attack("named-socket", "network", "answer(heard(socket.AF_UNIX, lure['socket']))"),
+    Attack("abstract-socket", "network", "answer(heard(socket.AF_UNIX, '\\0' + bait['abstract']))"),
+    Attack("named-socket", "network", "answer(heard(socket.AF_UNIX, bait['socket']))"),
     Attack(
         "ruling-sockets",
         "network",
         "found = False\n"
-        "for path in lure['doors']:\n"
+        "for path in bait['doors']:\n"
         "    with socket.socket(socket.AF_UNIX) as s:\n"
         "        try: s.connect(path); found = True\n"
         "        except OSError: pass\nanswer(found)",
@@ -323,7 +323,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def attack(sandbox: Sandbox, host: Host) -> tuple[Verdict, ...]:
     """Make all attacks, as root inside if possible. Raises CommandFailedError if the sandbox can't start them."""
     # Not by an argument: an attack that searches the processes would find it in this one.
-    told = msgspec.json.encode((host.lure, [one.code for one in ATTACKS]))
+    told = msgspec.json.encode((host.bait, [one.code for one in ATTACKS]))
     argv, user = ["python3", "-I", "-S", "-c", PREAMBLE], _strongest(sandbox)
     result = sandbox.exec(argv, user=user, input=told, timeout_seconds=_SECONDS, capture_bytes=_MOST_BYTES, check=True)
     said = msgspec.json.decode(result.stdout, type=list[tuple[str, int]])

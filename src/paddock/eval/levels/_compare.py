@@ -21,7 +21,7 @@ from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockE
 from paddock.model import Diagnose, Diagnosis, Level
 from paddock.supervisor import layout
 
-from ._attacks import Verdict, attack, lure
+from ._attacks import Verdict, attack, bait
 
 FILE_MIB = 32
 WARM = 5
@@ -254,7 +254,7 @@ def _maker(level: str, template: str, transport: Transport) -> Callable[[], Sand
 
 def _attacked(level: str, template: str, transport: Transport, state: Path) -> tuple[Verdict, ...]:
     doors = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
-    with lure(doors) as host, _maker(level, template, transport)() as sandbox:
+    with bait(doors) as host, _maker(level, template, transport)() as sandbox:
         return attack(sandbox, host)
 
 
