@@ -10,7 +10,6 @@ from typing import BinaryIO
 from paddock import client, model
 from paddock.errors import InvalidArgumentError
 
-from . import _render
 from ._answer import answer
 from ._usage import argument, usage
 
@@ -39,7 +38,7 @@ def verb_cp(options: argparse.Namespace) -> int:
             assert source is not None
             files = client.Sandbox.connect(source[0]).filesystem
             skipped = _out_of(files, source[1], options.target, options.skip_unsafe, shown.moved)
-    return answer(options, {"skipped": skipped}, lambda: _render.notes(f"passed over: {name}" for name in skipped))
+    return answer(options, {"skipped": skipped}, notes=(f"passed over: {name}" for name in skipped))
 
 
 def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _list(options: argparse.Namespace) -> int:
     from paddock.eval import catalogue
 
     facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
-    return listing(options, facts, ("SCENARIO", "POISONED", "WHAT IT TRIES"), lambda one: tuple(one.values()))
+    return listing(options, facts, "SCENARIO, POISONED, WHAT IT TRIES", lambda one: tuple(one.values()))
 
 
 @usage(

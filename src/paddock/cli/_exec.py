@@ -60,7 +60,7 @@ def verb_exec(options: argparse.Namespace) -> int:
         raise InvalidArgumentError("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
     sandbox = client.Sandbox.connect(options.sandbox)
     with _approved(options, lambda: sandbox.start(argv, background=True, **_place(options))) as process:
-        return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
+        return answer(options, {"sandbox": sandbox.id, "exec": process.id}, process.id)
 
 
 @usage(
