@@ -26,8 +26,8 @@ from ._values import SANDBOX, moment, positive
 if TYPE_CHECKING:
     from paddock.audit import RecordLine
 
-_FIELDS = ("method", "host", "port", "path", "source", "exec", "name", "ttl_seconds", "signal")
-_WORDS = ("path", "source", "host", "address", "port", "method", "exec", "name", "reason")
+_OF_A_LINE = {"kind", "action", "allowed", "rule", "reason", "ok", "error", "message", "sandbox", "detail"}
+_FIELDS = ("method", "host", "address", "port", "path", "source", "exec", "name", "ttl_seconds", "signal")
 _CHARS = 100
 _ERRORS = "errors as JSON too; what is printed always is"
 _OF = argument("--sandbox", metavar="ID", help="of this sandbox only")
@@ -68,26 +68,16 @@ def tail(options: argparse.Namespace) -> int:
 
 def _tail_row(line: RecordLine) -> str:
     try:
-        record = json.loads(line.raw)
-        if record["kind"] == "decision":
-            verdict = "allowed" if record.get("allowed") else f"denied by {record.get('rule')}"
-        elif record["kind"] == "outcome":
-            verdict = "ok" if record.get("ok") else f"failed: {record.get('error')}"
-        else:
-            verdict = "event"
-        when, ref = _render.when(record["time"] / 1e9), f"{line.segment.removesuffix('.jsonl')}:{record['seq']}"
-        return "  ".join((when, record["action"], record.get("sandbox") or "-", verdict, _what(record), ref))
-    except (ValueError, KeyError, TypeError):
+        found = json.loads(line.raw)
+        known = {name: found[name] for name in found.keys() & _OF_A_LINE}
+        ref = f"{line.segment.removesuffix('.jsonl')}:{found['seq']}"
+        record = model.AuditRecord(ref=ref, at=found["time"] / 1e9, **known)
+        what = command_of(record) or record.message or record.reason or ""
+        return "  ".join(
+            (_render.when(record.at), record.action, record.sandbox or "-", verdict_of(record), what[:_CHARS], ref)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"no record: {line.raw!r}"
-
-
-def _what(record: dict[str, Any]) -> str:
-    fields = _mapping(record.get("detail"))
-    argv = _mapping(fields.get("spec")).get("argv")
-    if isinstance(argv, list):
-        return " ".join(map(str, cast("list[object]", argv)))[:_CHARS]
-    said = [str(fields[name]) for name in _WORDS if name in fields]
-    return (" ".join(said) or str(record.get("message") or record.get("reason") or ""))[:_CHARS]
 
 
 @usage(
