@@ -46,9 +46,15 @@ def answer(
 
 
 def listing(
-    options: argparse.Namespace, found: Sequence[R], headings: str, row: Callable[[R], Sequence[str]], empty: str = ""
+    options: argparse.Namespace,
+    found: Sequence[R],
+    headings: str,
+    row: Callable[[R], Sequence[str]],
+    empty: str = "",
+    marks: Sequence[str] = (),
 ) -> int:
     """Print results as a document or as a table; say `empty` on stderr if there are none. Return the exit code."""
     if not found:
         return answer(options, found, notes=filter(None, (empty,)))
-    return answer(options, found, show=lambda: _render.table(headings.split(", "), [row(one) for one in found]))
+    rows = [row(one) for one in found]
+    return answer(options, found, show=lambda: _render.table(headings.split(", "), rows, marks=marks))

@@ -97,10 +97,9 @@ def verb_bench(options: argparse.Namespace) -> int:
         levels.write(found, file)
     if options.json:
         _render.plain(levels.as_json(found).decode())
-        return 0
-    _render.table(levels.headings(found), levels.rows(found))
-    for note in levels.notes(found):
-        _render.line(note)
+    else:
+        _render.table(levels.headings(found), levels.rows(found))
+        _render.lines(levels.notes(found))
     return 0
 
 

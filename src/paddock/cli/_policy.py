@@ -102,14 +102,8 @@ def _diff(options: argparse.Namespace) -> int:
     from paddock.policy.network import diff
 
     changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
-    if options.json:
-        _render.document(changes)
-    elif changes:
-        marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
-        _render.table(("CHANGE", "WHERE", "REQUESTS", "NOTE"), [_change_row(change) for change in changes], marks=marks)
-    else:
-        _render.note("they allow the same")
-    return 0
+    marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
+    return listing(options, changes, "CHANGE, WHERE, REQUESTS, NOTE", _change_row, "they allow the same", marks=marks)
 
 
 def _change_row(change: Change) -> tuple[str, str, str, str]:
