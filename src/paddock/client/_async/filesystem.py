@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
+from paddock.client._command import renamed
 from paddock.client._opening import aopens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
@@ -568,9 +569,7 @@ class AsyncFilesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("upload", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("upload", old, on_progress=(on_progress, None))
         from paddock.client._pack import Packer
 
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
@@ -626,9 +625,7 @@ class AsyncFilesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("download", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("download", old, on_progress=(on_progress, None))
         from paddock.client._unpack import Unpacker
 
         action = self._about(model.DownloadTree, path=path)

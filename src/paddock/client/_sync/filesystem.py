@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
+from paddock.client._command import renamed
 from paddock.client._command import opens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
@@ -569,9 +570,7 @@ class Filesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("upload", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("upload", old, on_progress=(on_progress, None))
         from paddock.client._pack import Packer
 
         packer = run_blocking(Packer, local_dir, exclude=exclude)
@@ -627,9 +626,7 @@ class Filesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("download", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("download", old, on_progress=(on_progress, None))
         from paddock.client._unpack import Unpacker
 
         action = self._about(model.DownloadTree, path=path)
