@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
             "_cp", "copy a file or a directory in or out", True, "paddock cp main.py box:\npaddock cp box:out ./out"
         ),
         "forward": Verb(
-            "_forward",
+            "_cp",
             "have a port of this machine lead to one inside",
             True,
             "paddock forward box 8000\npaddock forward box 8080:80",

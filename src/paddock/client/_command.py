@@ -31,7 +31,7 @@ def opens(function: F) -> F:
 
 
 def renamed(call: str, old: Any, **new: Any) -> tuple[Any, ...]:
-    """Return the values of `new`, with those that were given under their names from before 1.0."""
+    """Return the values of `new`, also those with names from before 1.0."""
     from paddock import _renamed
 
     return _renamed.keywords(call, old, **new)
