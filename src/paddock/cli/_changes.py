@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from paddock import client, model
+from paddock import model
 
 from . import _render
 from ._answer import answer, ask, perform
@@ -32,15 +32,13 @@ _COMMIT = together(
 _HEADS = ("diff --git ", "index ", "--- ", "+++ ", "old mode", "new mode", "new file", "deleted file", "rename ")
 
 
-def show(options: argparse.Namespace, document: object, changes: Sequence[model.Change], patch: bytes | None) -> None:
-    if options.json:
-        _render.document(document)
-    elif options.patch:
-        show_patch(patch or b"", colour=_coloured(options))
+def _show(options: argparse.Namespace, diff: model.MountDiff | model.WorkspaceDiff) -> None:
+    if options.patch:
+        show_patch(diff.patch or b"", colour=_coloured(options))
     elif options.stat:
-        show_stat(changes, colour=_coloured(options))
+        show_stat(diff.changes, colour=_coloured(options))
     else:
-        show_table(changes)
+        show_table(diff.changes)
 
 
 def show_table(changes: Sequence[model.Change]) -> None:
@@ -134,24 +132,20 @@ def verb_diff(options: argparse.Namespace) -> int:
 
     With --mount or without a workspace, show a sandbox's changes in a copy-on-write mount.
     """
-    diff = _diff(client.default_transport(), options)
-    show(options, diff, diff.changes, diff.patch)
-    return 0
-
-
-def _diff(transport: client.DaemonTransport, options: argparse.Namespace) -> model.MountDiff | model.WorkspaceDiff:
     target, paths = target_and_paths(options)
-    if options.mount is None and not paths and not _is_mounted(transport, options.sandbox):
-        return transport.perform(model.DiffWorkspace(workspace=options.sandbox, patch=options.patch))
-    return transport.perform(model.DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch))
+    if options.mount is None and not paths and not _is_mounted(options):
+        diff = ask(model.DiffWorkspace, options, workspace=options.sandbox)
+    else:
+        diff = ask(model.DiffMount, options, target=target, paths=paths)
+    return answer(options, diff, show=lambda: _show(options, diff))
 
 
-def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
+def _is_mounted(options: argparse.Namespace) -> bool:
     """Tell whether it is a sandbox without a workspace, and with a directory of the host."""
     from paddock.errors import NotFoundError
 
     try:
-        spec = transport.perform(model.GetSandbox(sandbox=name)).spec
+        spec = ask(model.GetSandbox, options).spec
     except NotFoundError:
         return False
     return spec.workspace is None and bool(spec.mounts)

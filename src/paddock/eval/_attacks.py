@@ -235,17 +235,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("host-file-by-proc", "files", "answer(words('/proc/[0-9]*/root' + bait['file']))"),
     Attack("host-shared-memory", "files", "answer(read(bait['shared_memory']))"),
     Attack("host-environment", "files", "answer(words('/proc/[0-9]*/environ') + str(dict(os.environ)))"),
-    Attack(
-        "host-process-seen",
-        "processes",
-        "answer(bait['marker'] in words('/proc/[0-9]*/cmdline'))",
-    ),
-    Attack(
-        "host-process-killed",
-        "processes",
-        "os.kill(bait['pid'], 9)\nanswer(False)",
-        _killed,
-    ),
+    Attack("host-process-seen", "processes", "answer(bait['marker'] in words('/proc/[0-9]*/cmdline'))"),
+    Attack("host-process-killed", "processes", "os.kill(bait['pid'], 9)\nanswer(False)", _killed),
     Attack("host-loopback", "network", "answer(heard(socket.AF_INET, tuple(bait['loopback'])))"),
     Attack(
         "host-addresses",
