@@ -91,7 +91,7 @@ class CachedFile:
         """Read a file from the disk. Return None if it fails before the first byte of the answer."""
         client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
         response = whole(entry.fields, entry.size)
-        stream = relay.returning(response)
+        body = relay.returning(response)
         if response.length is None:
             response.chunked = request.minor > 0
         goes_on = request.keep_alive and (response.chunked or response.length is not None)
@@ -99,7 +99,7 @@ class CachedFile:
         try:
             for piece in pieces(copy):
                 buffer += piece
-                relay.send(stream.take(buffer), stream.last)
+                relay.send(body.take_filtered(buffer), body.last)
                 await client.drain()
         except Broken as broken:
             self._store.drop(entry.key)

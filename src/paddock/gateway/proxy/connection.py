@@ -20,8 +20,8 @@ from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .http import Http, Http1, answer
-from .stream import Lost, ProxyStream
+from .http import HttpStream
+from .stream import Lost
 from .upstream import Upstream
 
 if TYPE_CHECKING:
@@ -48,13 +48,11 @@ class Connection:
     """
 
     def __init__(
-        self, network: SandboxNetwork, client: ProxyStream, destination: tuple[str, int], *, flow: int | None = None
+        self, network: SandboxNetwork, client: HttpStream, destination: tuple[str, int], *, flow: int | None = None
     ) -> None:
         """Serve `client`. `flow`: the number of the connection that it is a stream of."""
         self.network, self.client, self.destination = network, client, destination
-        self.http: Http = Http1(client)
         self.flow = network.next_flow() if flow is None else flow
-        self.is_stream = self.is_grpc = False
         self._inside: H2Streams | None = None
         self.target: Target | None = None
         self.literal: str | None = None
@@ -65,16 +63,15 @@ class Connection:
         self.source: str | None = None
         """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
-        self._held: list[str] = []
         self._decision: int | None = None
         self._deadline: float | None = None
-        self._overdue: ProxyStream = client
+        self._overdue = client
         self._seen, self._seen_at = 0, network.loop.time()
         self._why: str | None = None
 
     # -- changes from the network --------------------------------------------------------------------------------------
 
-    def limit(self, seconds: float | None, client: ProxyStream | None = None) -> None:
+    def limit(self, seconds: float | None, client: HttpStream | None = None) -> None:
         """Break off `client` (the client's) after so many seconds from now."""
         self._deadline = None if seconds is None else self.network.loop.time() + seconds
         self._overdue = client or self.client
@@ -107,7 +104,6 @@ class Connection:
     def branch(self, stream: H2Stream) -> Connection:
         """Make the branch of a stream: the connection's decisions hold for the stream."""
         branch = Connection(self.network, stream, self.destination, flow=self.flow)
-        branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
 
@@ -155,8 +151,6 @@ class Connection:
             self.client.reset(error)
             raise
         finally:
-            for name in self._held:
-                self.network.names.release(name)
             self.client.guard(None)
             if self.upstream is not None:
                 self.upstream.stream.guard(None)
@@ -177,14 +171,12 @@ class Connection:
         if host == GATEWAY and port == PROXY_PORT:
             asked = await Exchange(self, None, "http").run()
             if asked is not None:
-                target, verdict = asked
-                await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
+                await self._go(*asked)
         elif not is_synthetic(host):
-            await self._to(Target(host, port), literal=host)
+            await self._to(Target(host, port))
         elif (name := self.network.names.name(host)) is not None:
-            self._held.append(name)
-            self.network.names.hold(name)
-            await self._to(Target(name, port))
+            with self.network.names.held(name):
+                await self._to(Target(name, port))
         else:
             target = Target(host, port)
             await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
@@ -192,16 +184,16 @@ class Connection:
     def _no(self, reason: str, rule: str) -> Verdict:
         return Verdict(allowed=False, rule=rule, reason=reason, revision=self.network.policy.revision)
 
-    async def _to(self, target: Target, *, literal: str | None = None) -> None:
+    async def _to(self, target: Target) -> None:
         verdict = self.allow(target)
         if verdict.allowed:
-            await self._go(target, verdict, literal=literal)
+            await self._go(target, verdict)
         else:
             await self._refuse(target, verdict, recorded=True)
 
-    async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+    async def _go(self, target: Target, verdict: ConnectVerdict) -> None:
         """Serve the allowed `target`, with all data from now on."""
-        self.settle(target, verdict, literal=literal)
+        self.settle(target, verdict)
         self.limit(self.network.limits.first_byte)
         try:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
@@ -220,8 +212,9 @@ class Connection:
         self._decision = number if self._decision is None else self._decision
         return verdict
 
-    def settle(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
-        self.target, self.literal, self._tier = target, literal, verdict.tier
+    def settle(self, target: Target, verdict: ConnectVerdict) -> None:
+        self.target, self._tier = target, verdict.tier
+        self.literal = target.host if is_address(target.host) else None
 
     async def _pass(self, opening: Opening) -> None:
         target, tier = self.target, self._tier
@@ -307,18 +300,15 @@ class Connection:
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
                 opening = await self._opening(None)
-                head = await self.http.request(lambda: None) if opening == "http" else None
+                head = await self.client.request(lambda: None) if opening == "http" else None
         except (TimeoutError, MalformedHello, BadMessage):
             opening, head = "raw", None
         if isinstance(opening, Hello):
             self.client.write(ACCESS_DENIED)
         elif head is not None:
             refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
-            answer(
-                self.http,
-                *response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD"),
-                keep_alive=False,
-            )
+            response, body = response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD")
+            self.client.answer(response, body, keep_alive=False)
         else:
             return self.client.reset("refused")
         await self.last_word()

@@ -12,7 +12,7 @@ from paddock.gateway.mocks.answers import response_of as mocked
 from paddock.gateway.mocks.answers import stand_in
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
 from paddock.gateway.protocols.http1 import BadMessage, Request
-from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
+from paddock.gateway.protocols.names import PORTS, BadTarget, normal, read_authority, split_target
 from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
 from paddock.gateway.registries.files import READING
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
@@ -31,7 +31,6 @@ from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
-from .http import answer
 from .registry_filter import RegistryFilter
 from .relay import Relay
 from .stream import Lost
@@ -57,7 +56,7 @@ class Exchange:
         while goes_on:
             request = None
             try:
-                request = await connection.http.request(lambda: connection.limit(limits.head))
+                request = await connection.client.request(lambda: connection.limit(limits.head))
                 if request is None:
                     return None
                 connection.limit(None)
@@ -199,7 +198,7 @@ class Exchange:
             verdict = connection.allow(target)
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
-            connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
+            connection.settle(target, verdict)
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a push by its commands, before reading its pack.
@@ -269,7 +268,7 @@ class Exchange:
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
         response = mocked(given, head_only=request.method == "HEAD")
-        answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
+        client.answer(response, given.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
 
@@ -320,7 +319,8 @@ class Exchange:
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
-        answer(connection.http, *response_of(refused, accept=accept, head_only=head_only), keep_alive=goes_on)
+        response, body = response_of(refused, accept=accept, head_only=head_only)
+        self._client.answer(response, body, keep_alive=goes_on)
         await self._client.drain()
         if not goes_on:
             await connection.last_word()

@@ -39,6 +39,7 @@ from paddock.gateway.protocols.http2 import (
 )
 from paddock.gateway.protocols.refusal import Refused, refusal_fields
 
+from .http import HttpStream
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 
 _LOW_WATER = HIGH_WATER // 4
@@ -72,8 +73,8 @@ class Leaving(Enum):
     CLOSED = "nothing is said or read any more"
 
 
-class H2Stream(ProxyStream):
-    """One stream as a connection, and the `Http` on it."""
+class H2Stream(HttpStream):
+    """One stream as a connection."""
 
     def __init__(self, session: Session, *, number: int | None) -> None:
         """Begin a stream. `number` None: this side begins it."""
@@ -85,10 +86,10 @@ class H2Stream(ProxyStream):
         self.ending = Ending()
         self._left: int | None = None
         """Remaining bytes of content. None: unknown."""
-        self._head: Fields | None = None
+        self._fields: Fields | None = None
+        """Of the message that its first content begins."""
         self._out = bytearray()
         self._last: Fields | None = None
-        self.is_grpc = False
         self._outbound = Outbound.OPEN
         self._leaving = Leaving.NO
         self._owed = 0
@@ -111,7 +112,7 @@ class H2Stream(ProxyStream):
         return found
 
     def body(self, head: Request | Response) -> Body:
-        return Body(head, ending=self.ending)
+        return Body(head, self.ending)
 
     def asked(self, fields: Fields, *, ended: bool) -> None:
         """Take the request that begins the stream. An invalid one gets an answer too."""
@@ -206,19 +207,19 @@ class H2Stream(ProxyStream):
         return bool(self._out) or self._last is not None
 
     def ask(self, request: Request, target: str, host: str) -> None:
-        self._method, self._head = request.method, request_fields(request, target, host)
+        self._method, self._fields = request.method, request_fields(request, target, host)
 
     def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
-        self._head = response_fields(response)
+        self._fields = response_fields(response)
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
         if self._session.over or self._outbound is not Outbound.OPEN:
             return
-        head, self._head = self._head, None
-        if head is not None:
-            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in head):
-                head, data = refusal_fields(head, data), b""
-            self._begin(head, ended=last is not None and not (data or last))
+        fields, self._fields = self._fields, None
+        if fields is not None:
+            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in fields):
+                fields, data = refusal_fields(fields, data), b""
+            self._begin(fields, ended=last is not None and not (data or last))
         if self._outbound is Outbound.OPEN:
             self._out += data
             self.sent += len(data)

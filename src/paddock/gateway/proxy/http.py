@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
 
 from paddock.gateway.protocols.http1 import (
     Body,
@@ -21,17 +21,15 @@ from paddock.gateway.protocols.http1 import (
 
 from .stream import Lost, ProxyStream
 
-if TYPE_CHECKING:
-    from .h2_session import H2Stream
 
-Http: TypeAlias = "Http1 | H2Stream"
+class HttpStream(ProxyStream):
+    """A stream with messages of HTTP/1.1. `H2Stream` overrides them for HTTP/2."""
 
+    is_grpc = False
+    """Whether the client speaks gRPC."""
 
-class Http1:
-    """One side's messages. `H2Stream` has the same methods for those of HTTP/2."""
-
-    def __init__(self, stream: ProxyStream) -> None:
-        self._stream = stream
+    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
+        super().__init__(loop, scratch)
         self._head, self._chunked = bytearray(), False
 
     async def request(self, begun: Callable[[], None]) -> Request | None:
@@ -39,26 +37,24 @@ class Http1:
 
         It calls `begun` when a request is incomplete. Raises BadMessage.
         """
-        stream, has_begun = self._stream, False
-        while (end := head_end(stream.buffer)) < 0:
-            if stream.buffer and not has_begun:
+        has_begun = False
+        while (end := head_end(self.buffer)) < 0:
+            if self.buffer and not has_begun:
                 has_begun = True
                 begun()
-            if not await stream.more():
+            if not await self.more():
                 return None
-        return read_request(_taken(stream.buffer, end))
+        return read_request(_taken(self.buffer, end))
 
     async def response(self, method: str) -> Response:
         """Read the next response, to a request with `method`. Raises BadMessage and Lost."""
-        stream = self._stream
-        while (end := head_end(stream.buffer)) < 0:
-            if not await stream.more():
+        while (end := head_end(self.buffer)) < 0:
+            if not await self.more():
                 raise Lost("it ended before its answer did")
-        return read_response(_taken(stream.buffer, end), method)
+        return read_response(_taken(self.buffer, end), method)
 
     def body(self, head: Request | Response) -> Body:
-        answers = isinstance(head, Response)
-        return Body(head, to_the_end=answers, extensions=answers)
+        return Body(head)
 
     def ask(self, request: Request, target: str, host: str) -> None:
         """Begin a request: `target` in origin form, and the checked `host`. It goes out with its first content."""
@@ -74,16 +70,15 @@ class Http1:
         if self._chunked:
             data = (chunk(data) if data else b"") + (b"" if last is None else last_chunk(last))
         head, self._head = self._head, bytearray()
-        self._stream.write(head + data if head else data)
+        self.write(head + data if head else data)
+
+    def answer(self, response: Response, body: bytes, *, keep_alive: bool) -> None:
+        """Write a whole response, whose length is that of its body."""
+        self.respond(response, keep_alive=keep_alive)
+        self.send(b"" if response.bodiless else body, [])
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:
     taken = bytes(buffer[:end])
     del buffer[:end]
     return taken
-
-
-def answer(http: Http, response: Response, body: bytes, *, keep_alive: bool, minor: int = 1) -> None:
-    """Write a whole response, whose length is that of its body."""
-    http.respond(response, keep_alive=keep_alive, minor=minor)
-    http.send(b"" if response.bodiless else body, [])

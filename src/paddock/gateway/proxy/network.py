@@ -37,9 +37,10 @@ from paddock.model.egress import Target, Verdict
 from paddock.policy.network import Snapshot
 
 from .connection import Connection
+from .http import HttpStream
 from .pool import Pool
-from .stream import Lost, ProxyStream
-from .upstream import Check, Upstream
+from .stream import Lost
+from .upstream import Upstream
 
 if TYPE_CHECKING:
     from .gateway import Gateway
@@ -212,7 +213,7 @@ class SandboxNetwork:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 destination = ("", 53) if listener is self.dns_tcp else gateway.destination(sock)
-                connection = Connection(self, ProxyStream(self.loop, gateway.scratch), destination)
+                connection = Connection(self, HttpStream(self.loop, gateway.scratch), destination)
             except OSError:
                 _reset(sock)
                 continue
@@ -299,10 +300,14 @@ class SandboxNetwork:
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Connect to a server. Raise Refused."""
+
+        def check(address: str) -> Verdict:
+            verdict = self._address(target, address)
+            self.decide("dial", flow, target, verdict, address=address)
+            return verdict
+
         before = self.policy.revision
-        upstream = await self.gateway.dialer.dial(
-            target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2
-        )
+        upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
         policy = self.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
             upstream.stream.reset("revised")
@@ -311,21 +316,16 @@ class SandboxNetwork:
 
     def may_dial(self, target: Target, address: str) -> bool:
         """Tell whether the sandbox may use a cached answer from this address. It neither connects nor records."""
-        return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
+        return self._address(target, address).allowed
+
+    def _address(self, target: Target, address: str) -> Verdict:
+        return self.policy.address(target, address, own=(address,) if is_own(address) else ())
 
     def hold(self, size: int) -> None:
         """Count so many more (or fewer) buffered bytes of requests. Raise Refused if there are too many."""
         if size > 0 and self._held + size > MOST_HELD_BYTES:
             raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
         self._held += size
-
-    def _check(self, flow: int, target: Target) -> Check:
-        def check(address: str) -> Verdict:
-            verdict = self.policy.address(target, address, own=(address,) if is_own(address) else ())
-            self.decide("dial", flow, target, verdict, address=address)
-            return verdict
-
-        return check
 
     # -- names ---------------------------------------------------------------------------------------------------------
 

@@ -36,10 +36,8 @@ class Link:
         """Open a stream, or return None if the connection takes no more at present."""
         if self.retired or self._session.refused_above is not None or self._session.full:
             return None
-        opened = self._session.open()
-        stream = Upstream(opened, self._upstream.target, self._upstream.address, opened)
+        stream = Upstream(self._session.open(), self._upstream.target, self._upstream.address, shared=True)
         stream.reused, self._used = self._used, True
-        stream.shared = True
         return stream
 
     async def _pump(self) -> None:

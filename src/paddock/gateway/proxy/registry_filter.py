@@ -266,7 +266,7 @@ class PageFilter:
 
     async def _collect(self, response: Response, upstream: Upstream) -> bytes:
         """Read the whole page, as it came."""
-        server, body, content, files = upstream.stream, upstream.http.body(response), bytearray(), self._network.files
+        server, body, content, files = upstream.stream, upstream.stream.body(response), bytearray(), self._network.files
         held = 0
         try:
             while True:

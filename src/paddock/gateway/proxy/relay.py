@@ -15,9 +15,9 @@ import msgspec
 
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, BodyStream, Fields, Request, Response
+from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused
-from paddock.gateway.protocols.replacer import Both, Filter
+from paddock.gateway.protocols.replacer import Both
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
@@ -25,8 +25,8 @@ from paddock.gateway.rules.redaction import ResponseRedaction, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
 from .cached_file import CachedFile, whole
-from .h2_session import StreamFailed
-from .http import Http
+from .h2_session import H2Stream, StreamFailed
+from .http import HttpStream
 from .stream import Lost
 from .upstream import Upstream
 from .websocket import EXTENSIONS, switch
@@ -60,9 +60,7 @@ class Relay:
             authorized,
         )
         self._request, self._target, self._scheme = authorized.request, authorized.target, authorized.scheme
-        self._http, self._held = connection.http, 0
-        self._body, self._begun = self._http.body(self._request), bytearray()
-        """The part of the body that the relay has read but not sent."""
+        self._held, self._body = 0, self._client.body(self._request)
         self.page_filter: PageFilter | None = None
         """The filter for an answer that is a page of a registry."""
         self.file: CachedFile | None = None
@@ -91,24 +89,24 @@ class Relay:
         request = self._request
 
         def enough(_: bytes) -> bool:
-            if len(self._begun) > most:
+            if len(self._body.begun) > most:
                 raise Refused(
                     f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
                 )
             return False
 
         await self.begin(enough)
-        content = bytes(self._begun)
+        content = bytes(self._body.begun)
         self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
-        self._body, self._begun = Body(self._request), bytearray()
+        self._body = Body(request)
         return content
 
     async def peek(self, most: int) -> bytes | None:
         """Read the whole body, which the relay still sends, or return None if it is larger than `most`."""
-        more = await self.begin(lambda _: len(self._begun) > most)
-        return None if more else bytes(self._begun)
+        more = await self.begin(lambda _: len(self._body.begun) > most)
+        return None if more else bytes(self._body.begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
         """Read the body until `enough` accepts, which gets each new piece, or return False at its end.
@@ -117,15 +115,15 @@ class Relay:
         """
         request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
-            self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
-            self._http.send(b"")
+            client.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
+            client.send(b"")
             request.expects = False
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
             piece = body.take(client.buffer)
             self._network.hold(len(piece))
             self._held += len(piece)
-            self._begun += piece
+            body.begun += piece
             if enough(piece):
                 return True
             if body.done:
@@ -148,18 +146,19 @@ class Relay:
         rewrites = filter is not None and filter.rewrites
         if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
             await self.collect()
-        begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
-        stream = BodyStream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-        content = stream.take(client.buffer)
+        body = self._body
+        body.filter, body.filter_trailers = filter, swap.trailers
+        body.watch = None if self.watch is None else self.watch.feed
+        content = body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
-            request.chunked, request.length = not stream.done, len(content) if stream.done else None
-        sent, last = self._written_anew(swap) if self.anew else request, stream.last
+            request.chunked, request.length = not body.done, len(content) if body.done else None
+        sent, last = self._written_anew(swap) if self.anew else request, body.last
 
-        def begin(http: Http) -> None:
-            http.ask(sent, path, self._authorized.host)
-            http.send(content, last)
+        def begin(server: HttpStream) -> None:
+            server.ask(sent, path, self._authorized.host)
+            server.send(content, last)
 
-        return await self._send_to_one(stream, begin)
+        return await self._send_to_one(begin)
 
     def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
         """Return the substitution of placeholders in this request.
@@ -185,14 +184,14 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: BodyStream, begin: Callable[[Http], None]) -> bool:
+    async def _send_to_one(self, begin: Callable[[HttpStream], None]) -> bool:
         """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
             return goes_on
         if self.page_filter is not None and (goes_on := await self._recall(self.page_filter)) is not None:
             return goes_on
-        complete = stream.done  # what comes later can be sent only once
+        complete = self._body.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
@@ -200,7 +199,7 @@ class Relay:
                 upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
-                return await self._converse(stream, upstream, begin)
+                return await self._converse(upstream, begin)
             except _Stale as stale:
                 if not (upstream.reused and (repeatable or (stale.untouched and complete))):
                     raise Refused(
@@ -211,35 +210,35 @@ class Relay:
 
     def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
         connection, target = self._connection, self._target
-        shared = self._network.pool.stream(target) if tls and connection.is_stream else None
-        if shared is not None or connection.is_grpc:
+        shared = self._network.pool.stream(target) if isinstance(connection.client, H2Stream) else None
+        if shared is not None or connection.client.is_grpc:
             return shared
         return self._network.pool.take(target, tls=tls, repeatable=repeatable)
 
     async def _dial(self, *, tls: bool) -> Upstream:
         """Connect. A client that speaks HTTP/2 gets HTTP/2 to the server, if the server speaks it."""
         connection, target, network = self._connection, self._target, self._network
-        if not (tls and connection.is_stream):
+        if not isinstance(connection.client, H2Stream):
             return await network.dial(connection.flow, target, literal=connection.literal, tls=tls)
         upstream = await network.pool.reach(
             target, lambda: network.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
         )
-        if connection.is_grpc and not upstream.shared:
+        if connection.client.is_grpc and not upstream.shared:
             upstream.stream.close()
             raise Refused(
                 f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
             )
         return upstream
 
-    async def _converse(self, stream: BodyStream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
+    async def _converse(self, upstream: Upstream, begin: Callable[[HttpStream], None]) -> bool:
         client, server, before = self._client, upstream.stream, upstream.stream.received
         client.guard(server)
-        begin(upstream.http)
+        begin(server)
         sender: asyncio.Task[None] | None = None
-        if stream.done:
+        if self._body.done:
             client.watch(True)
         else:
-            sender = self._network.loop.create_task(self._send_rest(stream, upstream))
+            sender = self._network.loop.create_task(self._send_rest(server))
         try:
             response = await self._answer(upstream, before)
             goes_on = await self._receive(response, upstream)
@@ -249,19 +248,19 @@ class Relay:
                 await _settle(sender)
             client.watch(False)
         self._connection.upstream = None
-        if stream.done and response.keep_alive:
+        if self._body.done and response.keep_alive:
             self._network.pool.give(upstream, tls=self._scheme == "https")
         else:
             server.close()
-        return goes_on and stream.done
+        return goes_on and self._body.done
 
-    async def _send_rest(self, stream: BodyStream, upstream: Upstream) -> None:
-        client, server = self._client, upstream.stream
+    async def _send_rest(self, server: HttpStream) -> None:
+        client, body = self._client, self._body
         try:
-            while not stream.done:
+            while not body.done:
                 if not await client.more():
-                    stream.end()
-                upstream.http.send(stream.take(client.buffer), stream.last)
+                    body.end()
+                server.send(body.take_filtered(client.buffer), body.last)
                 await server.drain()
             client.watch(True)
         except BadMessage as error:
@@ -281,7 +280,7 @@ class Relay:
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
-                response = await upstream.http.response(self._request.method)
+                response = await server.response(self._request.method)
             except Lost as lost:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
@@ -296,8 +295,8 @@ class Relay:
             if book:
                 response.fields = book.redaction().fields(response.fields)
             if self._request.minor and not self._silent:
-                self._http.respond(response, keep_alive=True)
-                self._http.send(b"")
+                self._client.respond(response, keep_alive=True)
+                self._client.send(b"")
                 await self._client.drain()
         server.reset()
         raise Refused("the server does not come to an answer", status=502, rule="upstream")
@@ -327,7 +326,7 @@ class Relay:
                 server.reset()
                 raise
         kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
-        stream = self.returning(response, upstream, kept)
+        body = self.returning(response, upstream, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
             response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
@@ -336,15 +335,15 @@ class Relay:
         begun = False
         try:
             while True:
-                data = stream.take(server.buffer)
-                if data or stream.done or kept is None:  # of a file that is kept nothing is said before a part is right
-                    self.send(data, stream.last)
+                data = body.take_filtered(server.buffer)
+                if data or body.done or kept is None:  # of a file that is kept nothing is said before a part is right
+                    self.send(data, body.last)
                     begun = True
-                if stream.done:
+                if body.done:
                     break
                 await client.drain()
                 if not await server.more():
-                    stream.end()
+                    body.end()
         except (Lost, BadMessage, Undecodable, Broken) as error:
             server.reset()
             if not begun and client.error is None:
@@ -399,21 +398,20 @@ class Relay:
     def respond(self, response: Response, *, keep_alive: bool) -> None:
         if self.exchanged is not None:
             self.exchanged.response = response
-        self._http.respond(response, keep_alive=keep_alive, minor=self._request.minor)
+        self._client.respond(response, keep_alive=keep_alive, minor=self._request.minor)
 
     def send(self, data: bytes, last: Fields | None) -> None:
         if self.exchanged is not None:
             self.exchanged.take(data)
-        self._http.send(data, last)
+        self._client.send(data, last)
 
-    def returning(
-        self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None
-    ) -> BodyStream:
+    def returning(self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None) -> Body:
         """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
         book = self._network.secrets
-        body = Body(response) if upstream is None else upstream.http.body(response)
+        body = Body(response) if upstream is None else upstream.stream.body(response)
+        body.filter = kept
         if not book:
-            return BodyStream(body, filter=kept, trailers=lambda fields: fields)
+            return body
         redaction = book.redaction()
         try:
             returned = ResponseRedaction(redaction, response.fields)
@@ -424,8 +422,8 @@ class Relay:
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        filter: Filter = returned if kept is None else Both(kept, returned)
-        return BodyStream(body, filter=filter, trailers=redaction.fields)
+        body.filter, body.filter_trailers = returned if kept is None else Both(kept, returned), redaction.fields
+        return body
 
 
 async def _settle(task: asyncio.Task[None]) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model.egress import Target, Verdict
 
-from .http import Http, Http1
-from .stream import Lost, ProxyStream
+from .http import HttpStream
+from .stream import Lost
 
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
@@ -58,12 +58,10 @@ def _in_hosts_file(name: str) -> list[str]:
 class Upstream:
     """A connection to `target`, at the checked `address`."""
 
-    def __init__(self, stream: ProxyStream, target: Target, address: str, http: Http | None = None) -> None:
-        self.stream, self.target, self.address = stream, target, address
-        self.http = http or Http1(stream)
+    def __init__(self, stream: HttpStream, target: Target, address: str, *, shared: bool = False) -> None:
+        """Use `stream`. `shared`: it is one of an HTTP/2 connection."""
+        self.stream, self.target, self.address, self.shared = stream, target, address, shared
         self.reused = False
-        self.shared = False
-        """Whether it is a stream of an HTTP/2 connection."""
         self.idle_since = 0.0
 
 
@@ -122,13 +120,13 @@ class Dialer:
         except (OSError, UnicodeError) as error:
             raise Refused(f"{name} can't be resolved: {_words(error)}", status=502, rule="upstream") from None
 
-    async def _connect(self, addresses: list[str], target: Target) -> tuple[ProxyStream, str]:
+    async def _connect(self, addresses: list[str], target: Target) -> tuple[HttpStream, str]:
         why: OSError | None = None
         for address in addresses:
             sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-                stream = ProxyStream(self._loop, self._scratch)
+                stream = HttpStream(self._loop, self._scratch)
                 await stream.attach(sock)
                 return stream, address
             except BaseException as error:
@@ -141,7 +139,7 @@ class Dialer:
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
 
-    async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
+    async def _shake(self, stream: HttpStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
             self._trust[h2] = self._make_trust()
             self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
