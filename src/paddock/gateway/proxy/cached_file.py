@@ -15,7 +15,6 @@ from paddock.gateway.registries.package_cache import (
     Draft,
     Entry,
     PackageStore,
-    pieces,
 )
 from paddock.gateway.rules.authorization import AuthorizedRequest
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .relay import Relay
 
-_HELD_BYTES = 64 << 10
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
 _PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
@@ -45,22 +43,24 @@ def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str]
 class CachedFile:
     """One file for one request: from the disk, or copied to it while it passes.
 
-    `how` is the action of the cache, for the records. `given` is URL and digest of a file that the client has received
-    to its end. As a filter it retains the last bytes of a file until the whole has the right digest.
+    `given` is URL and digest of a file that the client has received to its end.
     """
 
     def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
         self._connection, self._store, self._wanted = connection, store, wanted
         self._draft: Draft | None = None
-        self._held = bytearray()
-        self.how: str | None = None
+        self._how: str | None = None
         self.given: tuple[str, str] | None = None
+
+    @property
+    def how(self) -> str | None:
+        """Return the action of the cache, for the records."""
+        return self._how if self._draft is None else self._draft.how
 
     def close(self) -> None:
         """Release the request's resources."""
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            draft.discard()
+        if self._draft is not None:
+            self._draft.discard()
 
     def gave(self) -> None:
         """Note that the client has all of it."""
@@ -79,7 +79,7 @@ class CachedFile:
         try:
             if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
                 return None
-            self.how, connection.source = "hit", copy.entry.address
+            self._how, connection.source = "hit", copy.entry.address
             connection.client.watch(True)
             return await self._read_out(copy, request, relay)
         finally:
@@ -97,7 +97,7 @@ class CachedFile:
         goes_on = request.keep_alive and (response.chunked or response.length is not None)
         relay.respond(response, keep_alive=goes_on)
         try:
-            for piece in pieces(copy):
+            for piece in copy.pieces():
                 buffer += piece
                 relay.send(body.take_filtered(buffer), body.last)
                 await client.drain()
@@ -112,48 +112,20 @@ class CachedFile:
 
     # -- from the upstream ---------------------------------------------------------------------------------------------
 
-    def keep(self, response: Response, address: str) -> bool:
-        """Tell whether the cache keeps an answer from `address` while it passes."""
+    def keep(self, response: Response, address: str) -> Draft | None:
+        """Return the filter that keeps an answer from `address` while it passes, or None if it isn't kept."""
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
             url, digest = self._wanted
             entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
             try:
-                self._draft, self._hasher = self._store.begin(entry), entry.hasher()
-                self._entry, self.how = entry, "not kept: it was cut off"
-                return True
+                self._draft = self._store.begin(entry)
             except CacheFull as error:
                 why = str(error)
-        self.how = f"not kept: {why}"
-        return False
-
-    def feed(self, data: bytes) -> bytes:
-        self._hasher.update(data)
-        if self._draft is not None:
-            try:
-                self._draft.write(data)
-            except OSError as error:
-                self.how = f"not kept: nothing can be written: {error.strerror}"
-                self.close()
-        self._held += data
-        free = max(0, len(self._held) - _HELD_BYTES)
-        passed = bytes(self._held[:free])
-        del self._held[:free]
-        return passed
-
-    def end(self) -> bytes:
-        """Broken."""
-        if not self._entry.is_of(self._hasher):
-            raise Broken("the file is not the one that its page says: it has another digest")
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            try:
-                draft.keep()
-                self.how = "kept"
-            except OSError as error:
-                self.how = f"not kept: nothing can be written: {error.strerror}"
-        return bytes(self._held)
+        if why is not None:
+            self._how = f"not kept: {why}"
+        return self._draft
 
 
 def _unfit(response: Response) -> str | None:

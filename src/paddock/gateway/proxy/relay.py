@@ -17,7 +17,7 @@ from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
 from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response
 from paddock.gateway.protocols.refusal import Refused
-from paddock.gateway.protocols.replacer import Both
+from paddock.gateway.protocols.replacer import Both, Filter
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
@@ -325,7 +325,7 @@ class Relay:
             except Exception:
                 server.reset()
                 raise
-        kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
+        kept = None if self.file is None else self.file.keep(response, upstream.address)
         body = self.returning(response, upstream, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
@@ -351,8 +351,8 @@ class Relay:
             client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await client.drain()
-        if kept is not None:
-            kept.gave()
+        if self.file is not None and kept is not None:
+            self.file.gave()
         return goes_on
 
     @property
@@ -405,7 +405,7 @@ class Relay:
             self.exchanged.take(data)
         self._client.send(data, last)
 
-    def returning(self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None) -> Body:
+    def returning(self, response: Response, upstream: Upstream | None = None, kept: Filter | None = None) -> Body:
         """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
         book = self._network.secrets
         body = Body(response) if upstream is None else upstream.stream.body(response)
