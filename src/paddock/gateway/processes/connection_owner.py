@@ -19,8 +19,8 @@ from .process_resolver import MOST_BYTES, First, unknown
 
 MOST_WAITING = 64
 ANSWER_SECONDS = 10.0
-News = Callable[[str, str, int, dict[str, Any]], None]
-"""Reports an event: its name, the sandbox and its instance, and the details."""
+News = Callable[[str, str, dict[str, Any]], None]
+"""Reports an event: its name, the sandbox, and the details."""
 
 
 class ConnectionOwners:
@@ -96,7 +96,7 @@ class ConnectionOwners:
         if found["watched"]:
             self._watched[sandbox] = incarnation
         if self._news is not None:
-            self._news("process.watch", sandbox, incarnation, found)
+            self._news("process.watch", sandbox, {"incarnation": incarnation, **found})
 
     def close(self) -> None:
         if self._process_resolver is not None:
@@ -112,7 +112,7 @@ class ConnectionOwners:
         watched, self._watched = self._watched, {}
         for sandbox, incarnation in watched.items():
             if self._news is not None:
-                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
+                self._news("process.watch", sandbox, {"incarnation": incarnation, "watched": False, "why": self._why})
         self.close()
 
     def _heard(self) -> None:
@@ -129,18 +129,16 @@ class ConnectionOwners:
         answer = json.loads(data)
         if "what" in answer:
             if self._news is not None:
-                self._news(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
+                self._news(answer["what"], answer["sandbox"], answer["detail"])
             return
         answered = self._asked.get(answer["n"])
         if answered is not None and not answered.done():
             answered.set_result(answer["answer"])
 
 
-def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+def tell(log: AuditLog, what: str, sandbox: str, detail: dict[str, Any]) -> None:
     """Record an event of a process inside. If the log is full, the record is missing."""
+    if "argv" in detail:
+        detail = {**detail, "argv": redact_secrets(detail["argv"])}
     with suppress(UnrecordedError):
-        log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
-
-
-def without_secrets(detail: dict[str, Any]) -> dict[str, Any]:
-    return {**detail, "argv": redact_secrets(detail["argv"])} if "argv" in detail else detail
+        log.event(what, sandbox=sandbox, **detail)

@@ -329,7 +329,8 @@ class Starts:
         lost, watched.lost = watched.lost, 0
         if lost:
             detail = {**detail, "lost_before": lost}
-        said = {"what": what, "sandbox": watched.sandbox, "incarnation": watched.incarnation, "detail": detail}
+        detail = {"incarnation": watched.incarnation, **detail}
+        said = {"what": what, "sandbox": watched.sandbox, "detail": detail}
         try:
             self._say(said)
         except OSError:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from .refusal import BadMessage
 from .replacer import Filter
 
 MAX_HEAD_BYTES = 64 << 10
@@ -35,10 +36,6 @@ _HOP = frozenset(
     | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
 )
 _LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect"})
-
-
-class BadMessage(ValueError):
-    """A head or a body that isn't valid HTTP/1.1."""
 
 
 class Head(msgspec.Struct, kw_only=True):

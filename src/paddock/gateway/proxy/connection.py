@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
-from paddock.gateway.protocols.http1 import BadMessage, Fields
-from paddock.gateway.protocols.names import BadHost, canonical, is_address
-from paddock.gateway.protocols.refusal import Refused, response_of
-from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
+from paddock.gateway.protocols.http1 import Fields
+from paddock.gateway.protocols.names import canonical, is_address
+from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of
+from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, looks_like_tls, read_hello
 from paddock.gateway.rules.git import Update
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 from paddock.policy.network import Snapshot
@@ -138,7 +138,7 @@ class Connection:
         error: str | None = None
         try:
             await (work or self._serve)()
-        except (Refused, MalformedHello, BadHost) as refused:
+        except Refused as refused:
             error = str(refused)
             self.client.reset(error)
         except (Lost, ssl.SSLError) as lost:
@@ -199,9 +199,9 @@ class Connection:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
             if isinstance(opening, Hello):
                 self._identify(opening)
-        except (Refused, MalformedHello, BadHost) as error:
-            rule = error.rule if isinstance(error, Refused) else "identity"
-            return await self._refuse(target, self._no(str(error), rule or "identity"))
+        except Refused as error:
+            rule = "identity" if isinstance(error, BadMessage) else error.rule or "identity"
+            return await self._refuse(target, self._no(str(error), rule))
         await self._pass(opening)
 
     def allow(self, target: Target) -> ConnectVerdict:
@@ -240,7 +240,7 @@ class Connection:
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
     async def _opening(self, silence: float | None) -> Opening:
-        """Detect the client's protocol. After `silence` seconds the server may speak first. Raise MalformedHello."""
+        """Detect the client's protocol. After `silence` seconds the server may speak first. Raise BadMessage."""
         client = self.client
         if not client.buffer and silence is not None:
             try:
@@ -261,34 +261,29 @@ class Connection:
                     return "raw"
             if not await client.more():
                 if buffer and looks_like_tls(buffer):
-                    raise MalformedHello("a TLS hello that is cut short")
+                    raise BadMessage("a TLS hello that is cut short")
                 return "raw" if buffer else "silent"
 
     def _identify(self, hello: Hello) -> None:
         """Check the name in a hello against the authorized name.
 
-        A connection to an allowed address takes the name, if a rule allows it. Raise Refused or BadHost.
+        A connection to an allowed address takes the name, if a rule allows it. Raise Refused.
         """
         target = self.target
         assert target is not None
-        if self._tier is Tier.SPLICE and hello.hidden:
-            raise Refused("an encrypted client hello: the name that it hides can't be checked")
-        if hello.server_name is None:
-            if self.literal is None:
-                raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
-            return
-        name = canonical(hello.server_name)
-        if self.literal is None:
-            if name != target.host:
-                raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
-        elif name != target.host:
+        name = None if hello.server_name is None else canonical(hello.server_name)
+        if self.literal is None and name is None:
+            raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
+        if self.literal is None and name != target.host:
+            raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
+        if name is not None and name != target.host:
             named = Target(name, target.port)
             verdict = self.allow(named)
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
-            if hello.hidden and verdict.tier is Tier.SPLICE:
-                raise Refused("an encrypted client hello: the name that it hides can't be checked")
             self.target, self._tier = named, verdict.tier
+        if hello.hidden and self._tier is Tier.SPLICE:
+            raise Refused("an encrypted client hello: the name that it hides can't be checked")
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
@@ -301,7 +296,7 @@ class Connection:
             async with asyncio.timeout(_REFUSED_SECONDS):
                 opening = await self._opening(None)
                 head = await self.client.request(lambda: None) if opening == "http" else None
-        except (TimeoutError, MalformedHello, BadMessage):
+        except (TimeoutError, BadMessage):
             opening, head = "raw", None
         if isinstance(opening, Hello):
             self.client.write(ACCESS_DENIED)

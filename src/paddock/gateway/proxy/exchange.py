@@ -11,9 +11,9 @@ from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.answers import response_of as mocked
 from paddock.gateway.mocks.answers import stand_in
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
-from paddock.gateway.protocols.http1 import BadMessage, Request
-from paddock.gateway.protocols.names import PORTS, BadTarget, normal, read_authority, split_target
-from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
+from paddock.gateway.protocols.http1 import Request
+from paddock.gateway.protocols.names import PORTS, authority, normal, split_target
+from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of, wanted_form
 from paddock.gateway.registries.files import READING
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
 from paddock.gateway.rules.git import (
@@ -63,8 +63,6 @@ class Exchange:
                 if self._fixed is None and request.method == "CONNECT":
                     return self._tunnel(request)
                 goes_on = await self._pass(request)
-            except BadMessage as error:
-                goes_on = await self.refuse(Refused(str(error), status=400, rule="http"))
             except Refused as refused:
                 goes_on = await self.refuse(refused, request)
             except UnrecordedError as error:
@@ -79,9 +77,9 @@ class Exchange:
         """Return a request's target and path. Raise Refused if the two or three places that name them don't agree."""
         scheme, host, port, target = split_target(request.target, self._scheme)
         if scheme is not None and scheme != self._scheme:
-            raise BadTarget(f"{scheme} in the request, {self._scheme} on the connection")
+            raise BadMessage(f"{scheme} in the request, {self._scheme} on the connection")
         if scheme is None and self._fixed is None:
-            raise BadTarget("this is a proxy: it takes absolute URLs and CONNECT")
+            raise BadMessage("this is a proxy: it takes absolute URLs and CONNECT")
         named = None if request.host is None else self._host(request.host)
         if scheme is not None:
             absolute = Target(host, port)
@@ -94,13 +92,13 @@ class Exchange:
             connected = "" if target_of is None else f", the connection is to {_shown(target_of)}"
             raise Refused(f"the request names {other}{connected}", status=421, rule="identity")
         if target == "*" and request.method != "OPTIONS":
-            raise BadTarget("only OPTIONS asks for *")
+            raise BadMessage("only OPTIONS asks for *")
         return target_of, normal(target)
 
     def _host(self, text: str) -> Target:
         known = self._named.get(text)
         if known is None:
-            known = Target(*read_authority(text, PORTS[self._scheme]))
+            known = Target(*authority(text, PORTS[self._scheme]))
             if len(self._named) < 16:
                 self._named[text] = known
         return known
@@ -296,8 +294,8 @@ class Exchange:
             )
 
     def _tunnel(self, request: Request) -> tuple[Target, ConnectVerdict]:
-        target = Target(*read_authority(request.target, 0))
-        if request.host is not None and Target(*read_authority(request.host, target.port)) != target:
+        target = Target(*authority(request.target, 0))
+        if request.host is not None and Target(*authority(request.host, target.port)) != target:
             raise Refused("Host and CONNECT name two targets", status=421, rule="identity")
         verdict = self._connection.allow(target)
         if not verdict.allowed:

@@ -23,7 +23,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
+from paddock.gateway.protocols.http1 import Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.http2 import (
     MAX_BLOCK_BYTES,
     PREFACE,
@@ -37,7 +37,7 @@ from paddock.gateway.protocols.http2 import (
     request_fields,
     response_fields,
 )
-from paddock.gateway.protocols.refusal import Refused, refusal_fields
+from paddock.gateway.protocols.refusal import BadMessage, Refused, refusal_fields
 
 from .http import HttpStream
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
@@ -82,7 +82,7 @@ class H2Stream(HttpStream):
         self._session, self.number = session, number
         self._serves = number is not None
         self._method = "GET"
-        self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
+        self._arrived: deque[Request | Response | Refused] = deque()
         self.ending = Ending()
         self._left: int | None = None
         """Remaining bytes of content. None: unknown."""
@@ -120,7 +120,7 @@ class H2Stream(HttpStream):
         self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
         try:
             self._take(read_request(fields, b"https", ended=ended), fields)
-        except (BadMessage, Refused) as error:
+        except Refused as error:
             self._inbound = Inbound.DISCARDED
             self._arrived.append(error)
 
@@ -230,7 +230,7 @@ class H2Stream(HttpStream):
             self._session.flush()
         else:
             self._session.flush_soon()
-        if not self._full and len(self._out) > HIGH_WATER:
+        if not self.full and len(self._out) > HIGH_WATER:
             self.pause_writing()
 
     def _begin(self, head: Fields, *, ended: bool) -> None:
@@ -265,7 +265,7 @@ class H2Stream(HttpStream):
             elif self._outbound < Outbound.SENT:
                 engine.end_stream(number)
             self._last, self._outbound, went_on = None, Outbound.SENT, True
-        if self._full and len(out) < _LOW_WATER:
+        if self.full and len(out) < _LOW_WATER:
             self.resume_writing()
         self._proceed()
         return went_on

@@ -19,11 +19,11 @@ from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.answers import Mocks
 from paddock.gateway.mocks.recorder import Recorder
-from paddock.gateway.processes.connection_owner import without_secrets
+from paddock.gateway.processes.connection_owner import tell
 from paddock.gateway.processes.process_resolver import First
 from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
-from paddock.gateway.protocols.names import BadHost, canonical, is_address
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.names import canonical, is_address
+from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.token_bucket import TokenBucket
 from paddock.gateway.registries.files import KnownFiles
 from paddock.gateway.registries.malware import MalwareIndexes
@@ -120,7 +120,7 @@ class SandboxNetwork:
         """Refused connections over the limit. The gateway records them together, every now and then."""
         self._tell_at = self.loop.time()
         self._flows = self._held = 0
-        self._watched = False
+        self._watched = self._closed = False
         self._asked: dict[tuple[str, str], None] = {}
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
@@ -145,11 +145,9 @@ class SandboxNetwork:
         await self.watch()
 
     async def watch(self) -> None:
-        """Report processes of the sandbox if its policy wants that, or else stop."""
+        """Report processes of the sandbox if it is open and its policy wants that, or else stop."""
         audit = self.policy.document.audit
-        await self._watch(audit is not None and audit.processes)
-
-    async def _watch(self, wanted: bool) -> None:
+        wanted = not self._closed and audit is not None and audit.processes
         if self.gateway.owners is not None and wanted != self._watched:
             self._watched = wanted
             await self.gateway.owners.watch(self.sandbox, self.incarnation, self.first if wanted else None)
@@ -185,7 +183,8 @@ class SandboxNetwork:
         for connection in list(self.live):
             connection.cut("closed")
         self.pool.cut("closed")
-        await self._watch(False)
+        self._closed = True
+        await self.watch()
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +220,7 @@ class SandboxNetwork:
             gateway.start(serve(connection, sock))
 
     def _listen_again(self, listener: socket.socket, serve: _Serve) -> None:
-        if self.gateway.networks.get(self.sandbox) is self:
+        if not self._closed:
             self._listen(listener, serve)
 
     async def _serve(self, connection: Connection, sock: socket.socket) -> None:
@@ -272,20 +271,14 @@ class SandboxNetwork:
             detail={**detail, "revision": verdict.revision},
         )
         asked = self.owners.pop(flow, None)
-        if asked is not None and asked.done():
-            self._record_owner(flow, number, asked)
-        elif asked is not None:
-            asked.add_done_callback(partial(self._record_late_owner, flow, number))
+        if asked is not None:
+            asked.add_done_callback(partial(self._record_owner, flow, number))
         return number
 
     def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
-        about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
-        self.audit_log.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
-
-    def _record_late_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
-            with suppress(UnrecordedError):
-                self._record_owner(flow, number, asked)
+            about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
+            tell(self.audit_log, "egress.origin", self.sandbox, {**about, **asked.result()})
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record the outcome of decision `number`.
@@ -333,7 +326,7 @@ class SandboxNetwork:
         """Return the answer for the resolver inside. It records the first query for a name under a revision."""
         try:
             host = canonical(name)
-        except BadHost:
+        except BadMessage:
             return Denied.NAME
         if is_address(host):
             return Denied.NAME

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Request, Response
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.http1 import CONDITIONS, Request, Response
+from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.registries import pypi
 from paddock.gateway.registries.files import (
     READ_FIRST,

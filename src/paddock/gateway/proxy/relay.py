@@ -15,8 +15,8 @@ import msgspec
 
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, Fields, Request, Response
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
+from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.replacer import Both, Filter
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
@@ -263,9 +263,6 @@ class Relay:
                 server.send(body.take_filtered(client.buffer), body.last)
                 await server.drain()
             client.watch(True)
-        except BadMessage as error:
-            self._broken = Refused(str(error), status=400, rule="http")
-            server.reset("the request is malformed")
         except Refused as refused:
             self._broken = refused
             server.reset("the request is refused")

@@ -54,7 +54,9 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._guarded: ProxyStream | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._full = self._has_news = False
+        self.full = False
+        """Whether the other side has not taken enough."""
+        self._has_news = False
         self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
@@ -72,11 +74,6 @@ class ProxyStream(asyncio.BufferedProtocol):
     def ended(self) -> bool:
         """Tell whether the other side has ended."""
         return self._inbound is Inbound.ENDED
-
-    @property
-    def full(self) -> bool:
-        """Tell whether the other side has not taken enough."""
-        return self._full
 
     @property
     def idle(self) -> bool:
@@ -135,13 +132,13 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._advance()
         elif self._sink is not None:
             self._sink.write(data)
-            if self._sink._full:
+            if self._sink.full:
                 self._hold()
             return
         else:
             self.buffer += data
             self._has_news = True
-        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink._full):
+        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink.full):
             self._hold()
         self._wake()
 
@@ -189,7 +186,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     async def drain(self) -> None:
         """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
-        while self._full:
+        while self.full:
             self._drained = self._loop.create_future()
             try:
                 await self._drained
@@ -198,12 +195,12 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._check()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self.full = True
         if self._source is not None:
             self._source._hold()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.full = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._source is not None:
@@ -233,7 +230,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self.buffer.clear()
             if self.ended:
                 sink.write_eof()
-            elif not sink._full:
+            elif not sink.full:
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:

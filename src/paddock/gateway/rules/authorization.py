@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.gateway.protocols.http1 import Request
-from paddock.gateway.protocols.names import PORTS
+from paddock.gateway.protocols.names import written
 from paddock.model import ApprovalAnswer, ApprovalRequest
 from paddock.model.approval import arguments_digest
 from paddock.model.egress import RequestVerdict, Target
@@ -28,9 +28,7 @@ class AuthorizedRequest(msgspec.Struct):
 
     @property
     def host(self) -> str:
-        """Return the host and its port as a Host field and a URL have them."""
-        host = f"[{self.target.host}]" if ":" in self.target.host else self.target.host
-        return host if self.target.port == PORTS[self.scheme] else f"{host}:{self.target.port}"
+        return written(self.scheme, self.target.host, self.target.port)
 
     @property
     def url(self) -> str:
