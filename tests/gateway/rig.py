@@ -162,7 +162,7 @@ class Rig:
             policy=policy or self.policy,
             authority=self.inside,
             secrets=self.secrets,
-            approvals=self.approvals,
+            claim=self.approvals.claim,
             audit_log=self.audit_log,
         )
 

@@ -15,18 +15,8 @@ from paddock.gateway.protocols.http1 import Request
 from paddock.gateway.protocols.names import PORTS, authority, normal, split_target
 from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of, wanted_form
 from paddock.gateway.registries.files import READING
+from paddock.gateway.rules import git
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
-from paddock.gateway.rules.git import (
-    MOST_BATCH_BYTES,
-    PROBE_BYTES,
-    BadPush,
-    PushReader,
-    check_fields,
-    is_download,
-    is_lfs_batch,
-    is_push,
-    refusal,
-)
 from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
@@ -126,9 +116,9 @@ class Exchange:
             if gate is not None and request.method in READING:
                 await gate.judge(relay)
             probes = False
-            if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
+            if verdict.git is not None and request.method == "POST" and git.is_lfs_batch(path):
                 await self._authorize_lfs(authorized, relay)
-            if verdict.git is not None and is_push(path):
+            if verdict.git is not None and git.is_push(path):
                 await self._authorize_push(authorized, relay)
                 probes = not connection.pushed
             if authorized.verdict.approve is not None and not probes:
@@ -204,15 +194,15 @@ class Exchange:
         Raise Refused for the whole push if the policy refuses one of its refs.
         """
         request, verdict = of.request, of.verdict
-        reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
+        reader, policy, item = git.PushReader(), self._network.policy, verdict.item or 0
         try:
-            check_fields(request.fields)
+            git.check_fields(request.fields)
             whole = await relay.begin(reader.feed)
-            if not whole or not (reader.updates or request.length == PROBE_BYTES):
-                raise BadPush("a push that ends within its commands, or has none")
+            if not whole or not (reader.updates or request.length == git.PROBE_BYTES):
+                raise git.BadPush("a push that ends within its commands, or has none")
             updates, status = tuple(reader.updates), 403
-            reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
-        except BadPush as error:
+            reason = git.refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
+        except git.BadPush as error:
             updates, status, reason = (), 400, str(error)
         if reason is None and policy.revision != self._network.policy.revision:
             reason = "the policy has changed while the push was authorized"
@@ -228,7 +218,7 @@ class Exchange:
     async def _authorize_lfs(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a git LFS batch by its body: all but downloads is a push. Refused: the rule allows no push."""
         request, verdict = of.request, of.verdict
-        push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
+        push = not git.is_download(request.fields, await relay.collect(git.MOST_BATCH_BYTES))
         asked = (of.target, of.scheme, request.method, of.path, push)
         authorized = self._network.policy.request(*asked)
         number = self._network.decide("push", self._connection.flow, of.target, authorized) if push else None
@@ -281,7 +271,7 @@ class Exchange:
         network, verdict, pushed = self._network, authorized.verdict, tuple(map(str, self._connection.pushed))
         body = b"" if pushed else await relay.collect()
         asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation, pushed=pushed)
-        answer = await network.approvals.claim(asked)
+        answer = await network.claim(asked)
         if network.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
         if not answer.granted:

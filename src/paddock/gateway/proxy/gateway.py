@@ -59,8 +59,8 @@ class Gateway:
     async def open(self, network: SandboxNetwork) -> None:
         """Serve a network. Close an open one of the same sandbox first."""
         await self.close(network.sandbox)
-        self.networks[network.sandbox] = network
         network.listen()
+        self.networks[network.sandbox] = network
         if self._ticker is None:
             self._tick()
 

@@ -7,36 +7,15 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, IntEnum
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    InformationalResponseReceived,
-    RequestReceived,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-)
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from paddock.gateway.protocols import http2
 from paddock.gateway.protocols.http1 import Body, Ending, Fields, Request, Response
-from paddock.gateway.protocols.http2 import (
-    MAX_BLOCK_BYTES,
-    PREFACE,
-    Flood,
-    Frames,
-    GoAway,
-    is_grpc,
-    read_request,
-    read_response,
-    read_trailers,
-    request_fields,
-    response_fields,
-)
 from paddock.gateway.protocols.refusal import BadMessage, Refused, refusal_fields
 
 from .http import HttpStream
@@ -116,10 +95,10 @@ class H2Stream(HttpStream):
 
     def asked(self, fields: Fields, *, ended: bool) -> None:
         """Take the request that begins the stream. An invalid one gets an answer too."""
-        self.is_grpc, self.ending.ended = is_grpc(fields), ended
+        self.is_grpc, self.ending.ended = http2.is_grpc(fields), ended
         self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
         try:
-            self._take(read_request(fields, b"https", ended=ended), fields)
+            self._take(http2.read_request(fields, b"https", ended=ended), fields)
         except Refused as error:
             self._inbound = Inbound.DISCARDED
             self._arrived.append(error)
@@ -128,7 +107,7 @@ class H2Stream(HttpStream):
         if len(self._arrived) >= _MOST_UNREAD:
             return self._fail("the server does not come to an answer")
         try:
-            self._take(read_response(fields, self._method, ended=ended), fields)
+            self._take(http2.read_response(fields, self._method, ended=ended), fields)
         except BadMessage as error:
             self._fail(f"the server's answer is malformed: {error}")
 
@@ -159,7 +138,7 @@ class H2Stream(HttpStream):
             return
         if self._inbound is not Inbound.DISCARDED:
             try:
-                self.ending.trailers = read_trailers(trailers or [])
+                self.ending.trailers = http2.read_trailers(trailers or [])
             except BadMessage as error:
                 return self._fail(str(error))
             if self._left:
@@ -207,10 +186,10 @@ class H2Stream(HttpStream):
         return bool(self._out) or self._last is not None
 
     def ask(self, request: Request, target: str, host: str) -> None:
-        self._method, self._fields = request.method, request_fields(request, target, host)
+        self._method, self._fields = request.method, http2.request_fields(request, target, host)
 
     def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
-        self._fields = response_fields(response)
+        self._fields = http2.response_fields(response)
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
         if self._session.over or self._outbound is not Outbound.OPEN:
@@ -399,7 +378,7 @@ class Session:
                 normalize_inbound_headers=False,
             )
         )
-        self._frames = Frames(loop.time, server=not client)
+        self._frames = http2.Frames(loop.time, server=not client)
         self.streams: set[H2Stream] = set()
         self.refused_above: int | None = None
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""
@@ -412,13 +391,13 @@ class Session:
         self._begin(client, window, streams_window)
 
     def _begin(self, client: bool, window: int, streams_window: int) -> None:
-        settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: MAX_BLOCK_BYTES}
+        settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: http2.MAX_BLOCK_BYTES}
         settings |= {SettingCodes.ENABLE_PUSH: 0} if client else {SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS}
         self.engine.local_settings = Settings(client=client, initial_values=settings)
         self.engine.initiate_connection()
         self.engine.increment_flow_control_window(streams_window - _DEFAULT_WINDOW)
         if not client:
-            self.engine.receive_data(PREFACE)
+            self.engine.receive_data(http2.PREFACE)
         self.flush()
 
     # -- incoming ------------------------------------------------------------------------------------------------------
@@ -434,12 +413,12 @@ class Session:
         self.connection.buffer.clear()
         try:
             for piece in self._frames.feed(data):
-                if isinstance(piece, GoAway):
+                if isinstance(piece, http2.GoAway):
                     self._go_away(piece)
                 else:
                     for event in self.engine.receive_data(piece):
                         self._handle(event)
-        except Flood as flood:
+        except http2.Flood as flood:
             self.engine.close_connection(error_code=ErrorCodes(flood.code))
             self.over = True
             raise Broken(str(flood)) from None
@@ -449,8 +428,8 @@ class Session:
         finally:
             self.flush()
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, RequestReceived):
+    def _handle(self, event: events.Event) -> None:
+        if isinstance(event, events.RequestReceived):
             stream = H2Stream(self, number=event.stream_id)
             self._numbered[event.stream_id] = stream
             self.streams.add(stream)
@@ -458,23 +437,25 @@ class Session:
             self._opened(stream, event.headers, event.stream_ended is not None)
             return
         stream = self._numbered.get(getattr(event, "stream_id", None) or 0)
-        if isinstance(event, DataReceived):
+        if isinstance(event, events.DataReceived):
             if stream is None:
                 self.acknowledge(event.flow_controlled_length, event.stream_id)
             else:
                 stream.data(event.data, event.flow_controlled_length)
         elif stream is None:
             return
-        elif isinstance(event, ResponseReceived | InformationalResponseReceived):
-            stream.answered(event.headers, ended=isinstance(event, ResponseReceived) and event.stream_ended is not None)
-        elif isinstance(event, TrailersReceived):
+        elif isinstance(event, events.ResponseReceived | events.InformationalResponseReceived):
+            stream.answered(
+                event.headers, ended=isinstance(event, events.ResponseReceived) and event.stream_ended is not None
+            )
+        elif isinstance(event, events.TrailersReceived):
             stream.end(event.headers)
-        elif isinstance(event, StreamEnded):
+        elif isinstance(event, events.StreamEnded):
             stream.end()
-        elif isinstance(event, StreamReset):
+        elif isinstance(event, events.StreamReset):
             stream.lost(event.error_code)
 
-    def _go_away(self, frame: GoAway) -> None:
+    def _go_away(self, frame: http2.GoAway) -> None:
         self.refused_above = frame.last
         for number, stream in list(self._numbered.items()):
             if self._opened is None and number > frame.last:

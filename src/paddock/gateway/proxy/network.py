@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import struct
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,7 +30,7 @@ from paddock.gateway.registries.files import KnownFiles
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
-from paddock.gateway.rules.authorization import Approvals
+from paddock.gateway.rules.authorization import Claim
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.linux.routes import is_own
 from paddock.model import Recording
@@ -89,7 +90,7 @@ class SandboxNetwork:
     Its sockets listen in the sandbox's network namespace.
 
     `Gateway.open` takes the sockets over. `policy` is the current one. Without `diag`, owners of connections are
-    unknown. `first` is its pid 1: pid and start time.
+    unknown. `first` is its pid 1: pid and start time. `process` is a pidfd of it.
     """
 
     gateway: Gateway
@@ -101,10 +102,11 @@ class SandboxNetwork:
     policy: Snapshot
     authority: Authority
     secrets: SecretBook
-    approvals: Approvals
+    claim: Claim
     audit_log: AuditLog
     diag: socket.socket | None = None
     first: First = (0, 0)
+    process: int = -1
 
     def __post_init__(self) -> None:
         gateway = self.gateway
@@ -178,6 +180,9 @@ class SandboxNetwork:
             sock.close()
         if self.diag is not None:
             self.diag.close()
+        if self.process >= 0:
+            self.loop.remove_reader(self.process)
+            os.close(self.process)
         self._tell_refused()
         self.mocks.end()
         for connection in list(self.live):

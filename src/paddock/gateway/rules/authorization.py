@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -51,10 +50,8 @@ _SUMMARY_CHARS = 400
 _MOST_REFS = 8
 
 
-class Approvals(Protocol):
-    """The `approvals` of a `SandboxNetwork`. A missing answer means no approval."""
-
-    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+Claim = Callable[[ApprovalRequest], Awaitable[ApprovalAnswer]]
+"""Asks for an approval, and uses it up. A missing answer means no approval."""
 
 
 def of_request(
