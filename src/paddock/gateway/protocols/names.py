@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 
 from paddock.policy.network import normal_path
 
@@ -15,14 +16,12 @@ from .refusal import BadMessage
 
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_CANONICAL = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.){1,32}[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/?#\\\s]+)(?::([0-9]{1,5}))?")
 
 
+@lru_cache(1024)
 def canonical(host: str) -> str:
     """Return a host in lower case, without a final dot, or an address as `ipaddress` writes it, without brackets."""
-    if len(host) < 254 and _CANONICAL.fullmatch(host):
-        return host
     address = _address(host)
     if address is not None:
         return address
@@ -34,6 +33,7 @@ def canonical(host: str) -> str:
     return name
 
 
+@lru_cache(1024)
 def authority(text: str, default: int) -> tuple[str, int]:
     """Host and port of `host[:port]`, as in a Host header, with the port that goes without saying."""
     match = _AUTHORITY.fullmatch(text)

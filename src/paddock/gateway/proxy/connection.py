@@ -330,7 +330,7 @@ class Connection:
         await self.client.join(upstream.stream)
 
 
-class H2Streams:
+class H2Streams(Session):
     """HTTP/2 on one connection from inside: each stream is a branch of it, with a separate exchange.
 
     `branches` are the open streams. `left`: there will be no more.
@@ -341,10 +341,10 @@ class H2Streams:
         self.branches: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left = False
-        self._session = Session(
+        super().__init__(
             connection.client,
-            self._network.loop,
-            opened=self._opened,
+            connection.network.loop,
+            client=False,
             window=_STREAM_WINDOW,
             streams_window=_STREAMS_WINDOW,
         )
@@ -355,14 +355,14 @@ class H2Streams:
         connection.limit(self._network.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")
         try:
-            await self._session.pump()
+            await self.pump()
         except Broken as error:
             why = broken = error
         except Lost as lost:
             why = lost
             raise
         finally:
-            self._session.lose(why)
+            self.lose(why)
             for task in self._tasks:
                 task.cancel()
             if self._tasks:
@@ -376,13 +376,13 @@ class H2Streams:
         """Reset all streams and tell the client to go."""
         for branch in list(self.branches):
             branch.cut(why)
-        self._session.leave()
+        self.go_away()
         self.left = True
         self._connection.client.stir()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    def _opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
+    def opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
         network = self._network
         if network.streams >= network.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.refuse()

@@ -36,7 +36,6 @@ class Exchange:
     def __init__(self, connection: Connection, target: Target | None, scheme: str) -> None:
         self._connection, self._network, self._client = connection, connection.network, connection.client
         self._fixed, self._scheme = target, scheme
-        self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
         """Serve requests until either side ends, or until CONNECT asks for a tunnel, which is then allowed and
@@ -70,7 +69,7 @@ class Exchange:
             raise BadMessage(f"{scheme} in the request, {self._scheme} on the connection")
         if scheme is None and self._fixed is None:
             raise BadMessage("this is a proxy: it takes absolute URLs and CONNECT")
-        named = None if request.host is None else self._host(request.host)
+        named = None if request.host is None else Target(*authority(request.host, PORTS[self._scheme]))
         if scheme is not None:
             absolute = Target(host, port)
             if named is not None and named != absolute:
@@ -84,14 +83,6 @@ class Exchange:
         if target == "*" and request.method != "OPTIONS":
             raise BadMessage("only OPTIONS asks for *")
         return target_of, normal(target)
-
-    def _host(self, text: str) -> Target:
-        known = self._named.get(text)
-        if known is None:
-            known = Target(*authority(text, PORTS[self._scheme]))
-            if len(self._named) < 16:
-                self._named[text] = known
-        return known
 
     # -- one request ---------------------------------------------------------------------------------------------------
 

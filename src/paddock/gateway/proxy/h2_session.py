@@ -121,7 +121,7 @@ class H2Stream(HttpStream):
     def data(self, data: bytes, size: int) -> None:
         """Take data. `size` counts against the windows."""
         if self._inbound is Inbound.DISCARDED:
-            return self._session.acknowledge(size, self.number or 0)
+            return self._session.acknowledge(size, self.number)
         if self._left is not None:
             if len(data) > self._left:
                 self._owed += size
@@ -131,7 +131,7 @@ class H2Stream(HttpStream):
         if self._inbound is Inbound.PAUSED:
             self._owed += size
         else:
-            self._session.acknowledge(size, self.number or 0)
+            self._session.acknowledge(size, self.number)
 
     def end(self, trailers: Fields | None = None) -> None:
         if self.ending.ended:
@@ -149,12 +149,9 @@ class H2Stream(HttpStream):
 
     def lost(self, code: int | None) -> None:
         """Take a reset by the other side."""
-        untouched = code == ErrorCodes.REFUSED_STREAM
-        try:
-            name = ErrorCodes(code or 0).name
-        except ValueError:
-            name = str(code)
+        name = code.name if isinstance(code, ErrorCodes) else str(code)
         who = "client" if self._serves else "server"
+        untouched = code == ErrorCodes.REFUSED_STREAM
         self.vanish(StreamFailed(f"the {who} reset the stream ({name})", untouched=untouched))
 
     def vanish(self, error: Exception) -> None:
@@ -175,9 +172,12 @@ class H2Stream(HttpStream):
         if self._inbound is Inbound.PAUSED and not self.is_closing:
             self._inbound = Inbound.OPEN
         if self._owed and self._inbound is not Inbound.PAUSED and not self._closed:
-            owed, self._owed = self._owed, 0
-            self._session.acknowledge(owed, self.number or 0)
+            self._pay()
             self._session.flush()
+
+    def _pay(self) -> None:
+        owed, self._owed = self._owed, 0
+        self._session.acknowledge(owed, self.number)
 
     # -- outgoing ------------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class H2Stream(HttpStream):
         if self._inbound is Inbound.DISCARDED and self.number is not None:
             self._session.any_length(self.number)
         if self._outbound is Outbound.OPEN:
-            return self._abort()
+            return self.reset()
         self._proceed()
 
     def close(self) -> None:
@@ -295,21 +295,16 @@ class H2Stream(HttpStream):
             return
         self._leaving = Leaving.CLOSED
         if self._outbound is Outbound.OPEN:
-            self._abort()
+            self.reset()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
-            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self._abort)
+            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self.reset)
         else:
             self._proceed()
 
     def reset(self, why: str = "cut off") -> None:
-        self._abort(why)
+        failed = ErrorCodes.NO_ERROR if self._outbound is Outbound.SENT else ErrorCodes.INTERNAL_ERROR
+        self._reset(failed if self._serves else ErrorCodes.CANCEL)
         self._lose(ConnectionAbortedError(why))
-
-    def _abort(self, why: str = "closed") -> None:
-        if not self._closed:
-            failed = ErrorCodes.NO_ERROR if self._outbound is Outbound.SENT else ErrorCodes.INTERNAL_ERROR
-            self._reset(failed if self._serves else ErrorCodes.CANCEL)
-            self._lose(ConnectionAbortedError(why))
 
     def refuse(self) -> None:
         """Refuse to begin the stream. The client may try again."""
@@ -333,9 +328,7 @@ class H2Stream(HttpStream):
         if self._timer is not None:
             self._timer.cancel()
         self._session.drop(self)
-        if self._owed:
-            self._session.acknowledge(self._owed, self.number or 0)
-            self._owed = 0
+        self._pay()
 
 
 def _size(fields: Fields) -> int:
@@ -346,29 +339,25 @@ MOST_STREAMS = 100
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
-Opened = Callable[[H2Stream, Fields, bool], None]
-"""A stream that the other side has begun, its fields, and whether that was all."""
-
 
 class Broken(Exception):
     """The other side breaks the protocol. It has got an error frame."""
 
 
 class Session:
-    """`opened` None: this side begins the streams."""
+    """One side of a connection of HTTP/2. `client`: this side begins the streams."""
 
     def __init__(
         self,
         connection: ProxyStream,
         loop: asyncio.AbstractEventLoop,
         *,
-        opened: Opened | None,
+        client: bool,
         window: int,
         streams_window: int,
     ) -> None:
         """Begin a session. `window` bounds the other side's unread data on one stream, `streams_window` on all."""
-        self.connection, self.loop, self._opened = connection, loop, opened
-        client = opened is None
+        self.connection, self.loop, self._client = connection, loop, client
         self.engine = H2Connection(
             H2Configuration(
                 client_side=client,
@@ -388,9 +377,6 @@ class Session:
         self.over = False
         """Neither side sends any more."""
         connection.on_room = self.flush
-        self._begin(client, window, streams_window)
-
-    def _begin(self, client: bool, window: int, streams_window: int) -> None:
         settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: http2.MAX_BLOCK_BYTES}
         settings |= {SettingCodes.ENABLE_PUSH: 0} if client else {SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS}
         self.engine.local_settings = Settings(client=client, initial_values=settings)
@@ -401,6 +387,9 @@ class Session:
         self.flush()
 
     # -- incoming ------------------------------------------------------------------------------------------------------
+
+    def opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
+        """Take a stream that the other side has begun with these fields. `ended`: that was all."""
 
     async def pump(self) -> None:
         """Read until the connection ends or this side leaves. Raises Broken and Lost."""
@@ -414,7 +403,7 @@ class Session:
         try:
             for piece in self._frames.feed(data):
                 if isinstance(piece, http2.GoAway):
-                    self._go_away(piece)
+                    self._peer_leaves(piece)
                 else:
                     for event in self.engine.receive_data(piece):
                         self._handle(event)
@@ -429,41 +418,40 @@ class Session:
             self.flush()
 
     def _handle(self, event: events.Event) -> None:
-        if isinstance(event, events.RequestReceived):
-            stream = H2Stream(self, number=event.stream_id)
-            self._numbered[event.stream_id] = stream
-            self.streams.add(stream)
-            assert self._opened is not None
-            self._opened(stream, event.headers, event.stream_ended is not None)
-            return
         stream = self._numbered.get(getattr(event, "stream_id", None) or 0)
-        if isinstance(event, events.DataReceived):
-            if stream is None:
-                self.acknowledge(event.flow_controlled_length, event.stream_id)
-            else:
-                stream.data(event.data, event.flow_controlled_length)
-        elif stream is None:
-            return
-        elif isinstance(event, events.ResponseReceived | events.InformationalResponseReceived):
-            stream.answered(
-                event.headers, ended=isinstance(event, events.ResponseReceived) and event.stream_ended is not None
-            )
-        elif isinstance(event, events.TrailersReceived):
-            stream.end(event.headers)
-        elif isinstance(event, events.StreamEnded):
-            stream.end()
-        elif isinstance(event, events.StreamReset):
-            stream.lost(event.error_code)
+        match event:
+            case events.RequestReceived(stream_id=number, headers=fields, stream_ended=ended):
+                stream = self._numbered[number] = H2Stream(self, number=number)
+                self.streams.add(stream)
+                self.opened(stream, fields, ended is not None)
+            case events.DataReceived(stream_id=number, flow_controlled_length=size) if stream is None:
+                self.acknowledge(size, number)
+            case _ if stream is None:
+                return
+            case events.DataReceived(data=data, flow_controlled_length=size):
+                stream.data(data, size)
+            case events.ResponseReceived(headers=fields, stream_ended=ended):
+                stream.answered(fields, ended=ended is not None)
+            case events.InformationalResponseReceived(headers=fields):
+                stream.answered(fields, ended=False)
+            case events.TrailersReceived(headers=fields):
+                stream.end(fields)
+            case events.StreamEnded():
+                stream.end()
+            case events.StreamReset(error_code=code):
+                stream.lost(code)
+            case _:
+                return
 
-    def _go_away(self, frame: http2.GoAway) -> None:
+    def _peer_leaves(self, frame: http2.GoAway) -> None:
         self.refused_above = frame.last
         for number, stream in list(self._numbered.items()):
-            if self._opened is None and number > frame.last:
+            if self._client and number > frame.last:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
-    def acknowledge(self, size: int, number: int) -> None:
+    def acknowledge(self, size: int, number: int | None) -> None:
         """Acknowledge so many processed bytes of a stream."""
-        if size and not self.over:
+        if size and number is not None and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
     def any_length(self, number: int) -> None:
@@ -528,7 +516,7 @@ class Session:
         if stream.number is not None:
             self._numbered.pop(stream.number, None)
 
-    def leave(self) -> None:
+    def go_away(self) -> None:
         """Tell the other side that there will be no more."""
         if not self.over:
             self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)

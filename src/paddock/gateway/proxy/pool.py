@@ -17,53 +17,48 @@ _MOST_IDLE, _MOST_PLAIN = 64, 1024
 _IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
 
 
-class Link:
+class Link(Session):
     """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
 
     def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
-        self._upstream, self._loop = upstream, loop
-        self._session = Session(upstream.stream, loop, opened=None, window=_WINDOW, streams_window=_STREAMS_WINDOW)
-        self.retired = False
+        super().__init__(upstream.stream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self._upstream, self.retired = upstream, False
         self._used = False
         self.idle_since = loop.time()
         self._task = loop.create_task(self._pump())
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._session.streams)
-
     def stream(self) -> Upstream | None:
         """Open a stream, or return None if the connection takes no more at present."""
-        if self.retired or self._session.refused_above is not None or self._session.full:
+        if self.retired or self.refused_above is not None or self.full:
             return None
-        stream = Upstream(self._session.open(), self._upstream.target, self._upstream.address, shared=True)
+        stream = Upstream(self.open(), self._upstream.target, self._upstream.address, shared=True)
         stream.reused, self._used = self._used, True
         return stream
 
     async def _pump(self) -> None:
-        connection, why = self._upstream.stream, ConnectionResetError("the server has left")
+        why = ConnectionResetError("the server has left")
         try:
-            await self._session.pump()
+            await self.pump()
         except (Lost, Broken) as error:
             why = ConnectionResetError(str(error))
         except Exception as fault:
-            self._loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})
+            self.loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})
             why = ConnectionResetError(f"{type(fault).__name__} in the gateway")
         finally:
             self.retired = True
-            self._session.lose(why)
-            connection.close()
+            self.lose(why)
+            self.connection.close()
 
     def close(self) -> None:
         """Tell the server so."""
         self.retired = True
-        self._session.leave()
-        self._session.lose(ConnectionResetError("closed"))
-        self._upstream.stream.close()
+        self.go_away()
+        self.lose(ConnectionResetError("closed"))
+        self.connection.close()
 
     def reset(self, why: str) -> None:
         self.retired = True
-        self._upstream.stream.reset(why)
+        self.connection.reset(why)
 
 
 class Pool:
@@ -72,7 +67,6 @@ class Pool:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
-        self._count = 0
         self._links: dict[Target, list[Link]] = {}
         self._plain: dict[Target, None] = {}
         """Servers that don't take HTTP/2."""
@@ -86,7 +80,6 @@ class Pool:
         idle = self._idle.get((target, tls))
         while idle:
             upstream = idle.pop()
-            self._count -= 1
             upstream.stream.watch(False)
             age = self._loop.time() - upstream.idle_since
             if upstream.stream.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
@@ -96,12 +89,11 @@ class Pool:
         return None
 
     def give(self, upstream: Upstream, *, tls: bool) -> None:
-        if upstream.shared or self._count >= _MOST_IDLE or not upstream.stream.idle:
+        if upstream.shared or sum(map(len, self._idle.values())) >= _MOST_IDLE or not upstream.stream.idle:
             upstream.stream.close()
             return
         upstream.idle_since = self._loop.time()
         self._idle.setdefault((upstream.target, tls), []).append(upstream)
-        self._count += 1
         upstream.stream.watch(True)
 
     def stream(self, target: Target) -> Upstream | None:
@@ -152,30 +144,25 @@ class Pool:
     def sweep(self, *, everything: bool = False) -> None:
         """Close connections that are idle for too long, have ended, or are too many. `everything`: all of them."""
         now, idle_links = self._loop.time(), 0
-        for key, idle in list(self._idle.items()):
-            kept = [] if everything else [u for u in idle if u.stream.idle and now - u.idle_since < _IDLE_SECONDS]
-            for upstream in idle:
-                if upstream not in kept:
+        for idle in self._idle.values():
+            for upstream in list(idle):
+                if everything or not upstream.stream.idle or now - upstream.idle_since >= _IDLE_SECONDS:
+                    idle.remove(upstream)
                     upstream.stream.close()
-            self._count -= len(idle) - len(kept)
-            if kept:
-                self._idle[key] = kept
-            else:
-                del self._idle[key]
+        self._idle = {key: idle for key, idle in self._idle.items() if idle}
         if everything:
             self._plain.clear()
-        for target, links in list(self._links.items()):
+        for links in self._links.values():
             for link in list(links):
                 link.retired = link.retired or everything
-                if link.busy:
+                if link.streams:
                     link.idle_since = now
                     continue
                 idle_links += 1
                 if link.retired or idle_links > _MOST_IDLE or now - link.idle_since > _IDLE_SECONDS:
                     link.close()
                     links.remove(link)
-            if not links:
-                del self._links[target]
+        self._links = {target: links for target, links in self._links.items() if links}
 
     def cut(self, why: str) -> None:
         """Break off all HTTP/2 connections, and close idle ones."""
