@@ -20,7 +20,7 @@ from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.gateway.proxy.network import Limits, RegistryServices, SandboxNetwork
+from paddock.gateway.proxy.network import Limits, SandboxNetwork
 from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.gateway.server import Server
 from paddock.linux import local_sockets
@@ -248,12 +248,12 @@ class NotedDoor:
 class Noted:
     """A gateway that does nothing and says what it was told."""
 
-    handlers = owners = None
+    handlers = owners = malware = None
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
         self.closed = asyncio.Event()
-        self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), RegistryServices()
+        self.loop, self.limits = asyncio.get_running_loop(), Limits()
         self.networks: dict[str, Any] = {"sb_b": NotedDoor("sb_b", self.said)}
 
     async def open(self, network: SandboxNetwork) -> None:

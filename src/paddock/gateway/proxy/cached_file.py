@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
+from paddock.gateway.registries import package_cache
 from paddock.gateway.registries.package_cache import (
     NEVER_KEPT,
     OF_SOMEBODY,
@@ -13,7 +14,6 @@ from paddock.gateway.registries.package_cache import (
     CacheFull,
     Copy,
     Draft,
-    Entry,
     PackageStore,
 )
 from paddock.gateway.rules.authorization import AuthorizedRequest
@@ -118,7 +118,9 @@ class CachedFile:
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
             url, digest = self._wanted
-            entry = Entry(url=url, digest=digest, size=response.length or 0, address=address, fields=fields)
+            entry = package_cache.Entry(
+                url=url, digest=digest, size=response.length or 0, address=address, fields=fields
+            )
             try:
                 self._draft = self._store.begin(entry)
             except CacheFull as error:

@@ -14,15 +14,13 @@ from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.names import canonical, is_address
 from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of
 from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, looks_like_tls, read_hello
-from paddock.gateway.rules.git import Update
-from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+from paddock.gateway.rules.authorization import AuthorizedRequest
+from paddock.model.egress import ConnectVerdict, Target, Tier, Verdict
 from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .http import HttpStream
-from .stream import Lost
-from .upstream import Upstream
+from .stream import Lost, ProxyStream
 
 if TYPE_CHECKING:
     from .network import SandboxNetwork
@@ -42,13 +40,13 @@ Opening = Hello | Literal["http", "raw", "silent"]
 class Connection:
     """One connection of a sandbox.
 
-    `target` is its authorized target, and `request` the one under way.
+    `target` is its authorized target, and `authorized` the request under way.
 
     When the policy changes, the gateway authorizes both again.
     """
 
     def __init__(
-        self, network: SandboxNetwork, client: HttpStream, destination: tuple[str, int], *, flow: int | None = None
+        self, network: SandboxNetwork, client: ProxyStream, destination: tuple[str, int], *, flow: int | None = None
     ) -> None:
         """Serve `client`. `flow`: the number of the connection that it is a stream of."""
         self.network, self.client, self.destination = network, client, destination
@@ -56,10 +54,8 @@ class Connection:
         self._inside: H2Streams | None = None
         self.target: Target | None = None
         self.literal: str | None = None
-        self.request: tuple[Target, str, str, str, bool | None] | None = None
-        self.granted: RequestVerdict | None = None
-        self.pushed: tuple[Update, ...] = ()
-        self.upstream: Upstream | None = None
+        self.authorized: AuthorizedRequest | None = None
+        self.upstream: ProxyStream | None = None
         self.source: str | None = None
         """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
@@ -71,7 +67,7 @@ class Connection:
 
     # -- changes from the network --------------------------------------------------------------------------------------
 
-    def limit(self, seconds: float | None, client: HttpStream | None = None) -> None:
+    def limit(self, seconds: float | None, client: ProxyStream | None = None) -> None:
         """Break off `client` (the client's) after so many seconds from now."""
         self._deadline = None if seconds is None else self.network.loop.time() + seconds
         self._overdue = client or self.client
@@ -114,10 +110,14 @@ class Connection:
         address = self.source if self.upstream is None else self.upstream.address
         if address is not None and not policy.address(target, address).allowed:
             return False
-        if self.request is None or self.granted is None:
+        asked = self.authorized
+        if asked is None:
             return True
-        now, then = policy.request(*self.request), self.granted
-        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in self.pushed):
+        now, then = (
+            policy.request(asked.target, asked.scheme, asked.request.method, asked.path, asked.is_push),
+            asked.verdict,
+        )
+        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in asked.pushed):
             return False
         if now.filtered and now.revision != then.revision:
             return False  # what it is about to see, or the file's page, was looked through for another policy
@@ -130,7 +130,7 @@ class Connection:
             return self._inside.leave(why)
         self.client.reset(why)
         if self.upstream is not None:
-            self.upstream.stream.reset(why)
+            self.upstream.reset(why)
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class Connection:
         finally:
             self.client.guard(None)
             if self.upstream is not None:
-                self.upstream.stream.guard(None)
-                self.upstream.stream.close()
+                self.upstream.guard(None)
+                self.upstream.close()
             self.client.close()
             self._record_end(self._why or error)
 
@@ -318,16 +318,16 @@ class Connection:
     async def _splice(self, target: Target, opening: Opening) -> None:
         self.limit(None)
         upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
-        self.client.guard(upstream.stream)
-        upstream.stream.guard(self.client)
+        self.client.guard(upstream)
+        upstream.guard(self.client)
         if opening == "silent":
-            upstream.stream.pipe(self.client)
+            upstream.pipe(self.client)
             late = await self._opening(None)
             if late == "http":
                 raise Refused("HTTP after the server spoke first: its host can't be checked")
             if isinstance(late, Hello):
                 self._identify(late)
-        await self.client.join(upstream.stream)
+        await self.client.join(upstream)
 
 
 class H2Streams(Session):

@@ -97,21 +97,20 @@ class Exchange:
         number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
-        connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
-        authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
-        relay, error = Relay(connection, authorized), "cut"
-        gate = RegistryFilter(connection, authorized) if verdict.filtered else None
+        authorized = connection.authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
+        gate = RegistryFilter(connection, authorized) if verdict.filtered and request.method in READING else None
+        relay, error = Relay(connection, authorized, gate), "cut"
         sent, received = client.received, client.sent
         try:
             relay.watch = self._watch(authorized)
-            if gate is not None and request.method in READING:
-                await gate.judge(relay)
+            if gate is not None:
+                await gate.judge()
             probes = False
             if verdict.git is not None and request.method == "POST" and git.is_lfs_batch(path):
                 await self._authorize_lfs(authorized, relay)
             if verdict.git is not None and git.is_push(path):
                 await self._authorize_push(authorized, relay)
-                probes = not connection.pushed
+                probes = not authorized.pushed
             if authorized.verdict.approve is not None and not probes:
                 await self._claim(authorized, relay)
             goes_on = await (self._forward if verdict.mock is None else self._mock)(authorized, relay)
@@ -130,9 +129,15 @@ class Exchange:
                 self._astray(target, error, verdict)
             raise
         finally:
-            connection.request, connection.pushed = None, ()
+            connection.authorized = None
             relay.close()
-            self._record(number, client.received - sent, client.sent - received, error, relay)
+            about = {} if gate is None else gate.outcome()
+            try:
+                self._network.outcome(
+                    number, sent=client.received - sent, received=client.sent - received, error=error, **about
+                )
+            except UnrecordedError:
+                client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _approve(self, request: Request, target: Target, path: str) -> RequestVerdict:
         """Authorize a request in each way in which a server may read it: all have to get one verdict. Refused."""
@@ -160,15 +165,6 @@ class Exchange:
     def _astray(self, target: Target, reason: str, authorized: Verdict) -> int:
         found = Verdict(allowed=False, rule="secret", reason=reason, revision=authorized.revision)
         return self._network.decide("secret", self._connection.flow, target, found)
-
-    def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
-        about = {} if relay.how is None else {"cache": relay.how}
-        if relay.file is not None and relay.file.given is not None:
-            about["url"], about["digest"] = relay.file.given
-        try:
-            self._network.outcome(number, sent=sent, received=received, error=error, **about)
-        except UnrecordedError:
-            self._client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
         """Decide on a request to an explicit proxy as on a connection to `target`."""
@@ -204,14 +200,13 @@ class Exchange:
         number = self._network.decide("push", self._connection.flow, of.target, authorized, refs=refs)
         if reason is not None:
             raise Refused(reason, status=status, rule=verdict.rule, number=number)
-        self._connection.pushed = updates
+        of.pushed = updates
 
     async def _authorize_lfs(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a git LFS batch by its body: all but downloads is a push. Refused: the rule allows no push."""
         request, verdict = of.request, of.verdict
         push = not git.is_download(request.fields, await relay.collect(git.MOST_BATCH_BYTES))
-        asked = (of.target, of.scheme, request.method, of.path, push)
-        authorized = self._network.policy.request(*asked)
+        authorized = self._network.policy.request(of.target, of.scheme, request.method, of.path, push)
         number = self._network.decide("push", self._connection.flow, of.target, authorized) if push else None
         if authorized.revision != verdict.revision:
             raise Refused(
@@ -220,8 +215,7 @@ class Exchange:
         if not authorized.allowed:
             reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else authorized.reason
             raise Refused(reason, rule=verdict.rule, number=number)
-        self._connection.request, self._connection.granted = asked, authorized
-        of.verdict = authorized
+        of.is_push, of.verdict = push, authorized
 
     async def _forward(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
         recorder = self._network.recorder
@@ -241,7 +235,8 @@ class Exchange:
         if mock.secret is not None:
             # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
             swap = relay.substitution(stand_in)
-            authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
+            authorized = msgspec.structs.replace(authorized, path=swap.target(authorized.path))
+            request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:
                 body = filter.feed(body) + filter.end()
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
@@ -259,9 +254,9 @@ class Exchange:
         For a push, the names of its objects identify its content. git never packs them twice in the same way, and the
         pack may be large.
         """
-        network, verdict, pushed = self._network, authorized.verdict, tuple(map(str, self._connection.pushed))
-        body = b"" if pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation, pushed=pushed)
+        network, verdict = self._network, authorized.verdict
+        body = b"" if authorized.pushed else await relay.collect()
+        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation)
         answer = await network.claim(asked)
         if network.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")

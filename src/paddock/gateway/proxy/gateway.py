@@ -10,8 +10,11 @@ from typing import Any
 
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.processes.connection_owner import ConnectionOwners
+from paddock.gateway.registries.malware import MalwareIndexes
+from paddock.gateway.registries.package_cache import PackageStore
+from paddock.gateway.registries.reader import Reader
 
-from .network import Limits, RegistryServices, SandboxNetwork
+from .network import Limits, SandboxNetwork
 from .stream import SCRATCH_BYTES
 from .upstream import Dialer, Reach, Resolver, over_tcp, resolve_here, system_trust
 
@@ -42,7 +45,9 @@ class Gateway:
         reach: Reach = over_tcp,
         destination: Destination = original_destination,
         limits: Limits | None = None,
-        pages: RegistryServices | None = None,
+        reader: Reader | None = None,
+        malware: MalwareIndexes | None = None,
+        packages: PackageStore | None = None,
         handlers: HandlerHost | None = None,
         owners: ConnectionOwners | None = None,
     ) -> None:
@@ -50,7 +55,7 @@ class Gateway:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
         self.destination, self.limits, self.owners = destination, limits or Limits(), owners
-        self.pages, self.handlers = pages or RegistryServices(), handlers
+        self.reader, self.malware, self.packages, self.handlers = reader, malware, packages, handlers
         self.networks: dict[str, SandboxNetwork] = {}
         """The open networks, by sandbox."""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -18,7 +18,6 @@ from paddock.gateway.protocols import http2
 from paddock.gateway.protocols.http1 import Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused, refusal_fields
 
-from .http import HttpStream
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 
 _LOW_WATER = HIGH_WATER // 4
@@ -52,12 +51,12 @@ class Leaving(Enum):
     CLOSED = "nothing is said or read any more"
 
 
-class H2Stream(HttpStream):
+class H2Stream(ProxyStream):
     """One stream as a connection."""
 
-    def __init__(self, session: Session, *, number: int | None) -> None:
+    def __init__(self, session: Session, *, number: int | None, address: str = "") -> None:
         """Begin a stream. `number` None: this side begins it."""
-        super().__init__(session.loop, memoryview(b""))
+        super().__init__(session.loop, memoryview(b""), address)
         self._session, self.number = session, number
         self._serves = number is not None
         self._method = "GET"
@@ -464,9 +463,9 @@ class Session:
 
     # -- outgoing ------------------------------------------------------------------------------------------------------
 
-    def open(self) -> H2Stream:
-        """Make a stream of this side. Its first bytes open it."""
-        stream = H2Stream(self, number=None)
+    def open(self, address: str) -> H2Stream:
+        """Make a stream of this side to the server at `address`. Its first bytes open it."""
+        stream = H2Stream(self, number=None, address=address)
         self.streams.add(stream)
         return stream
 

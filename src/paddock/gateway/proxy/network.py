@@ -27,9 +27,6 @@ from paddock.gateway.protocols.names import canonical, is_address
 from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.token_bucket import TokenBucket
 from paddock.gateway.registries.files import KnownFiles
-from paddock.gateway.registries.malware import MalwareIndexes
-from paddock.gateway.registries.package_cache import PackageStore
-from paddock.gateway.registries.reader import Reader
 from paddock.gateway.rules.authorization import Claim
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.linux.routes import is_own
@@ -38,10 +35,8 @@ from paddock.model.egress import Target, Verdict
 from paddock.policy.network import Snapshot
 
 from .connection import Connection
-from .http import HttpStream
 from .pool import Pool
-from .stream import Lost
-from .upstream import Upstream
+from .stream import Lost, ProxyStream
 
 if TYPE_CHECKING:
     from .gateway import Gateway
@@ -72,17 +67,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     names_per_second: float = 100.0
 
 
-class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The shared services for registries: a reader of pages, malware lists, and a package cache.
-
-    A gateway has one of each.
-    """
-
-    reader: Reader | None = None
-    known: MalwareIndexes | None = None
-    packages: PackageStore | None = None
-
-
 @dataclass(eq=False, kw_only=True)
 class SandboxNetwork:
     """The network of one instance of a sandbox.
@@ -110,9 +94,9 @@ class SandboxNetwork:
 
     def __post_init__(self) -> None:
         gateway = self.gateway
-        self.limits, self.loop, self.pages = gateway.limits, gateway.loop, gateway.pages
+        self.limits, self.loop = gateway.limits, gateway.loop
         self.names, self.pool, self.streams = Synthetic(), Pool(self.loop), 0
-        self.files = KnownFiles(self.pages.known)
+        self.files = KnownFiles(gateway.malware)
         self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
@@ -217,7 +201,7 @@ class SandboxNetwork:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 destination = ("", 53) if listener is self.dns_tcp else gateway.destination(sock)
-                connection = Connection(self, HttpStream(self.loop, gateway.scratch), destination)
+                connection = Connection(self, ProxyStream(self.loop, gateway.scratch), destination)
             except OSError:
                 _reset(sock)
                 continue
@@ -296,7 +280,7 @@ class SandboxNetwork:
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> ProxyStream:
         """Connect to a server. Raise Refused."""
 
         def check(address: str) -> Verdict:
@@ -308,7 +292,7 @@ class SandboxNetwork:
         upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
         policy = self.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
-            upstream.stream.reset("revised")
+            upstream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
 

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model.egress import Target
 
-from .h2_session import Broken, Session
-from .stream import Lost
-from .upstream import Upstream
+from .h2_session import Broken, H2Stream, Session
+from .stream import Lost, ProxyStream
 
 _WINDOW, _STREAMS_WINDOW = 1 << 20, 4 << 20
 _MOST_IDLE, _MOST_PLAIN = 64, 1024
@@ -20,18 +19,18 @@ _IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
 class Link(Session):
     """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
 
-    def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(upstream.stream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
-        self._upstream, self.retired = upstream, False
-        self._used = False
+    def __init__(self, upstream: ProxyStream, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(upstream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self._address = upstream.address
+        self.retired = self._used = False
         self.idle_since = loop.time()
         self._task = loop.create_task(self._pump())
 
-    def stream(self) -> Upstream | None:
+    def stream(self) -> H2Stream | None:
         """Open a stream, or return None if the connection takes no more at present."""
         if self.retired or self.refused_above is not None or self.full:
             return None
-        stream = Upstream(self.open(), self._upstream.target, self._upstream.address, shared=True)
+        stream = self.open(self._address)
         stream.reused, self._used = self._used, True
         return stream
 
@@ -66,13 +65,13 @@ class Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
+        self._idle: dict[tuple[Target, bool], list[ProxyStream]] = {}
         self._links: dict[Target, list[Link]] = {}
         self._plain: dict[Target, None] = {}
         """Servers that don't take HTTP/2."""
         self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
 
-    def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
+    def take(self, target: Target, *, tls: bool, repeatable: bool) -> ProxyStream | None:
         """Take an open HTTP/1.1 connection, or return None.
 
         The server may be about to close one, so an unrepeatable request gets only a fresh one.
@@ -80,23 +79,23 @@ class Pool:
         idle = self._idle.get((target, tls))
         while idle:
             upstream = idle.pop()
-            upstream.stream.watch(False)
+            upstream.watch(False)
             age = self._loop.time() - upstream.idle_since
-            if upstream.stream.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+            if upstream.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
                 upstream.reused = True
                 return upstream
-            upstream.stream.close()
+            upstream.close()
         return None
 
-    def give(self, upstream: Upstream, *, tls: bool) -> None:
-        if upstream.shared or sum(map(len, self._idle.values())) >= _MOST_IDLE or not upstream.stream.idle:
-            upstream.stream.close()
+    def give(self, target: Target, upstream: ProxyStream, *, tls: bool) -> None:
+        if isinstance(upstream, H2Stream) or sum(map(len, self._idle.values())) >= _MOST_IDLE or not upstream.idle:
+            upstream.close()
             return
         upstream.idle_since = self._loop.time()
-        self._idle.setdefault((upstream.target, tls), []).append(upstream)
-        upstream.stream.watch(True)
+        self._idle.setdefault((target, tls), []).append(upstream)
+        upstream.watch(True)
 
-    def stream(self, target: Target) -> Upstream | None:
+    def stream(self, target: Target) -> H2Stream | None:
         """Open a stream of a connection of HTTP/2."""
         for link in self._links.get(target, ()):
             stream = link.stream()
@@ -104,7 +103,7 @@ class Pool:
                 return stream
         return None
 
-    async def reach(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+    async def reach(self, target: Target, dial: Callable[[], Awaitable[ProxyStream]]) -> ProxyStream:
         """Return a stream if the server takes HTTP/2, which `dial` offers, or else the connection. Requests for one
         server share a dial. Raise Refused."""
         while target not in self._plain:
@@ -119,12 +118,12 @@ class Pool:
                 raise Refused(refused.reason, status=refused.status, rule=refused.rule)
         return await dial()
 
-    async def _dial(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+    async def _dial(self, target: Target, dial: Callable[[], Awaitable[ProxyStream]]) -> ProxyStream:
         finished = self._dialling[target] = self._loop.create_future()
         outcome: Refused | None = None
         try:
             upstream = await dial()
-            if upstream.stream.protocol != "h2":
+            if upstream.protocol != "h2":
                 if len(self._plain) >= _MOST_PLAIN:
                     del self._plain[next(iter(self._plain))]
                 self._plain[target] = None
@@ -146,9 +145,9 @@ class Pool:
         now, idle_links = self._loop.time(), 0
         for idle in self._idle.values():
             for upstream in list(idle):
-                if everything or not upstream.stream.idle or now - upstream.idle_since >= _IDLE_SECONDS:
+                if everything or not upstream.idle or now - upstream.idle_since >= _IDLE_SECONDS:
                     idle.remove(upstream)
-                    upstream.stream.close()
+                    upstream.close()
         self._idle = {key: idle for key, idle in self._idle.items() if idle}
         if everything:
             self._plain.clear()

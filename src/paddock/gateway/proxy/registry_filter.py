@@ -15,11 +15,7 @@ import msgspec
 from paddock.gateway.protocols.http1 import CONDITIONS, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.registries import pypi
-from paddock.gateway.registries.files import (
-    READ_FIRST,
-    UnreadPage,
-    published_at,
-)
+from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
 from paddock.gateway.registries.package_cache import OF_SOMEBODY, CachedPage, Read, find_page, keep_page
 from paddock.gateway.registries.page import PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
@@ -28,7 +24,7 @@ from paddock.model.egress import Target, Verdict
 
 from .cached_file import CachedFile, wanted
 from .relay import Relay
-from .upstream import Upstream
+from .stream import ProxyStream
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -43,27 +39,37 @@ _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authen
 class RegistryFilter:
     """The filter for one request of `connection`."""
 
-    def __init__(self, connection: Connection, authorized: AuthorizedRequest) -> None:
-        self._connection, self.network, self.authorized, self._verdict = (
-            connection,
-            connection.network,
-            authorized,
-            authorized.verdict,
-        )
-        self._asker = b""
+    def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, is_our_own: bool = False) -> None:
+        """Filter a request. `is_our_own`: the gateway itself asks for a page."""
+        self._connection, self.network, self.is_our_own = connection, connection.network, is_our_own
+        self.authorized, self._verdict, self._asker = authorized, authorized.verdict, b""
         self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
+        self.page: PageFilter | None = None
+        """The filter for an answer that is a page."""
+        self.file: CachedFile | None = None
+        """The answer is a file that may come from the package cache."""
+        self._undated: PackageFile | None = None
+        """The answer is a file whose age only its head says."""
 
     def is_silent(self) -> bool:
         """Tell whether the client prints nothing about a refused page, but about one with a wrong content type."""
         page = self._rule.registry == "pypi" and pypi.package_of(self.authorized.path) is not None
         return page and self._asker.startswith(b"pip/")
 
-    async def judge(self, relay: Relay) -> None:
-        """Set up `relay` to filter the page or to fetch the file. Raise Refused, and record it."""
+    def outcome(self) -> dict[str, str]:
+        """Return the package cache's part of the record: its action, and a file that the client has."""
+        how = self.file.how if self.file is not None else None if self.page is None else self.page.how
+        about = {} if how is None else {"cache": how}
+        if self.file is not None and self.file.given is not None:
+            about["url"], about["digest"] = self.file.given
+        return about
+
+    async def judge(self) -> None:
+        """Prepare to filter the page or to fetch the file. Raise Refused, and record it."""
         request = self.authorized.request
         if request.chunked or request.length:
             raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
-        request.upgrade, relay.anew = None, True
+        request.upgrade = None
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = await self._find()
@@ -75,9 +81,9 @@ class RegistryFilter:
             refused.rule = self._verdict.rule
             raise
         if isinstance(found, Page):
-            relay.page_filter = PageFilter(self, found)
+            self.page = PageFilter(self, found)
         elif found is not None:
-            self._fetch(found, relay)
+            self._fetch(found)
 
     async def _find(self) -> Page | PackageFile | UnreadPage | None:
         """Judge the request.
@@ -86,30 +92,32 @@ class RegistryFilter:
         the place of the files.
         """
         found = self.network.files.judge(self._rule, self.authorized)
-        if isinstance(found, UnreadPage):
-            await self._read_page(found)
-            found = self.network.files.judge(self._rule, self.authorized)
-        return found
+        if not isinstance(found, UnreadPage):
+            return found
+        await self._read_page(found)
+        return self.network.files.judge(self._rule, self.authorized)
 
-    def _fetch(self, kept: PackageFile, relay: Relay) -> None:
-        packages, file = self.network.pages.packages, wanted(self.authorized, kept.digest)
+    def _fetch(self, kept: PackageFile) -> None:
+        packages, file = self.network.gateway.packages, wanted(self.authorized, kept.digest)
         if packages is not None and file is not None:
-            relay.file = CachedFile(self._connection, packages, file)
-        rule, files = self._rule, self.network.files
+            self.file = CachedFile(self._connection, packages, file)
+        rule = self._rule
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
+        else:
+            self._undated = kept
+
+    def admit(self, response: Response) -> None:
+        """Check the age that an answer's head says. Raise Refused, and record it."""
+        kept = self._undated
+        if kept is None or response.status not in (200, 206):
             return
-
-        def admit(response: Response) -> None:
-            if response.status in (200, 206):
-                try:
-                    files.check_age(rule, kept, published_at(response.get(b"last-modified")))
-                except Refused as refused:
-                    refused.number = self.record(refused.reason, kept=kept)
-                    raise
-                self.record(None, kept=kept)
-
-        relay.admit = admit
+        try:
+            self.network.files.check_age(self._rule, kept, published_at(response.get(b"last-modified")))
+        except Refused as refused:
+            refused.number = self.record(refused.reason, kept=kept)
+            raise
+        self.record(None, kept=kept)
 
     async def _read_page(self, wanted: UnreadPage) -> None:
         """Read the page that should lead to a file: a lock file names only the file. If that fails, the page stays
@@ -127,13 +135,14 @@ class RegistryFilter:
         number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
         asked = Request(method="GET", target=wanted.path, fields=own)
-        inner = RegistryFilter(self._connection, AuthorizedRequest(asked, target, scheme, wanted.path, verdict))
-        relay = Relay(self._connection, inner.authorized, silent=True)
+        authorized = AuthorizedRequest(asked, target, scheme, wanted.path, verdict)
+        inner = RegistryFilter(self._connection, authorized, is_our_own=True)
+        relay = Relay(self._connection, authorized, inner)
         error = None
         try:
             found = await inner._find()
             if isinstance(found, Page):
-                relay.page_filter, relay.anew = PageFilter(inner, found), True
+                inner.page = PageFilter(inner, found)
                 await relay.forward()
         except Refused as refused:
             error = refused.reason
@@ -149,18 +158,10 @@ class RegistryFilter:
         verdict, network = self._verdict, self.network
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         authorized = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
-        what = None if kept is None else kept.package
-        if kept is not None and kept.version:
-            what = f"{kept.package} {kept.version}"
-        return network.decide(
-            "registry",
-            self._connection.flow,
-            self.authorized.target,
-            authorized,
-            package=what,
-            digest=None if kept is None else kept.digest,
-            malware=network.files.digest(self._rule),
-        )
+        what = None if kept is None else f"{kept.package} {kept.version}".rstrip()
+        digest, malware = None if kept is None else kept.digest, network.files.digest(self._rule)
+        about = {"package": what, "digest": digest, "malware": malware}
+        return network.decide("registry", self._connection.flow, self.authorized.target, authorized, **about)
 
 
 class PageFilter:
@@ -169,7 +170,7 @@ class PageFilter:
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
         self._gate, self._page, self._authorized = gate, page, gate.authorized
         self._network, self._verdict, request = gate.network, gate.authorized.verdict, gate.authorized.request
-        packages = self._network.pages.packages
+        packages = self._network.gateway.packages
         anybodys = packages is not None and not gate.authorized.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
         self._found = None if self._store is None else find_page(self._store, page)
@@ -193,14 +194,14 @@ class PageFilter:
         self.how = "page"
         return self._written(response, found.read.answer, found.body)
 
-    async def read(self, response: Response, upstream: Upstream) -> bytes:
+    async def read(self, response: Response, server: ProxyStream) -> bytes:
         """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        content = await self._collect(response, upstream)
+        content = await self._collect(response, server)
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
@@ -233,7 +234,7 @@ class PageFilter:
         return body
 
     async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._network.pages.reader
+        reader = self._network.gateway.reader
         if reader is None:
             raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -264,9 +265,9 @@ class PageFilter:
             if answer.nothing is not None:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
-    async def _collect(self, response: Response, upstream: Upstream) -> bytes:
+    async def _collect(self, response: Response, server: ProxyStream) -> bytes:
         """Read the whole page, as it came."""
-        server, body, content, files = upstream.stream, upstream.stream.body(response), bytearray(), self._network.files
+        body, content, files = server.body(response), bytearray(), self._network.files
         held = 0
         try:
             while True:

@@ -8,7 +8,7 @@ It replaces placeholders of secrets by values on the way there, and values by pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,16 +24,14 @@ from paddock.gateway.rules.overrides import FormWatch
 from paddock.gateway.rules.redaction import ResponseRedaction, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
-from .cached_file import CachedFile, whole
+from .cached_file import whole
 from .h2_session import H2Stream, StreamFailed
-from .http import HttpStream
-from .stream import Lost
-from .upstream import Upstream
+from .stream import Lost, ProxyStream
 from .websocket import EXTENSIONS, switch
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .registry_filter import PageFilter
+    from .registry_filter import PageFilter, RegistryFilter
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
@@ -51,38 +49,29 @@ class _Stale(Exception):
 
 
 class Relay:
-    def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, silent: bool = False) -> None:
-        """Prepare one request. `silent`: the gateway itself asks for a page, and nothing goes to the client."""
-        self._connection, self._network, self._client, self._authorized = (
-            connection,
-            connection.network,
-            connection.client,
-            authorized,
-        )
-        self._request, self._target, self._scheme = authorized.request, authorized.target, authorized.scheme
-        self._held, self._body = 0, self._client.body(self._request)
-        self.page_filter: PageFilter | None = None
-        """The filter for an answer that is a page of a registry."""
-        self.file: CachedFile | None = None
-        """The answer is a file that may come from the package cache."""
+    def __init__(
+        self, connection: Connection, authorized: AuthorizedRequest, gate: RegistryFilter | None = None
+    ) -> None:
+        """Prepare one request. `gate`: it goes to a filtered registry, in the gateway's own words."""
+        self._connection, self._network, self._client = connection, connection.network, connection.client
+        self._authorized, self._request, self._target = authorized, authorized.request, authorized.target
+        self._tls = authorized.scheme == "https"
+        self._held, self._body, self._gate = 0, self._client.body(self._request), gate
         self._swap: Substitution | None = None
         self.watch: FormWatch | None = None
         """Checks the request's body before the relay sends it. Raises Refused."""
-        self.anew = False
-        """The request goes to a authorized registry: in the gateway's own words."""
-        self.admit: Callable[[Response], None] | None = None
-        """Checks the answer's head before the relay passes it on. Raises Refused."""
         self.exchanged: Exchanged | None = None
         """Keeps the answer."""
-        self._silent = silent
+        self._silent = gate is not None and gate.is_our_own
+        """Nothing goes to the client."""
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
         """Release the request's resources."""
         self._network.hold(-self._held)
-        if self.file is not None:
-            self.file.close()
+        if self._gate is not None and self._gate.file is not None:
+            self._gate.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
@@ -152,9 +141,9 @@ class Relay:
         content = body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not body.done, len(content) if body.done else None
-        sent, last = self._written_anew(swap) if self.anew else request, body.last
+        sent, last = request if self._gate is None else self._written_anew(swap, self._gate), body.last
 
-        def begin(server: HttpStream) -> None:
+        def begin(server: ProxyStream) -> None:
             server.ask(sent, path, self._authorized.host)
             server.send(content, last)
 
@@ -168,15 +157,15 @@ class Relay:
         return Substitution(
             self._network.secrets,
             self._target,
-            scheme=self._scheme,
+            scheme=self._authorized.scheme,
             method=self._request.method,
             allowed=self._authorized.verdict.secrets,
             value=value,
         )
 
-    def _written_anew(self, swap: Substitution) -> Request:
+    def _written_anew(self, swap: Substitution, gate: RegistryFilter) -> Request:
         """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
-        coding = b"identity" if self.page_filter is None else b"gzip"
+        coding = b"identity" if gate.page is None else b"gzip"
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
         for name, value in self._request.fields:
             lower = name.lower()
@@ -184,54 +173,52 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, begin: Callable[[HttpStream], None]) -> bool:
+    async def _send_to_one(self, begin: Callable[[ProxyStream], None]) -> bool:
         """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
-        connection, target, tls = self._connection, self._target, self._scheme == "https"
-        if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
-            return goes_on
-        if self.page_filter is not None and (goes_on := await self._recall(self.page_filter)) is not None:
+        if self._gate is not None and (goes_on := await self._recall(self._gate)) is not None:
             return goes_on
         complete = self._body.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
-        upstream = self._kept(tls=tls, repeatable=repeatable)
+        upstream = self._kept(repeatable=repeatable)
         while True:
             if upstream is None:
-                upstream = await self._dial(tls=tls)
-            connection.upstream = upstream
+                upstream = await self._dial()
+            self._connection.upstream = upstream
             try:
                 return await self._converse(upstream, begin)
             except _Stale as stale:
                 if not (upstream.reused and (repeatable or (stale.untouched and complete))):
                     raise Refused(
-                        f"{target.host} ended the connection without an answer", status=502, rule="upstream"
+                        f"{self._target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
-                upstream.stream.close()
+                upstream.close()
                 upstream = None
 
-    def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
+    def _kept(self, *, repeatable: bool) -> ProxyStream | None:
         connection, target = self._connection, self._target
         shared = self._network.pool.stream(target) if isinstance(connection.client, H2Stream) else None
         if shared is not None or connection.client.is_grpc:
             return shared
-        return self._network.pool.take(target, tls=tls, repeatable=repeatable)
+        return self._network.pool.take(target, tls=self._tls, repeatable=repeatable)
 
-    async def _dial(self, *, tls: bool) -> Upstream:
+    async def _dial(self) -> ProxyStream:
         """Connect. A client that speaks HTTP/2 gets HTTP/2 to the server, if the server speaks it."""
         connection, target, network = self._connection, self._target, self._network
-        if not isinstance(connection.client, H2Stream):
-            return await network.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await network.pool.reach(
-            target, lambda: network.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
-        )
-        if connection.client.is_grpc and not upstream.shared:
-            upstream.stream.close()
+        speaks_h2 = isinstance(connection.client, H2Stream)
+
+        def dial() -> Awaitable[ProxyStream]:
+            return network.dial(connection.flow, target, literal=connection.literal, tls=self._tls, h2=speaks_h2)
+
+        upstream = await (network.pool.reach(target, dial) if speaks_h2 else dial())
+        if connection.client.is_grpc and not isinstance(upstream, H2Stream):
+            upstream.close()
             raise Refused(
                 f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
             )
         return upstream
 
-    async def _converse(self, upstream: Upstream, begin: Callable[[HttpStream], None]) -> bool:
-        client, server, before = self._client, upstream.stream, upstream.stream.received
+    async def _converse(self, server: ProxyStream, begin: Callable[[ProxyStream], None]) -> bool:
+        client, before = self._client, server.received
         client.guard(server)
         begin(server)
         sender: asyncio.Task[None] | None = None
@@ -240,8 +227,8 @@ class Relay:
         else:
             sender = self._network.loop.create_task(self._send_rest(server))
         try:
-            response = await self._answer(upstream, before)
-            goes_on = await self._receive(response, upstream)
+            response = await self._answer(server, before)
+            goes_on = await self._receive(response, server)
         finally:
             client.guard(None)
             if sender is not None:
@@ -249,12 +236,12 @@ class Relay:
             client.watch(False)
         self._connection.upstream = None
         if self._body.done and response.keep_alive:
-            self._network.pool.give(upstream, tls=self._scheme == "https")
+            self._network.pool.give(self._target, server, tls=self._tls)
         else:
             server.close()
         return goes_on and self._body.done
 
-    async def _send_rest(self, server: HttpStream) -> None:
+    async def _send_rest(self, server: ProxyStream) -> None:
         client, body = self._client, self._body
         try:
             while not body.done:
@@ -271,9 +258,8 @@ class Relay:
 
     # -- and back ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, upstream: Upstream, before: int) -> Response:
+    async def _answer(self, server: ProxyStream, before: int) -> Response:
         """Read the final response's head, and pass on interim ones. `before`: bytes that the server had sent before."""
-        server = upstream.stream
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
@@ -310,20 +296,22 @@ class Relay:
             return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
         return _Stale(untouched=failed is not None)
 
-    async def _receive(self, response: Response, upstream: Upstream) -> bool:
-        request, client, server = self._request, self._client, upstream.stream
+    async def _receive(self, response: Response, server: ProxyStream) -> bool:
+        request, client = self._request, self._client
         if response.status == 101:
             return await switch(request, response, client, server, self._network, self._swap)
-        if self.page_filter is not None:
-            return await self._filter_page(self.page_filter, response, upstream)
-        if self.admit is not None:
+        file = kept = None
+        if self._gate is not None:
+            if self._gate.page is not None:
+                return await self._filter_page(self._gate.page, response, server)
             try:
-                self.admit(response)
+                self._gate.admit(response)
             except Exception:
                 server.reset()
                 raise
-        kept = None if self.file is None else self.file.keep(response, upstream.address)
-        body = self.returning(response, upstream, kept)
+            file = self._gate.file
+            kept = None if file is None else file.keep(response, server.address)
+        body = self.returning(response, server, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
             response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
@@ -348,27 +336,24 @@ class Relay:
             client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await client.drain()
-        if self.file is not None and kept is not None:
-            self.file.gave()
+        if file is not None and kept is not None:
+            file.gave()
         return goes_on
 
-    @property
-    def how(self) -> str | None:
-        """Return the action of the package cache, for the records."""
-        return self.file.how if self.file is not None else None if self.page_filter is None else self.page_filter.how
-
-    async def _recall(self, page_filter: PageFilter) -> bool | None:
-        """Answer with a cached page. Return None if the relay must contact the index."""
+    async def _recall(self, gate: RegistryFilter) -> bool | None:
+        """Answer with a cached file or page. Return None if the relay must contact the registry."""
+        if gate.file is not None:
+            return await gate.file.answer(self._request, self)
         response = whole([], 0)
-        body = page_filter.recall(response)
+        body = None if gate.page is None else gate.page.recall(response)
         return None if body is None else await self._give_page(response, body)
 
-    async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
+    async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
         """Read the whole page, and pass on the filtered one."""
-        server, page_filter.address = upstream.stream, upstream.address
+        page_filter.address = server.address
         self._connection.limit(self._network.limits.response, server)
         try:
-            body = await page_filter.read(response, upstream)
+            body = await page_filter.read(response, server)
         except Lost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:
@@ -379,17 +364,16 @@ class Relay:
         return await self._give_page(response, body)
 
     async def _give_page(self, response: Response, body: bytes) -> bool:
-        request, client, book = self._request, self._client, self._network.secrets
+        keep_alive, book = self._request.keep_alive, self._network.secrets
         if self._silent:
-            return request.keep_alive
+            return keep_alive
         if book:
             redaction = book.redaction()
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
-        keep_alive = request.keep_alive
         self.respond(response, keep_alive=keep_alive)
         self.send(body, [])
-        await client.drain()
+        await self._client.drain()
         return keep_alive
 
     def respond(self, response: Response, *, keep_alive: bool) -> None:
@@ -402,10 +386,10 @@ class Relay:
             self.exchanged.take(data)
         self._client.send(data, last)
 
-    def returning(self, response: Response, upstream: Upstream | None = None, kept: Filter | None = None) -> Body:
+    def returning(self, response: Response, server: ProxyStream | None = None, kept: Filter | None = None) -> Body:
         """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
         book = self._network.secrets
-        body = Body(response) if upstream is None else upstream.stream.body(response)
+        body = Body(response) if server is None else server.body(response)
         body.filter = kept
         if not book:
             return body
@@ -413,8 +397,8 @@ class Relay:
         try:
             returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:
-            if upstream is not None:
-                upstream.stream.reset()
+            if server is not None:
+                server.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:

@@ -13,8 +13,7 @@ from pathlib import Path
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model.egress import Target, Verdict
 
-from .http import HttpStream
-from .stream import Lost
+from .stream import Lost, ProxyStream
 
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
@@ -55,16 +54,6 @@ def _in_hosts_file(name: str) -> list[str]:
     return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
 
 
-class Upstream:
-    """A connection to `target`, at the checked `address`."""
-
-    def __init__(self, stream: HttpStream, target: Target, address: str, *, shared: bool = False) -> None:
-        """Use `stream`. `shared`: it is one of an HTTP/2 connection."""
-        self.stream, self.target, self.address, self.shared = stream, target, address, shared
-        self.reused = False
-        self.idle_since = 0.0
-
-
 async def over_tcp(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -92,7 +81,9 @@ class Dialer:
         self._reach = reach
         self._trust: dict[bool, ssl.SSLContext] = {}
 
-    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
+    async def dial(
+        self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False
+    ) -> ProxyStream:
         """Connect to a target.
 
         `literal`: use this address. `h2`: offer HTTP/2. Raise Refused with the reason of a failure.
@@ -105,14 +96,14 @@ class Dialer:
                 if not allowed:
                     why = next(iter(verdicts.values())).reason if verdicts else "it has none"
                     raise Refused(f"no address of {target.host} may be connected to: {why}", rule="address")
-                stream, address = await self._connect(allowed, target)
+                stream = await self._connect(allowed, target)
                 if tls:
                     await self._shake(stream, target, h2=h2)
         except TimeoutError:
             raise Refused(
                 f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
             ) from None
-        return Upstream(stream, target, address)
+        return stream
 
     async def _resolve(self, name: str) -> list[str]:
         try:
@@ -120,15 +111,15 @@ class Dialer:
         except (OSError, UnicodeError) as error:
             raise Refused(f"{name} can't be resolved: {_words(error)}", status=502, rule="upstream") from None
 
-    async def _connect(self, addresses: list[str], target: Target) -> tuple[HttpStream, str]:
+    async def _connect(self, addresses: list[str], target: Target) -> ProxyStream:
         why: OSError | None = None
         for address in addresses:
             sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-                stream = HttpStream(self._loop, self._scratch)
+                stream = ProxyStream(self._loop, self._scratch, address)
                 await stream.attach(sock)
-                return stream, address
+                return stream
             except BaseException as error:
                 if sock is not None:
                     sock.close()
@@ -139,7 +130,7 @@ class Dialer:
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
 
-    async def _shake(self, stream: HttpStream, target: Target, *, h2: bool) -> None:
+    async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
             self._trust[h2] = self._make_trust()
             self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])

@@ -12,11 +12,14 @@ from paddock.model import ApprovalAnswer, ApprovalRequest
 from paddock.model.approval import arguments_digest
 from paddock.model.egress import RequestVerdict, Target
 
+from .git import Update
+
 
 class AuthorizedRequest(msgspec.Struct):
     """A request with its verdict.
 
-    `path` is in its normal form, with its query. `verdict` may change after a look at the body.
+    `path` is in its normal form, with its query. `verdict` may change after a look at the body, which also says whether
+    it pushes (of git LFS), or the updates of a push.
     """
 
     request: Request
@@ -24,6 +27,8 @@ class AuthorizedRequest(msgspec.Struct):
     scheme: str
     path: str
     verdict: RequestVerdict
+    is_push: bool | None = None
+    pushed: tuple[Update, ...] = ()
 
     @property
     def host(self) -> str:
@@ -54,16 +59,14 @@ Claim = Callable[[ApprovalRequest], Awaitable[ApprovalAnswer]]
 """Asks for an approval, and uses it up. A missing answer means no approval."""
 
 
-def of_request(
-    authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
-) -> ApprovalRequest:
+def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int) -> ApprovalRequest:
     """Describe a whole request as the sandbox sent it: with placeholders, and with its `body` or the changes
     of a push.
     """
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
     said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
-    changes = [change.encode() for change in pushed]
+    changes = [str(update).encode() for update in authorized.pushed]
     where = f"{authorized.scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
         kind=kind,
@@ -75,7 +78,7 @@ def of_request(
         ),
         summary=f"{method} {where}{authorized.path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")
-        + _changes(pushed),
+        + _changes([*map(str, authorized.pushed)]),
     )
 
 
