@@ -18,8 +18,7 @@ from paddock.audit import AuditLog
 from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
-from paddock.gateway.proxy.gateway import Gateway
-from paddock.gateway.proxy.network import Limits, SandboxNetwork
+from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader

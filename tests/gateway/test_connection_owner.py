@@ -12,7 +12,7 @@ from typing import Any
 from paddock.gateway.processes import connection_owner
 from paddock.gateway.processes.connection_owner import MOST_WAITING, ConnectionOwners
 from paddock.gateway.proxy import network
-from paddock.gateway.proxy.gateway import Gateway
+from paddock.gateway.proxy.network import Gateway
 from paddock.linux import sock_diag
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, eventually, get

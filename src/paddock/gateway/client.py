@@ -20,7 +20,7 @@ from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
-from .control import VERSION, Hello, Order
+from .control import VERSION, Hello, Order, Welcome
 
 START_SECONDS = 30.0
 # The program of the daemon's child: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
@@ -101,7 +101,7 @@ class GatewayClient:
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",
             ) from None
-        self._line, self.pid = line, line.pid
+        self._line, self.pid = line, codec.decode(answer.body, Welcome).pid
         return True
 
     def _heard(self, line: Duplex, frame: Frame) -> None:

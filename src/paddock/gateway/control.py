@@ -1,6 +1,6 @@
 """The messages between the daemon and the gateway: JSON in the frames of `paddock.wire`.
 
-The daemon opens with `Hello`. The gateway answers that, and each `Order` after completion. The answer
+The daemon opens with `Hello`, and the gateway answers `Welcome`. It answers each `Order` after completion. The answer
 to a `Record` that ends a recording is the recording, as MessagePack. The gateway sends an `ApprovalRequest`, and the
 daemon answers with an `ApprovalAnswer`. Each side checks the other's messages, so that it survives the other's faults.
 """
@@ -19,6 +19,10 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.l
 
 class Hello(_Said, frozen=True, kw_only=True):
     version: int
+
+
+class Welcome(_Said, frozen=True, kw_only=True):
+    pid: int
 
 
 class Open(_Said, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
 from .processes import process_resolver
 from .processes.connection_owner import ConnectionOwners, tell
-from .proxy.gateway import Gateway
+from .proxy.network import Gateway
 from .proxy.upstream import over_tcp, resolve_here, system_trust
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore

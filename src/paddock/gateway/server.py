@@ -19,9 +19,8 @@ from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent
 
 from .authority import Authority
-from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret
-from .proxy.gateway import Gateway
-from .proxy.network import SandboxNetwork
+from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from .proxy.network import Gateway, SandboxNetwork
 from .rules.secrets import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
@@ -143,6 +142,7 @@ class Server:
                         f"a gateway of another version of paddock serves this state directory (it speaks {VERSION})"
                     )
                     raise InvalidStateError(reason, hint=f"end it, and paddock starts its own: kill {os.getpid()}")
+                return codec.encode(Welcome(pid=os.getpid()))
             case Open():
                 await self._open(order, descriptors)
             case Secret():

@@ -48,6 +48,13 @@ class BadMessage(Refused):
         super().__init__(reason, status=400, rule="http")
 
 
+class UpstreamFailed(Refused):
+    """The server can't be reached, or sends no answer that can pass."""
+
+    def __init__(self, reason: str, *, status: int = 502) -> None:
+        super().__init__(reason, status=status, rule="upstream")
+
+
 def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = False) -> tuple[Response, bytes]:
     """Make a whole response: JSON for clients that accept it, plain text for others."""
     from .http1 import Response

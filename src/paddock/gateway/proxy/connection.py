@@ -12,7 +12,7 @@ from paddock.errors import UnrecordedError
 from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.names import canonical, is_address
-from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of
+from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, looks_like_tls, read_hello
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import ConnectVerdict, Target, Tier, Verdict
@@ -301,11 +301,13 @@ class Connection:
         if isinstance(opening, Hello):
             self.client.write(ACCESS_DENIED)
         elif head is not None:
+            head.keep_alive = False
             refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
-            response, body = response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD")
-            self.client.answer(response, body, keep_alive=False)
+            await Exchange(self, target, "http").refuse(refused, head)
+            return
         else:
-            return self.client.reset("refused")
+            self.client.reset("refused")
+            return
         await self.last_word()
 
     async def last_word(self) -> None:

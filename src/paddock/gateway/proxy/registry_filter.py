@@ -2,33 +2,41 @@
 
 See docs/design/registries.md.
 
-It filters pages. It only fetches a file if such a page has linked it. It refuses all else.
+It filters pages. It only fetches a file if such a page has linked it, and gives it out from the package cache. It
+refuses all else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.gateway.protocols.http1 import CONDITIONS, Request, Response
+from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused
-from paddock.gateway.registries import pypi
+from paddock.gateway.registries import package_cache, pypi
 from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
-from paddock.gateway.registries.package_cache import OF_SOMEBODY, CachedPage, Read, find_page, keep_page
+from paddock.gateway.registries.package_cache import (
+    NEVER_KEPT,
+    OF_SOMEBODY,
+    Broken,
+    CachedPage,
+    Draft,
+    PackageStore,
+    Read,
+)
 from paddock.gateway.registries.page import PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import Target, Verdict
 
-from .cached_file import CachedFile, wanted
 from .relay import Relay
-from .stream import ProxyStream
+from .stream import Lost, ProxyStream
 
 if TYPE_CHECKING:
     from .connection import Connection
-
 
 _PORT = 443
 _MOST_HELD_BYTES = 128 << 20
@@ -173,7 +181,7 @@ class PageFilter:
         packages = self._network.gateway.packages
         anybodys = packages is not None and not gate.authorized.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
-        self._found = None if self._store is None else find_page(self._store, page)
+        self._found = None if self._store is None else package_cache.find_page(self._store, page)
         self.address = ""
         """The address of the page's server."""
         self.how: str | None = None
@@ -184,15 +192,15 @@ class PageFilter:
         if self._found is not None and self._found.read.etag is not None:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
-    def recall(self, response: Response) -> bytes | None:
-        """Return the body of a cached page that is still fresh, and set up `response` as its head. Raises Refused."""
+    def recall(self) -> tuple[Response, bytes] | None:
+        """Return a cached page that is still fresh. Raises Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
         if not self._network.may_dial(self._authorized.target, found.address):
             return None
-        self.how = "page"
-        return self._written(response, found.read.answer, found.body)
+        self.how, response = "page", whole([], 0)
+        return response, self._written(response, found.read.answer, found.body)
 
     async def read(self, response: Response, server: ProxyStream) -> bytes:
         """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
@@ -222,7 +230,7 @@ class PageFilter:
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
         if self._store is not None:
-            keep_page(self._store, self._page, response, read, body, self.address)
+            package_cache.keep_page(self._store, self._page, response, read, body, self.address)
 
     def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
         self._put(answer, response.status)
@@ -289,3 +297,127 @@ class PageFilter:
 
     def _refused(self, why: str) -> Refused:
         return Refused(why, status=502, rule=self._verdict.rule)
+
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
+_KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
+
+
+def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
+    """Return a file's URL and the digest of its bytes, or None if it isn't cached. An answer that may depend on the
+    client is never shared."""
+    request, target = authorized.request, authorized.target
+    if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
+        return None
+    if authorized.depends_on_who_asks(_PERSONAL):
+        return None
+    return f"https://{target.host}:{target.port}{authorized.path}", digest
+
+
+class CachedFile:
+    """One file for one request: from the disk, or copied to it while it passes.
+
+    `given` is URL and digest of a file that the client has received to its end.
+    """
+
+    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
+        self._connection, self._store, self._wanted = connection, store, wanted
+        self._draft: Draft | None = None
+        self._how: str | None = None
+        self.given: tuple[str, str] | None = None
+
+    @property
+    def how(self) -> str | None:
+        """Return the action of the cache, for the records."""
+        return self._how if self._draft is None else self._draft.how
+
+    def close(self) -> None:
+        """Release the request's resources."""
+        if self._draft is not None:
+            self._draft.discard()
+
+    def gave(self) -> None:
+        """Note that the client has all of it."""
+        self.given = self._wanted
+
+    # -- from the disk -------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, relay: Relay) -> bool | None:
+        """Answer from the cache, and return whether the connection can go on.
+
+        None: the caller must contact the upstream.
+        """
+        connection, copy = self._connection, self._store.find(*self._wanted)
+        if copy is None:
+            return None
+        try:
+            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
+                return None
+            self._how, connection.source = "hit", copy.entry.address
+            connection.client.watch(True)
+            return await self._read_out(copy, request, relay)
+        finally:
+            copy.close()
+            connection.client.watch(False)
+            connection.source = None
+
+    async def _read_out(self, copy: package_cache.Copy, request: Request, relay: Relay) -> bool | None:
+        """Read a file from the disk. Return None if it fails before the first byte of the answer."""
+        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
+        response = whole(entry.fields, entry.size)
+        body = relay.returning(response)
+        if response.length is None:
+            response.chunked = request.minor > 0
+        goes_on = request.keep_alive and (response.chunked or response.length is not None)
+        relay.respond(response, keep_alive=goes_on)
+        try:
+            for piece in copy.pieces():
+                buffer += piece
+                relay.send(body.take_filtered(buffer), body.last)
+                await client.drain()
+        except Broken as broken:
+            self._store.drop(entry.key)
+            if client.sent == sent:
+                return None
+            client.reset()
+            raise Lost(f"the answer was cut off: {broken}") from None
+        self.gave()
+        return goes_on
+
+    # -- from the upstream ---------------------------------------------------------------------------------------------
+
+    def keep(self, response: Response, address: str) -> Draft | None:
+        """Return the filter that keeps an answer from `address` while it passes, or None if it isn't kept."""
+        why = _unfit(response)
+        if why is None:
+            fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
+            url, digest = self._wanted
+            entry = package_cache.Entry(
+                url=url, digest=digest, size=response.length or 0, address=address, fields=fields
+            )
+            try:
+                self._draft = self._store.begin(entry)
+            except package_cache.CacheFull as error:
+                why = str(error)
+        if why is not None:
+            self._how = f"not kept: {why}"
+        return self._draft
+
+
+def _unfit(response: Response) -> str | None:
+    """Say why an answer isn't kept."""
+    if response.status != 200:
+        return f"the answer was {response.status}"
+    if not response.length or response.chunked:
+        return "the answer has no length"
+    if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
+        return "the answer is encoded"
+    if NEVER_KEPT.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+        return "the answer is for one only"
+    return None
+
+
+def whole(fields: Fields, size: int) -> Response:
+    """Return the head of an answer that is complete."""
+    return Response(status=200, phrase=b"OK", fields=list(fields), length=size)

@@ -16,7 +16,7 @@ import msgspec
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
 from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
-from paddock.gateway.protocols.refusal import BadMessage, Refused
+from paddock.gateway.protocols.refusal import BadMessage, Refused, UpstreamFailed
 from paddock.gateway.protocols.replacer import Both, Filter
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
@@ -24,7 +24,6 @@ from paddock.gateway.rules.overrides import FormWatch
 from paddock.gateway.rules.redaction import ResponseRedaction, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
-from .cached_file import whole
 from .h2_session import H2Stream, StreamFailed
 from .stream import Lost, ProxyStream
 from .websocket import EXTENSIONS, switch
@@ -188,9 +187,7 @@ class Relay:
                 return await self._converse(upstream, begin)
             except _Stale as stale:
                 if not (upstream.reused and (repeatable or (stale.untouched and complete))):
-                    raise Refused(
-                        f"{self._target.host} ended the connection without an answer", status=502, rule="upstream"
-                    ) from None
+                    raise UpstreamFailed(f"{self._target.host} ended the connection without an answer") from None
                 upstream.close()
                 upstream = None
 
@@ -212,9 +209,7 @@ class Relay:
         upstream = await (network.pool.reach(target, dial) if speaks_h2 else dial())
         if connection.client.is_grpc and not isinstance(upstream, H2Stream):
             upstream.close()
-            raise Refused(
-                f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
-            )
+            raise UpstreamFailed(f"{target.host} does not speak HTTP/2, without which gRPC does not work")
         return upstream
 
     async def _converse(self, server: ProxyStream, begin: Callable[[ProxyStream], None]) -> bool:
@@ -268,7 +263,7 @@ class Relay:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
                 server.reset()
-                raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
+                raise UpstreamFailed(f"the server's answer is malformed: {error}") from None
             book = self._network.secrets
             if book:
                 response.phrase = book.redaction().whole(response.phrase)
@@ -282,7 +277,7 @@ class Relay:
                 self._client.send(b"")
                 await self._client.drain()
         server.reset()
-        raise Refused("the server does not come to an answer", status=502, rule="upstream")
+        raise UpstreamFailed("the server does not come to an answer")
 
     def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
         if self._client.error is not None:
@@ -290,10 +285,10 @@ class Relay:
         if self._broken is not None:
             return self._broken
         if str(lost) == "too slow":
-            return Refused("the server did not answer in time", status=504, rule="upstream")
+            return UpstreamFailed("the server did not answer in time", status=504)
         failed = lost.__cause__ if isinstance(lost.__cause__, StreamFailed) else None
         if begun or (failed is not None and not failed.untouched):
-            return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
+            return UpstreamFailed(f"the server broke off: {lost}")
         return _Stale(untouched=failed is not None)
 
     async def _receive(self, response: Response, server: ProxyStream) -> bool:
@@ -344,9 +339,8 @@ class Relay:
         """Answer with a cached file or page. Return None if the relay must contact the registry."""
         if gate.file is not None:
             return await gate.file.answer(self._request, self)
-        response = whole([], 0)
-        body = None if gate.page is None else gate.page.recall(response)
-        return None if body is None else await self._give_page(response, body)
+        found = None if gate.page is None else gate.page.recall()
+        return None if found is None else await self._give_page(*found)
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
         """Read the whole page, and pass on the filtered one."""
