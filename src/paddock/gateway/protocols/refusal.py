@@ -42,14 +42,14 @@ class Refused(Exception):
 
 
 class BadMessage(Refused):
-    """A message, or a name in one, that is malformed, or that two readers could take for different things."""
+    """A message, or a name in one, that breaks its protocol or that two readers could take for different things."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, status=400, rule="http")
 
 
 class UpstreamFailed(Refused):
-    """The server can't be reached, or sends no answer that can pass."""
+    """There is no connection to the server, or no answer from it that can pass."""
 
     def __init__(self, reason: str, *, status: int = 502) -> None:
         super().__init__(reason, status=status, rule="upstream")
