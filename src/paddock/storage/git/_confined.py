@@ -58,7 +58,7 @@ class Order(TypedDict):
 SECRET_FD = 9
 AGENT = "/run/ssh/agent"
 FAILED = 125
-_ROOT_BYTES = 64 << 20
+_ROOT_BYTES = 512 << 20
 _PROCESSES = 256
 _FILES = 1024
 _DEVICES = ("/dev/null", "/dev/urandom")
