@@ -19,7 +19,6 @@ from paddock.storage.pool.removal import remove
 from paddock.storage.pool.trees import (
     DIRECTORY,
     check_name,
-    make_frame,
     make_part,
     names_in,
     open_to_all,
@@ -120,7 +119,6 @@ class BtrfsPool(Pool):
     """A pool on btrfs. Quotas need root. It doesn't turn them on in a file system of the machine's own."""
 
     driver = "btrfs"
-    overlay = True
 
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         super().__init__(fd, config, path)
@@ -130,15 +128,6 @@ class BtrfsPool(Pool):
             directory = os.path.dirname(path)
             self._room = self._image = Image(f"{directory}/{config.image}", fd, Disk(directory, config))
         self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
-
-    def create(
-        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
-    ) -> None:
-        def fill(tree: int) -> None:
-            make_frame(tree, self._base, mounts)
-            self._limit(tree, limit_bytes)
-
-        self._make(name, fill)
 
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
@@ -186,10 +175,6 @@ class BtrfsPool(Pool):
             btrfs.sync(self._fd)
             time.sleep(seconds)
         return btrfs.snapshot(tree, self._fd, name.encode())
-
-    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
-        self.snapshot(source, name, limit_bytes=limit_bytes)
-        return ()
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         if limit_bytes is not None:

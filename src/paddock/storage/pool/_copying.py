@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from paddock.linux.descriptors import closing
 from paddock.storage.pool.removal import clear, make_directory
-from paddock.storage.pool.trees import DIRECTORY, NEW, READ, names_in
+from paddock.storage.pool.trees import DIRECTORY, NEW, READ, copy_notes, layers_in, make_frame, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
 _CHUNK = 1 << 30
@@ -255,3 +255,19 @@ def _open_for_reading(parent: int, name: str, flags: int) -> int:
             return os.open(name, flags, dir_fd=parent)
         finally:
             os.chmod(path, mode)
+
+
+def copy_tree(origin: int, tree: int, base: int | None) -> None:
+    """Fill the new tree with the content of `origin`. Without a `base` all of it is ours."""
+    make_frame(tree, base, len(layers_in(origin)) - 1)
+    copy_layers(origin, tree, base is not None)
+    copy_notes(origin, tree)
+
+
+def copy_layers(origin: int, tree: int, keep_owners: bool) -> None:
+    for part in layers_in(origin):
+        with (
+            closing(os.open(part, DIRECTORY, dir_fd=origin)) as source,
+            closing(os.open(part, DIRECTORY, dir_fd=tree)) as target,
+        ):
+            Copier(keep_owners=keep_owners).copy(source, target)

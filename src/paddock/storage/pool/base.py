@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock
@@ -19,6 +18,7 @@ from paddock.errors import PlatformError
 from paddock.linux import files
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
+from paddock.storage.pool._copying import copy_tree
 from paddock.storage.pool._image import Disk, Image
 from paddock.storage.pool.config import Driver, PoolConfig, pool_checks, space_check
 from paddock.storage.pool.removal import remove
@@ -26,6 +26,7 @@ from paddock.storage.pool.trees import (
     DIRECTORY,
     NAME,
     check_name,
+    make_frame,
     make_mount_parts,
     measure,
     names_in,
@@ -45,17 +46,19 @@ class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int | None
 
 
-class Pool(ABC):
+class Pool:
     """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
     mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
 
     Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `supervisor.TREE_ID_BASE + id` where paddock runs
     as root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
     and synchronous.
+
+    A driver replaces the methods that it can do better than with plain directories.
     """
 
     driver: Driver
-    overlay: bool
+    overlay = True
     """A sandbox's tree is the writable layer over its template's. Otherwise it is a whole copy."""
 
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
@@ -73,7 +76,6 @@ class Pool(ABC):
         self._alone, self._at_work = Lock(), 0
         """Number of threads that make or delete trees. Under `_alone`, no thread begins to."""
 
-    @abstractmethod
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -82,7 +84,12 @@ class Pool(ABC):
         Raises AlreadyExistsError and ResourceExhaustedError.
         """
 
-    @abstractmethod
+        def fill(tree: int) -> None:
+            self.worker.do(make_frame, (tree,), self._base, mounts)
+            self._limit(tree, limit_bytes)
+
+        self._make(name, fill)
+
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
@@ -93,11 +100,15 @@ class Pool(ABC):
         `at_rest`: no program will write to it, so it gets no work directories. `ours`: only paddock reads it, so it
         needn't keep owners. Raises NotFoundError, AlreadyExistsError and ResourceExhaustedError.
         """
+        base = None if ours else self._base
+        with closing(self.open(source)) as origin:
+            self._make(name, lambda tree: self.worker.do(copy_tree, (origin, tree), base), doing="copy")
 
-    @abstractmethod
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         """Make a tree that begins with the content of `source`, which never changes again. Return the layers that it
         needs below it from now on, `source` or none. NotFoundError, AlreadyExistsError, ResourceExhausted."""
+        self.snapshot(source, name, limit_bytes=limit_bytes)
+        return ()
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
@@ -170,7 +181,6 @@ class Pool(ABC):
                 raise tree_error(error, name, "delete") from None
             self._discard(gone)
 
-    @abstractmethod
     def settle(self) -> None:
         """Make `usage` count deleted data as free, which otherwise takes seconds. It blocks. Raises PlatformError."""
 
@@ -260,6 +270,9 @@ class Pool(ABC):
                     raise
         except OSError as error:
             raise tree_error(error, name, doing) from error
+
+    def _limit(self, tree: int, limit_bytes: int | None) -> None:
+        """Limit the disk space of a tree, where this driver can."""
 
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)
