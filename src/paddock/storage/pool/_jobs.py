@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 from paddock.errors import InternalError, PaddockError, ResourceExhaustedError
 from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
+from paddock.model import codec
 from paddock.supervisor.layout import ORDINARY_ID
 
 MEMORY_BYTES = 2 << 30
@@ -126,7 +127,7 @@ def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
         else:
             killed = f"the process that works on a tree was killed by signal {ended.si_status}"
             error = InternalError(killed, hint="try again")
-        _answer(job.end, _error_message(error))
+        _answer(job.end, error)
 
 
 def _work(job: _Job, name: str, fds: list[int], calls: seccomp.Filter, parent: int) -> NoReturn:
@@ -141,7 +142,7 @@ def _work(job: _Job, name: str, fds: list[int], calls: seccomp.Filter, parent: i
         os._exit(0)
 
 
-def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object]:
+def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object] | Exception:
     try:
         work = named(name)
         arguments = json.loads(b"".join(iter(lambda: job.end.recv(1 << 16), b"")))
@@ -154,23 +155,16 @@ def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[s
         return {"value": work(*fds, *arguments)}
     except MemoryError:
         gc.collect()
-        most = f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory"
-        return _error_message(ResourceExhaustedError(most))
+        return ResourceExhaustedError(f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory")
+    except PaddockError as error:
+        return error
+    except OSError as error:
+        return error if error.filename is None else OSError(error.errno, f"{error.strerror}: {error.filename!r}")
     except Exception as error:
-        return _error_message(error)
+        return InternalError(f"{type(error).__name__}: {error}", hint="this is a bug")
 
 
-def _error_message(error: Exception) -> dict[str, object]:
-    if isinstance(error, PaddockError):
-        plain = (str, int, float, type(None))
-        details = {name: value if isinstance(value, plain) else str(value) for name, value in error.details.items()}
-        return {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
-    if isinstance(error, OSError):
-        file = error.filename if isinstance(error.filename, str) else None
-        return {"errno": error.errno, "words": error.strerror or str(error), "file": file}
-    return _error_message(InternalError(f"{type(error).__name__}: {error}", hint="this is a bug"))
-
-
-def _answer(end: socket.socket, answer: object) -> None:
+def _answer(end: socket.socket, answer: dict[str, object] | Exception) -> None:
+    said = codec.encode_error(answer) if isinstance(answer, Exception) else json.dumps(answer).encode()
     with suppress(OSError):  # nobody listens any more
-        end.sendall(json.dumps(answer).encode() + b"\n")
+        end.sendall(said + b"\n")

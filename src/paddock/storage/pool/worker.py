@@ -16,8 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
+from paddock.errors import InternalError, NotConfiguredError
 from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.model import codec
 from paddock.storage.pool.config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
 
@@ -145,8 +146,4 @@ def _result(said: bytes) -> Any:
         raise InternalError("the process that works on trees died before it answered", hint="try again") from None
     if "value" in answer:
         return answer["value"]
-    if "errno" in answer:
-        raise OSError(answer["errno"], str(answer["words"]), answer["file"])
-    error = BY_CODE.get(answer["code"], PlatformError)(str(answer["message"]), hint=answer["hint"])
-    error.details = answer["details"]
-    raise error
+    raise codec.decode_error(said)
