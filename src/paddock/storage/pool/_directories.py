@@ -49,7 +49,7 @@ class CopyPool(Pool):
 
     def checks(self) -> tuple[Check, ...]:
         pool, *more = super().checks()
-        if is_refused_overlay(self._config) and probe_overlay(Path(self._path).parent) is None:
+        if is_refused_overlay(self.config) and probe_overlay(Path(self._path).parent) is None:
             said = (
                 f"{pool.detail}. An overlay works by now, but trees do not change drivers: a new state directory has it"
             )

@@ -12,10 +12,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock
 
-import msgspec
-
 from paddock.errors import PlatformError
 from paddock.linux import files
+from paddock.linux.btrfs import Quota
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
 from paddock.storage.pool._copying import copy_tree
@@ -39,13 +38,6 @@ from paddock.storage.pool.worker import worker_for
 _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
 
-class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The disk space of a tree. None: this driver can't tell."""
-
-    used_bytes: int | None
-    limit_bytes: int | None
-
-
 class Pool:
     """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
     mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
@@ -64,13 +56,12 @@ class Pool:
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         """Own `fd`, the descriptor of the pool's directory."""
         self._fd = fd
-        self._config = config
+        self.config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
         self._room: Disk | Image = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
         """The process that can read and write all files of a tree. The program itself may be unable to."""
         self._base = self.worker.base
-        self.marks = config.marks
         self.in_use: set[str] = set()
         """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
         self._alone, self._at_work = Lock(), 0
@@ -184,9 +175,9 @@ class Pool:
     def settle(self) -> None:
         """Make `usage` count deleted data as free, which otherwise takes seconds. It blocks. Raises PlatformError."""
 
-    def usage(self, name: str) -> TreeUsage:
+    def usage(self, name: str) -> Quota | None:
+        """Return the disk space of a tree. None: this driver can't tell."""
         os.close(self.open(name))
-        return TreeUsage(used_bytes=None, limit_bytes=None)
 
     def measure(self, name: str) -> int:
         """Return the disk space of a tree's files in bytes, which takes long. Raises NotFoundError."""
@@ -198,11 +189,11 @@ class Pool:
 
     def checks(self) -> tuple[Check, ...]:
         """Return lines for `doctor`."""
-        return pool_checks(self._config, "no directory can be given a ceiling here")
+        return pool_checks(self.config, "no directory can be given a ceiling here")
 
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         """Return lines for `doctor --storage`. `scrub` reads all data. None: only if that is quick."""
-        return (space_check(self.space(), self._config, self._path),)
+        return (space_check(self.space(), self.config, self._path),)
 
     def fit(self) -> int:
         """Make the image of the pool larger, if it is nearly full and the disk has room. Return the bytes gained."""
