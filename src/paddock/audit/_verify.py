@@ -131,7 +131,7 @@ class Chain:
 
 
 class _Seen(msgspec.Struct):
-    """What a writer has seen when it opened its segment: the last records of the others, and the last signed head."""
+    """The last records of other segments and the last signed head, as a writer found them when it opened its own."""
 
     heads: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0)], str]]
     signed: tuple[Annotated[int, msgspec.Meta(ge=0)], str] | None = None

@@ -20,7 +20,7 @@ from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import DIRECTORY, MOUNT
 
 _COMPARED_BYTES = 256 << 20
-"""Most bytes of the files, on both sides, whose lines are compared."""
+"""Most bytes of the files, on both sides, of which git compares the lines."""
 _NO_LINES = Lines(None, None, None)
 _LISTED = 20
 _CONFIG_BYTES = 1 << 20

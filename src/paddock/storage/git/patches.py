@@ -56,7 +56,9 @@ def write_side(stream: IO[bytes], name: bytes, files: Iterable[Side]) -> None:
 
 
 async def compare(stream: IO[bytes], *, patch: bool) -> tuple[dict[bytes, Lines], bytes]:
-    """Return what differs by new path, or by old path if there is no new one, and the patch, if it is wanted.
+    """Return the changed lines by path, and the patch if the caller needs one.
+
+    The path of a deleted file is its old one.
 
     Raises NotConfiguredError, InvalidStateError if the patch is too large, and PlatformError.
     """

@@ -117,7 +117,7 @@ class _Member(NamedTuple):
 
 @contextmanager
 def open_in_archive(archive: str, worker: Worker, path: str) -> Generator[Piece]:
-    """Open a file in a tar file, by name. The archive is opened anew for each, and digests reveal a change.
+    """Open a file in a tar file, by name. It opens the archive anew for each, and digests reveal a change.
 
     A stranger wrote it, so a confined process reads its headers.
     """

@@ -244,7 +244,7 @@ class Images:
 def _stamp(reference: Reference) -> object | None:
     """Return a value that is equal as long as an image is the same, without reading much. None: unknown.
 
-    An image of a registry stays until it is pulled.
+    An image of a registry stays until a pull.
     """
     if not reference.local:
         return ""
