@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from paddock.errors import InvalidStateError
 from paddock.model import FileKind
@@ -52,11 +53,9 @@ class Comparison:
 
     def differences(self) -> list[Difference]:
         """List all differences, a directory before its content. Raises InvalidStateError if there are too many."""
-        found: list[Difference] = []
-        for difference in self._walk(b"", opaque=False, depth=0):
-            found.append(difference)
-            if len(found) > MOST:
-                raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
+        found = list(islice(self._walk(b"", opaque=False, depth=0), MOST + 1))
+        if len(found) > MOST:
+            raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
         return found
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:

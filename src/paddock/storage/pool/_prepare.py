@@ -138,7 +138,7 @@ def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
     elif why is None:
         worker = Worker(0, ids)
         try:
-            worker.start()
+            worker.confined(os.getuid, ())
         except NotConfiguredError as error:
             why = error.message
         else:

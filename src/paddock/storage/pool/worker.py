@@ -61,7 +61,7 @@ class Worker:
         """Do the work like `do`, but always in another process that reaches only `fds`: for hostile input.
 
         `work` is a function of a module. Arguments and result are JSON. Raises ResourceExhaustedError if it takes too
-        much time or memory, and InternalError if it dies.
+        much time or memory, InternalError if it dies, and NotConfiguredError if the kernel refuses the subordinate ids.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -75,11 +75,6 @@ class Worker:
                 while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
                     said += piece
         return _result(bytes(said))
-
-    def start(self) -> None:
-        """Start the process, if there is none. Raises NotConfiguredError if the kernel refuses the subordinate ids."""
-        with self._lock:
-            self._running()
 
     def close(self) -> None:
         """End the process, with all that it does."""
