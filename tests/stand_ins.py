@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from paddock.errors import NotFoundError
+from paddock.linux.btrfs import Quota
 from paddock.model import Check, ExecId, ExecInfo, ExecSpec, ExitStatus, PoolSpace, Template, User
-from paddock.storage.pool.base import TreeUsage
 from paddock.storage.pool.config import PoolConfig
 
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -41,7 +41,7 @@ class OneTemplate:
 class WithoutDisk:
     """The half of a `Pool` that measures and cleans up: nothing there."""
 
-    marks = PoolConfig(driver="copy").marks
+    config = PoolConfig(driver="copy")
     used_bytes = 0
 
     def working(self) -> nullcontext[None]:
@@ -51,8 +51,8 @@ class WithoutDisk:
     def in_use(self) -> set[str]:
         return self.__dict__.setdefault("_in_use", set())
 
-    def usage(self, name: str) -> TreeUsage:
-        return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
+    def usage(self, name: str) -> Quota:
+        return Quota(self.used_bytes, None)
 
     def measure(self, name: str) -> int:
         return self.used_bytes

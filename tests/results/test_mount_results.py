@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from paddock import Mount, MountMode, Sandbox, local
 from paddock.client._promote import promote
 from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.model import ChangeKind, ListAudit, PromotionPlan
-from paddock.storage.diff._patch import Side, Work, piece
+from paddock.storage.git.patches import Lines, Side, compare, write_side
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 
@@ -322,14 +323,27 @@ def test_a_promotion_is_decided_and_recorded(sandbox: SandboxFactory, project: P
     assert record.result["first"] == ["deleted gone -", f"modified text {digest}"]
 
 
-def test_texts_that_have_nothing_in_common_do_not_take_for_ever() -> None:
-    lines = [b"%d\n" % (n * n % 7) for n in range(20_000)]
-    other = [b"%d\n" % (n * n % 11) for n in range(20_000)]
-    work = Work(steps=Work().steps // 10)
-    sides = [Side(b"f", 0o100644, b"".join(text)) for text in (lines, other)]
-    for _ in range(12):
-        piece(*sides, work)
-    assert work.steps > -(len(lines) + len(other)) * 2
+@pytest.mark.anyio
+async def test_texts_that_have_nothing_in_common_do_not_take_for_ever() -> None:
+    lines = [b"%d\n" % (n * n % 7) for n in range(400_000)]
+    other = [b"%d\n" % (n * n % 11) for n in range(400_000)]
+    with tempfile.TemporaryFile() as stream:
+        for name, text in ((b"old", lines), (b"new", other)):
+            write_side(stream, name, [Side(b"f", 0o100644, b"".join(text))])
+        told, patch = await compare(stream, patch=True)
+    assert told[b"f"].insertions
+    assert patch.startswith(b"diff --git a/f b/f\n")
+
+
+@pytest.mark.anyio
+@pytest.mark.both
+async def test_no_name_stops_a_comparison() -> None:
+    names = [b".gitattributes", b"a\\b", b'a "quoted" name', b"-r", b"\xff\n", b"con", b"git~2/x"]
+    with tempfile.TemporaryFile() as stream:
+        write_side(stream, b"old", [])
+        write_side(stream, b"new", [Side(name, 0o100644, b"* -diff\nx\n") for name in names])
+        told, _ = await compare(stream, patch=False)
+    assert told == dict.fromkeys(names, Lines(2, 0, None))
 
 
 def test_the_command_line_shows_and_promotes(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from paddock.model import Action, Decision, Principal
 
 from ._digest import Hide, describe
 from ._parts import PART_BYTES, SUFFIX, begun, chains, close_part, last, last_line, parts
-from ._record import GENESIS, Broken, Record, seal, unseal
+from ._record import GENESIS, Broken, Record, link, seal
 
 HEADS = "heads"
 _KEPT_BYTES = 64 << 10
@@ -250,10 +250,10 @@ def last_record(fd: int, size: int) -> tuple[int, str] | None:
 
 def _numbered(line: bytes) -> tuple[int, str] | None:
     try:
-        opened = unseal(line)
+        seq, _, own = link(line)
     except Broken:
         return None
-    return opened.seq, opened.own
+    return seq, own
 
 
 def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:

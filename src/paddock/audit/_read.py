@@ -33,7 +33,6 @@ _FACTS = frozenset(
 
 
 _decode = msgspec.json.Decoder(Record).decode
-"""A decoder for records. Readers skip lines that aren't records: `verify` reports those."""
 
 
 class Eyes(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
         try:
             line = _decode(raw)
         except msgspec.MsgspecError:
-            continue
+            continue  # `verify` reports it
         if line.kind == "decision" and line.allowed:
             open_decisions[line.seq] = line
         elif line.kind == "outcome":

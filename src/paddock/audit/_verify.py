@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from ._export import Heading, HeadLine, RecordLine, parse_line
 from ._heads import line_digest, unseal_head
 from ._log import HEADS
 from ._parts import SUFFIX, chains, lines
-from ._record import GENESIS, Broken, unseal
+from ._record import GENESIS, Broken, link
 from ._signing import key_id
 
 
@@ -87,26 +88,27 @@ class Chain:
     def accept(self, line: bytes) -> None:
         """Faulty with line and cause."""
         try:
-            opened = unseal(line)
-        except Broken as error:
+            seq, prev, own = link(line)
+            record: dict[str, Any] = json.loads(line)
+        except (Broken, ValueError, RecursionError) as error:
             raise Faulty(self.name, self.end + 1, str(error)) from None
-        seq = opened.seq
         if not self._runs and not self._part and seq > 0:  # whether the rest may be gone, the signed heads tell
-            self.begin, self.before, self.head = seq, opened.prev, opened.prev
+            self.begin, self.before, self.head = seq, prev, prev
         end = self.end
         if seq != end and not self._part:
             raise Faulty(self.name, end + 1, f"it is record {seq}, not {end}")
         if seq < end:
             raise Faulty(self.name, seq + 1, f"it comes after record {end - 1}")
-        if seq == end and opened.prev != self.head:
+        if seq == end and prev != self.head:
             raise Faulty(self.name, seq + 1, "it does not follow the record before it")
-        self._note(seq + 1, opened.fields)
+        if record.get("action") == "audit.open":
+            self._note(seq + 1, record.get("detail"))
         if seq > end:
             self.gaps += 1
         if seq > end or not self._runs:
             self._runs.append((seq, bytearray()))
-        self.head = opened.own
-        self._runs[-1][1].extend(bytes.fromhex(opened.own))
+        self.head = own
+        self._runs[-1][1].extend(bytes.fromhex(own))
         self.records += 1
 
     def digest(self, seq: int) -> str | None:
@@ -118,22 +120,21 @@ class Chain:
         at = (seq - first) * 32
         return digests[at : at + 32].hex() or None
 
-    def _note(self, line: int, fields: dict[str, Any]) -> None:
-        if fields.get("action") != "audit.open":
-            return
+    def _note(self, line: int, detail: object) -> None:
         try:
-            for target, (seq, digest) in fields["detail"]["heads"].items():
-                self.links.append(Link(self.name, line, target, *_head(seq, digest)))
-            if (signed := fields["detail"].get("signed")) is not None:
-                self.signed_links.append((line, *_head(*signed)))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            seen = msgspec.convert(detail, _Seen)
+        except msgspec.ValidationError as error:
             raise Faulty(self.name, line, f"its links cannot be read: {error}") from None
+        self.links += [Link(self.name, line, target, *head) for target, head in seen.heads.items()]
+        if seen.signed is not None:
+            self.signed_links.append((line, *seen.signed))
 
 
-def _head(seq: object, digest: object) -> tuple[int, str]:
-    if type(seq) is not int or seq < 0 or type(digest) is not str:
-        raise TypeError("a head is a number and a digest")
-    return seq, digest
+class _Seen(msgspec.Struct):
+    """The last records of other segments and the last signed head, as a writer found them when it opened its own."""
+
+    heads: dict[str, tuple[Annotated[int, msgspec.Meta(ge=0)], str]]
+    signed: tuple[Annotated[int, msgspec.Meta(ge=0)], str] | None = None
 
 
 class _Reading:
@@ -168,8 +169,8 @@ class _Reading:
         self._take_heads()
         self._check_begins()
         for chain in tuple(self.chains.values()):
-            for link in chain.links:
-                self._check(link)
+            for one in chain.links:
+                self._check(one)
             for line, n, digest in chain.signed_links:
                 self._check_signed(chain, line, n, digest)
         if self._trusted and not self.head_digests:

@@ -3,7 +3,6 @@
 from .pool import Pool as Pool
 from .pool import PoolConfig as PoolConfig
 from .pool import Reason as Reason
-from .pool import TreeUsage as TreeUsage
 from .pool import open_pool as open_pool
 from .pool import prepare as prepare
 from .templates import Templates as Templates

@@ -40,7 +40,8 @@ def plan(
     own = Copy(source, name, limit_bytes, at_rest, without=without)
     if of is None or workspace is None:
         return (own,)
-    return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes, at_rest)
+    usage = pool.usage(of.tree)
+    return own, Copy(of.tree, workspace.tree, None if usage is None else usage.limit_bytes, at_rest)
 
 
 def much_is_dirty() -> bool:

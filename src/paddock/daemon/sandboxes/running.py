@@ -297,7 +297,8 @@ class RunningSandboxes(Component):
         """Return what its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
-        return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
+        disk = await asyncio.to_thread(self._pool().usage, held.id)
+        return replace(usage, disk_bytes=None if disk is None else disk.used_bytes)
 
     async def settled_disk(self, held: RunningSandbox) -> Usage:
         """Return the current usage without deleted files, which the kernel subtracts some seconds later by itself."""

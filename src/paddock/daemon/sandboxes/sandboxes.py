@@ -144,7 +144,7 @@ class Sandboxes(Component):
     async def usage(self, action: model.GetUsage, op: Operation) -> Usage:
         if (hibernated := self.find(action.sandbox, op)).hibernated:
             disk = await asyncio.to_thread(self._pool().usage, hibernated.id)
-            return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
+            return Usage(memory_bytes=0, processes=0, disk_bytes=None if disk is None else disk.used_bytes)
         row, held = await self.reach(action.sandbox, op)
         async with self.explain_death(row):
             return await self._running.with_disk(held, await held.instance.usage())

@@ -23,7 +23,7 @@ from paddock.daemon.store.trees import SPARE, STAGED
 from paddock.errors import PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
 from paddock.storage.pool.base import Pool
-from paddock.storage.pool.config import Watermarks
+from paddock.storage.pool.config import PoolConfig
 from paddock.storage.pool.memories import Memories
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
@@ -60,13 +60,13 @@ class Garbage:
         pool = self._pool()
         await asyncio.to_thread(pool.fit)
         async with self._alone:
-            full = pool.marks.reached(await asyncio.to_thread(pool.space))
+            full = pool.config.is_full(await asyncio.to_thread(pool.space))
             await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
 
     async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
         pool = self._pool()
         before = await asyncio.to_thread(pool.space)
-        room = _Space(before, pool.marks)
+        room = _Space(before, pool.config)
         items: list[GarbageItem] = []
         for collector in collectors:
             for one in await collector():
@@ -84,13 +84,13 @@ class Garbage:
 class _Space:
     """How full the pool is, as deleted things go. By count: the file system gives their room back by and by."""
 
-    def __init__(self, space: PoolSpace, marks: Watermarks) -> None:
-        self.space, self._marks = space, marks
-        self._full = marks.reached(space)
+    def __init__(self, space: PoolSpace, config: PoolConfig) -> None:
+        self.space, self._config = space, config
+        self._full = config.is_full(space)
 
     @property
     def wanted(self) -> bool:
-        return self._full and not self._marks.left(self.space)
+        return self._full and not self._config.has_room(self.space)
 
     def gain(self, size: int) -> None:
         size = min(size, self.space.used_bytes)
@@ -101,7 +101,7 @@ class _Space:
         )
 
     def message(self) -> str:
-        return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
+        return f"the pool is {self.space.fill:.0%} full, and this goes from {self._config.high:.0%} on"
 
 
 async def _take(one: Candidate) -> str | None:
@@ -295,7 +295,7 @@ class Storage(Component):
                 usage = await asyncio.to_thread(pool.usage, row.id)
             except PaddockError:
                 continue  # said above, or gone in order
-            if usage.used_bytes is not None:
+            if usage is not None:
                 limited += 1
                 asked = row.sandbox.spec.limits.disk_mib << 20
                 if usage.limit_bytes != asked:

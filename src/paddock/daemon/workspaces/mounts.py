@@ -19,7 +19,7 @@ from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, PlatformError
 from paddock.linux.descriptors import closing
-from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
+from paddock.model import DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
 if TYPE_CHECKING:
     from paddock.storage.diff.differences import Seen
@@ -47,11 +47,7 @@ class MountResults(Component):
     async def diff(self, action: DiffMount, op: Operation) -> MountDiff:
         row, held = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
-
-        async def tell(changes: MountChanges) -> tuple[tuple[Change, ...], bytes | None]:
-            return await asyncio.to_thread(changes.tell, patch=action.patch)
-
-        work = self._holding(row, held, number, mount, action.paths, tell)
+        work = self._holding(row, held, number, mount, action.paths, lambda changes: changes.tell(patch=action.patch))
         # Once begun it continues even if the caller leaves.
         found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
         op.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})

@@ -361,7 +361,7 @@ class Workspaces(Component):
         group the least recently used first. Last, those that may not go, and why."""
         pool = self._pool()
         # A pool with room evicts none; then no utility sandbox is opened to inspect them.
-        full = pool.marks.reached(await asyncio.to_thread(pool.space))
+        full = pool.config.is_full(await asyncio.to_thread(pool.space))
         found: list[tuple[bool, bool, float, Candidate]] = []
         for row in self._rows.list():
             if row.state is WorkspaceState.EVICTED or (size := await measured(pool, row.id)) is None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from paddock.errors import InvalidStateError
 from paddock.model import FileKind
@@ -23,8 +24,6 @@ MOST = 100_000
 _MOST_DEPTH = 256
 _CHUNK = 1 << 20
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
-_HASHED_BYTES = 1 << 30
-"""Most bytes that a comparison reads to recognise renames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +53,10 @@ class Comparison:
 
     def differences(self) -> list[Difference]:
         """List all differences, a directory before its content. Raises InvalidStateError if there are too many."""
-        found: list[Difference] = []
-        for difference in self._walk(b"", opaque=False, depth=0):
-            found.append(difference)
-            if len(found) > MOST:
-                raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
+        found = list(islice(self._walk(b"", opaque=False, depth=0), MOST + 1))
+        if len(found) > MOST:
+            raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
         return found
-
-    def renames(self, differences: Sequence[Difference]) -> dict[bytes, bytes]:
-        """Return new path to old path, of files that have the same content under another name."""
-        gone = _sizes((d.path, d.old) for d in differences if d.new is None)
-        come = _sizes((d.path, d.new) for d in differences if d.old is None)
-        sizes = {*gone.values()} & {*come.values()}
-        gone, come = ({path: size for path, size in one.items() if size in sizes} for one in (gone, come))
-        if sum(gone.values()) + sum(come.values()) > _HASHED_BYTES:
-            return {}
-        known: dict[str, list[bytes]] = {}
-        for path in gone:
-            known.setdefault(self.host.digest(path), []).append(path)
-        pairs: dict[bytes, bytes] = {}
-        for path in come:
-            if same := known.get(self.layer.digest(path)):
-                pairs[path] = same.pop(0)
-        return pairs
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:
         if depth > _MOST_DEPTH:
@@ -158,11 +138,6 @@ class Comparison:
 
 def _is_below(path: bytes, directory: bytes) -> bool:
     return not directory or path == directory or path.startswith(directory + b"/")
-
-
-def _sizes(nodes: Iterable[tuple[bytes, Node | None]]) -> dict[bytes, int]:
-    """Return the sizes of the files with content, by path."""
-    return {path: node.size for path, node in nodes if node and node.kind is FileKind.FILE and node.size}
 
 
 _HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h

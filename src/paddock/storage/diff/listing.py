@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
 
 import msgspec
 
@@ -80,29 +79,25 @@ class _Walk:
     def _line(self, tree: HostileTree, path: bytes, node: Node) -> str:
         if node.whiteout:
             return "gone"
-        content = self._content(tree, path, node)
+        try:
+            content = self._content(tree, path, node)
+        except OSError:
+            self.whole, content = False, "unreadable"
         return f"{node.kind.value} {node.mode:o} {node.size if node.kind is FileKind.FILE else 0} {content}"
 
     def _content(self, tree: HostileTree, path: bytes, node: Node) -> str:
-        try:
-            if node.kind is FileKind.SYMLINK:
-                return hashlib.sha256(tree.target(path)).hexdigest()
-            if node.kind is not FileKind.FILE:
-                return "-"
-            if node.size > self._bytes:
-                self.whole = False
-                return "-"
-            with tree.reading(path) as file:
-                return self._hashed(file)
-        except OSError:
+        if node.kind is FileKind.SYMLINK:
+            return hashlib.sha256(tree.target(path)).hexdigest()
+        if node.kind is not FileKind.FILE:
+            return "-"
+        if node.size > self._bytes:
             self.whole = False
-            return "unreadable"
-
-    def _hashed(self, file: BufferedReader) -> str:
+            return "-"
         digest = hashlib.sha256()
-        while self._bytes > 0 and (data := file.read(min(_CHUNK, self._bytes))):
-            digest.update(data)
-            self._bytes -= len(data)
+        with tree.reading(path) as file:
+            while self._bytes > 0 and (data := file.read(min(_CHUNK, self._bytes))):
+                digest.update(data)
+                self._bytes -= len(data)
         return digest.hexdigest()
 
 

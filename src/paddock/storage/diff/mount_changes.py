@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO
 
-from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError, exhaustion
+from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError, PlatformError, exhaustion
 from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
-from paddock.storage.diff._git_names import MOST_BYTES, below_dot_git, in_git, is_data, names_only_work
-from paddock.storage.diff._patch import Piece, Side, Work, piece
+from paddock.storage.diff._git_names import MOST_BYTES, below_dot_git, folded, in_git, is_data, names_only_work
 from paddock.storage.diff.differences import Comparison, Difference, Obstacles, Seen, load_promoted, since_ns
+from paddock.storage.git.patches import LINK, Lines, Side, compare, write_side
 from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import DIRECTORY, MOUNT
 
-_TEXT_BYTES = 8 << 20
-"""A file that is larger is not counted in lines."""
-_COUNTED_BYTES = 256 << 20
-PATCH_BYTES = 64 << 20
+_COMPARED_BYTES = 256 << 20
+"""Most bytes of the files, on both sides, of which git compares the lines."""
+_NO_LINES = Lines(None, None, None)
 _LISTED = 20
 _CONFIG_BYTES = 1 << 20
 
@@ -43,34 +45,48 @@ class MountChanges:
         # A daemon may have died during a promotion. Then the equal files are its work.
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
-    def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
+    async def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
         """List the changes by path, with the obstacles to a promotion of all of it. InvalidStateError: too large for a
         patch."""
-        obstacles = self._obstacles(self._differences)
-        renames = self._comparison.renames(self._differences)
-        moved = set(renames.values())
-        gone = {d.path: d for d in self._differences if d.path in moved}
-        out: list[Change] = []
-        pieces: list[bytes] = []
-        work, counted, size = Work(), 0, 0
-        for d in sorted(self._differences, key=lambda d: d.path):
-            if d.path in moved:
-                continue
-            source = gone.get(renames.get(d.path, b""))
-            text: Piece | None = None
-            if patch or counted < _COUNTED_BYTES:
-                text = self._piece(d, source, work, most=PATCH_BYTES if patch else _TEXT_BYTES)
-            if text is not None:
-                counted += sum(node.size for node in (d.old, d.new) if node is not None)
-                size += len(text.text)
+        with TemporaryFile() as stream:
+            await asyncio.to_thread(self._write, stream, patch=patch)
+            try:
+                lines, text = await compare(stream, patch=patch)
+            except PaddockError:
                 if patch:
-                    pieces.append(text.text)
-            if patch and size > PATCH_BYTES:
+                    raise
+                lines, text = {}, b""  # the list is whole without the lines
+        return await asyncio.to_thread(self._changes, lines), text if patch else None
+
+    def _changes(self, lines: Mapping[bytes, Lines]) -> tuple[Change, ...]:
+        obstacles = self._obstacles(self._differences)
+        moved = {line.renamed_from for line in lines.values()}
+        gone = {d.path: d for d in self._differences if d.path in moved}
+        return tuple(
+            _change(d, lines.get(d.path, _NO_LINES), gone, obstacles.of(d) or self._git_obstacle(d, git=False))
+            for d in sorted(self._differences, key=lambda d: d.path)
+            if d.path not in gone
+        )
+
+    def _write(self, stream: IO[bytes], *, patch: bool) -> None:
+        """Write the files on both sides for `compare`. InvalidStateError: too large for a patch."""
+        taken: list[Difference] = []
+        size = 0
+        for d in sorted(self._differences, key=lambda d: d.path):
+            both = sum(node.size for node in (d.old, d.new) if node is not None and node.kind is FileKind.FILE)
+            if size + both <= _COMPARED_BYTES:
+                size += both
+                taken.append(d)
+            elif patch:
+                most = f"more than the {_COMPARED_BYTES >> 20} MiB of a patch"
                 raise InvalidStateError(
-                    f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp"
+                    f"the files up to {os.fsdecode(d.path)} have {most}", hint="name paths; or paddock cp"
                 )
-            out.append(_change(d, source, text, obstacles.of(d) or self._git_obstacle(d, git=False)))
-        return tuple(out), b"".join(pieces) if patch else None
+        for name, tree, nodes in (
+            (b"old", self._comparison.host, [(d.path, d.old) for d in taken]),
+            (b"new", self._comparison.layer, [(d.path, d.new) for d in taken]),
+        ):
+            write_side(stream, name, filter(None, (_side(tree, path, node) for path, node in nodes)))
 
     def plan(self, *, git: bool, force: bool) -> Plan:
         """Plan a promotion. Raises InvalidStateError with the list of conflicts."""
@@ -89,8 +105,8 @@ class MountChanges:
                 hint="name the paths that you want; where the host has changed, --force prefers the sandbox's",
                 obstacles={os.fsdecode(d.path): obstacle for d, obstacle in found[:1000]},
             )
-        words = tuple(_change(d, None, None, None) for d in planned)
-        return Plan(planned, words, tuple(_change(d, None, None, self._git_obstacle(d, git=git)) for d in inside))
+        left_out = (_change(d, obstacle=self._git_obstacle(d, git=git)) for d in inside)
+        return Plan(planned, tuple(map(_change, planned)), tuple(left_out))
 
     def message(self, plan: Plan, source: str) -> PromotionPlan:
         """Return the plan as a message for the process that writes it into `source`."""
@@ -167,29 +183,19 @@ class MountChanges:
         with host.reading(config) as file:
             return b"objectformat" in file.read(_CONFIG_BYTES).lower()
 
-    def _piece(self, d: Difference, source: Difference | None, work: Work, *, most: int) -> Piece | None:
-        """Return the patch of one difference. None: git wouldn't keep it, or it is larger than `most`."""
-        old, new = source or d, d
-        if any(node is not None and node.size > most for node in (old.old, new.new)):
-            if most == PATCH_BYTES:
-                raise InvalidStateError(
-                    f"{os.fsdecode(d.path)} is larger than {most >> 20} MiB", hint="name paths; or paddock cp"
-                )
-            return None
-        one = self._side(self._comparison.host, old.path, old.old)
-        other = self._side(self._comparison.layer, new.path, new.new)
-        return piece(one, other, work) if one or other else None
 
-    def _side(self, tree: HostileTree, path: bytes, node: Node | None) -> Side | None:
-        match node:
-            case Node(kind=FileKind.FILE):
-                with tree.reading(path) as file:
-                    content = file.read(node.size)
-                return Side(path, 0o100755 if node.mode & 0o100 else 0o100644, content)
-            case Node(kind=FileKind.SYMLINK):
-                return Side(path, 0o120000, tree.target(path))
-            case _:
-                return None
+def _side(tree: HostileTree, path: bytes, node: Node | None) -> Side | None:
+    """Return a file for `compare`. None: git has no such files, or takes none of that name."""
+    if in_git(path):
+        return None
+    match node:
+        case Node(kind=FileKind.FILE):
+            with tree.reading(path) as file:
+                return Side(path, 0o100755 if node.mode & 0o100 else 0o100644, file.read(node.size))
+        case Node(kind=FileKind.SYMLINK) if folded(os.path.basename(path)) != ".gitmodules":
+            return Side(path, LINK, tree.target(path))
+        case _:
+            return None
 
 
 @contextmanager
@@ -224,10 +230,14 @@ def relative(path: str) -> bytes:
     return b"/".join(parts)
 
 
-def _change(d: Difference, source: Difference | None, text: Piece | None, obstacle: str | None) -> Change:
+def _change(
+    d: Difference, lines: Lines = _NO_LINES, gone: Mapping[bytes, Difference] = {}, obstacle: str | None = None
+) -> Change:
+    """Describe a difference. `gone` are the sources of renames."""
     node = d.new or d.old
     assert node is not None
-    old = source.old if source is not None else d.old
+    source = gone.get(lines.renamed_from or b"")
+    old = d.old if source is None else source.old
     if source is not None:
         kind = ChangeKind.RENAMED
     elif d.new is None:
@@ -238,11 +248,11 @@ def _change(d: Difference, source: Difference | None, text: Piece | None, obstac
         path=os.fsdecode(d.path),
         kind=kind,
         file=node.kind,
-        renamed_from=os.fsdecode(source.path) if source is not None else None,
-        old_mode=old.mode if old is not None else None,
-        mode=d.new.mode if d.new is not None else None,
+        renamed_from=None if source is None else os.fsdecode(source.path),
+        old_mode=None if old is None else old.mode,
+        mode=None if d.new is None else d.new.mode,
         size_bytes=node.size,
-        insertions=text.insertions if text is not None else None,
-        deletions=text.deletions if text is not None else None,
+        insertions=lines.insertions,
+        deletions=lines.deletions,
         obstacle=obstacle,
     )

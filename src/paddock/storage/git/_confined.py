@@ -1,11 +1,11 @@
-"""Runs one program of the host with minimal rights, as `python -I -S <this file>`.
+"""Runs one program of the host with minimal rights, as `python -I -S <this file> FD PARENT`.
 
 Standard library only.
 
-The first line of stdin is the order as JSON (`Order`). stdin stays open: when its other end closes, the process kills
-the program. The program sees a root directory in memory, the machine's /usr read-only, and the paths of the order. It
-has no /proc, no other process and no capability. If paddock is root, the program runs under an unused id, else as
-paddock's own user.
+Descriptor FD has the order as JSON (`Order`). If the process PARENT ends, the kernel kills the program.
+
+The program sees a root directory in memory, the machine's /usr read-only, and the paths of the order. It has no /proc,
+no other process and no capability. If paddock is root, the program runs under an unused id, else as paddock's own user.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import contextlib
 import json
 import os
 import resource
-import select
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypedDict
+from typing import BinaryIO, NamedTuple, NoReturn, TypedDict
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -59,7 +58,7 @@ class Order(TypedDict):
 SECRET_FD = 9
 AGENT = "/run/ssh/agent"
 FAILED = 125
-_ROOT_BYTES = 64 << 20
+_ROOT_BYTES = 512 << 20
 _PROCESSES = 256
 _FILES = 1024
 _DEVICES = ("/dev/null", "/dev/urandom")
@@ -74,29 +73,40 @@ _IDENTITIES, _SIGN, _EXTENSION = 11, 13, 27
 _BINDING = b"\0\0\0\x18session-bind@openssh.com"
 
 
-def main() -> NoReturn:
-    order: Order = json.loads(_first_line())
+def main(descriptor: int, parent: int) -> None:
+    with open(descriptor) as file:
+        order: Order = json.load(file)
     try:
-        agent = Agent(order["agent"]) if order["agent"] else None
+        agent = socket.socket(socket.AF_UNIX)
+        if order["agent"]:
+            agent.connect(order["agent"])  # before the host's file system is out of sight
         _enter_namespaces(order)
-        if agent is not None:
-            agent.serve(AGENT)
+        if order["agent"]:
+            _serve_agent(agent)
+        agent.close()
+        _end_with(parent)
         namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
-        pid = _start(order)
-    except OSError as error:
-        _fail(f"cannot confine {order['argv'][0]}: {error}")
-    _watch(pid)
+        pid = os.fork()
+        if pid == 0:
+            _be_first(order)
+    except Exception as error:
+        _fail(f"cannot start {order['argv'][0]}: {type(error).__name__}: {error}")
+    _exit_as(pid)
 
 
-def _first_line() -> bytes:
-    """Read the order byte by byte, because the bytes after it must stay in the pipe."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            os._exit(FAILED)
-        line += byte
-    return bytes(line)
+def _end_with(parent: int) -> None:
+    prctl.set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(FAILED)
+
+
+def _exit_as(pid: int) -> NoReturn:
+    """Wait for a child and end as it did. Reap the orphans that come before it."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
 
 
 def _enter_namespaces(order: Order) -> None:
@@ -171,34 +181,13 @@ def _map_owner(fd: int, owner: int) -> None:
             pass
 
 
-def _start(order: Order) -> int:
-    """Start two processes: the program, and the first one of the new process namespace.
-
-    The end of the latter kills all others.
-    """
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        code = FAILED
-        try:
-            code = _first_process(order, parent)
-        except Exception as error:
-            _fail(f"cannot start {order['argv'][0]}: {type(error).__name__}: {error}")
-        finally:
-            os._exit(code)
-    return pid
-
-
-def _first_process(order: Order, parent: int) -> int:
-    os.setsid()
+def _be_first(order: Order) -> NoReturn:
+    """Be the first process of its namespace, whose end kills all others, and start the program."""
     secret, feed = os.pipe()
     os.write(feed, order["secret"].encode()[:4096])
     os.close(feed)
-    null = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(null, 0)
     os.dup2(secret, SECRET_FD)
-    for fd in (null, secret):
-        os.close(fd)
+    os.close(secret)
     if order["uid"] is not None:
         os.setgroups([])
         os.setresgid(order["uid"], order["uid"], order["uid"])
@@ -216,11 +205,7 @@ def _first_process(order: Order, parent: int) -> int:
             os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606 (there is no shell to want)
         except OSError as error:
             _fail(f"cannot execute {order['argv'][0]}: {error}")
-    while True:
-        ended, status = os.wait()
-        if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+    _exit_as(pid)
 
 
 def _limit(order: Order) -> None:
@@ -236,92 +221,48 @@ def _limit(order: Order) -> None:
             confine.limit(number, most)
 
 
-def _watch(pid: int) -> NoReturn:
-    """Wait until the process ends or stdin closes, then end it."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    pidfd = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.register(0, select.POLLIN | select.POLLHUP)
-    while all(fd == 0 and _is_open() for fd, _ in poll.poll()):
-        pass
-    os.kill(pid, signal.SIGKILL)  # it has ended, or has to, and with it all that it has started
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+def _serve_agent(agent: socket.socket) -> None:
+    """Start a process that serves an ssh agent of the host at AGENT, for identities and signatures only.
 
-
-def _is_open() -> bool:
-    return bool(os.read(0, 4096))
-
-
-class Agent:
-    """An ssh agent of the host for a program, which may ask it for identities and signatures only.
-
-    The launcher connects before it leaves the host's file system. A process beside the program then serves it, and ends
-    with the launcher.
+    It ends with this one.
     """
-
-    def __init__(self, path: str) -> None:
-        self._agent = socket.socket(socket.AF_UNIX)
-        self._agent.connect(path)
-
-    def serve(self, path: str) -> int:
-        """Start the process that serves the agent, and return its pid."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        offered = socket.socket(socket.AF_UNIX)
-        offered.bind(path)
+    os.makedirs(os.path.dirname(AGENT), exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as offered:
+        offered.bind(AGENT)
         offered.listen(8)
-        os.chmod(path, 0o666)  # noqa: S103 (in a root directory that only the program has)
+        os.chmod(AGENT, 0o666)  # noqa: S103 (in a root directory that only the program has)
         parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
+        if os.fork() == 0:
             try:
-                prctl.set_parent_death_signal(signal.SIGKILL)
-                for fd in (0, 1, 2):
-                    os.close(fd)
-                while os.getppid() == parent:
-                    with contextlib.suppress(OSError, EOFError):
-                        self._one(offered.accept()[0])
+                _end_with(parent)
+                os.closerange(0, 3)
+                while True:
+                    with contextlib.suppress(OSError, EOFError), offered.accept()[0] as client:
+                        _relay(client, agent)
             finally:
                 os._exit(0)
-        offered.close()
-        self._agent.close()
-        return pid
-
-    def _one(self, client: socket.socket) -> None:
-        with client:
-            while True:
-                message = _read(client)
-                if _may(message):
-                    self._agent.sendall(len(message).to_bytes(4, "big") + message)
-                    answer = _read(self._agent)
-                    client.sendall(len(answer).to_bytes(4, "big") + answer)
-                else:
-                    client.sendall(_FAILURE)
 
 
-def _may(message: bytes) -> bool:
-    kind = message[0]
-    return kind in (_IDENTITIES, _SIGN) or (kind == _EXTENSION and message[1:].startswith(_BINDING))
+def _relay(client: socket.socket, agent: socket.socket) -> NoReturn:
+    asked, said = client.makefile("rb"), agent.makefile("rb")
+    while True:
+        message = _read(asked)
+        kind = message[4]
+        if kind in (_IDENTITIES, _SIGN) or (kind == _EXTENSION and message[5:].startswith(_BINDING)):
+            agent.sendall(message)
+            client.sendall(_read(said))
+        else:
+            client.sendall(_FAILURE)
 
 
-def _read(end: socket.socket) -> bytes:
-    length = int.from_bytes(_exactly(end, 4), "big")
-    if not 0 < length <= _MOST:
+def _read(stream: BinaryIO) -> bytes:
+    """Read a message with its length, or raise EOFError."""
+    head = stream.read(4)
+    length = int.from_bytes(head, "big")
+    message = stream.read(min(length, _MOST))
+    if not message or len(message) < length:
         raise EOFError
-    return _exactly(end, length)
-
-
-def _exactly(end: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        got = end.recv(length - len(data))
-        if not got:
-            raise EOFError
-        data += got
-    return bytes(data)
+    return head + message
 
 
 def _fail(words: str) -> NoReturn:
@@ -330,4 +271,4 @@ def _fail(words: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

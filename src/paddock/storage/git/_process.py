@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 import msgspec
 
@@ -53,7 +54,6 @@ _REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
 OFFLINE = "check this machine's network, then try again"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
-_DEATH_SECONDS = 10.0
 _LOOK_SECONDS = 3.0
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy")
 
@@ -92,6 +92,7 @@ async def run(
     files: Mapping[str, str] = {},
     agent: str | None = None,
     progress: Progress | None = None,
+    stdin: IO[bytes] | None = None,
 ) -> Ended:
     """Run git, or another `program`, with `arguments`.
 
@@ -112,38 +113,37 @@ async def run(
         "file_bytes": bounds.file_bytes,
         "memory_bytes": bounds.memory_bytes,
     }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-I",
-        "-S",
-        _confined.__file__,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
+    with os.fdopen(os.memfd_create("order"), "w+") as file:
+        json.dump(order, file)
+        file.seek(0)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", _confined.__file__, str(file.fileno()), str(os.getpid())),
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={},
+            cwd="/",
+            pass_fds=(file.fileno(),),
+            start_new_session=True,
+        )
     reading = _Reading(bounds.output_bytes, progress)
     ended = asyncio.ensure_future(reading.all_of(process))
-    assert process.stdin is not None
     try:
-        with contextlib.suppress(ConnectionError):  # it says on stderr why it does not listen
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            await process.stdin.drain()
         over = await _over(process.pid, reading, ended, bounds.seconds, silence)
     finally:
-        process.stdin.close()
-        await _end(process, ended)
-    await ended
-    if process.returncode == _confined.FAILED:
+        if not ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.wait((ended,))
+    code = await ended
+    if code == _confined.FAILED:
         said = f"git cannot be confined on this machine: {reading.errors()}"
         raise NotConfiguredError(said, hint="paddock doctor")
-    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.errors(), over=over)
+    return Ended(code=code if code >= 0 else 128 - code, out=bytes(reading.out), err=reading.errors(), over=over)
 
 
 async def _over(
-    pid: int, reading: _Reading, ended: asyncio.Future[None], seconds: float, silence: float | None
+    pid: int, reading: _Reading, ended: asyncio.Future[int], seconds: float, silence: float | None
 ) -> str | None:
     """Wait until it has ended, or has reached a bound, and return which: seconds, output or silence.
 
@@ -177,11 +177,12 @@ class _Reading:
     def is_full(self) -> bool:
         return len(self.out) > self._most
 
-    async def all_of(self, process: asyncio.subprocess.Process) -> None:
+    async def all_of(self, process: asyncio.subprocess.Process) -> int:
         """Read to the end of both streams, for asyncio does not say before that the process has ended."""
         assert process.stdout is not None
         assert process.stderr is not None
-        await asyncio.gather(self._output(process.stdout), self._errors(process.stderr), process.wait())
+        await asyncio.gather(self._output(process.stdout), self._errors(process.stderr))
+        return await process.wait()
 
     async def _output(self, stream: asyncio.StreamReader) -> None:
         """Read the output, and discard the part beyond the limit."""
@@ -213,16 +214,6 @@ class _Reading:
 def _plain(line: str) -> str:
     """Replace characters that control a terminal. Remotes send text too, and terminals show it."""
     return "".join(c if c.isprintable() else "?" for c in line)
-
-
-async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[None]) -> None:
-    """End the process with all its children: the launcher ends its namespace when stdin closes."""
-    try:
-        await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
-    finally:
-        if not ended.done():
-            process.kill()  # and its first child with it, of which it is the parent
-            await asyncio.wait((ended,))
 
 
 def _git() -> str:

@@ -62,30 +62,19 @@ class _Problem(msgspec.Struct):
     errors: list[Any] | None = None
 
 
-class Http:
-    """The API of one forge. `base` is its root, and `authorization` the header's value, or None."""
-
-    def __init__(self, base: str, authorization: str | None) -> None:
-        self.base, self._authorization = base, authorization
-        self._opener = opener(authorities=authorities())
-
-    async def get(self, path: str, **query: str) -> Answer:
-        return await asyncio.to_thread(self._ask, "GET", path + (f"?{urlencode(query)}" if query else ""), None)
-
-    async def post(self, path: str, content: object) -> Answer:
-        return await asyncio.to_thread(self._ask, "POST", path, msgspec.json.encode(content))
-
-    def _ask(self, method: str, path: str, data: bytes | None) -> Answer:
-        headers = {"Accept": "application/json", "User-Agent": "paddock", "Content-Type": "application/json"}
-        if self._authorization is not None:
-            headers["Authorization"] = self._authorization
-        request = urllib.request.Request(self.base + path, data=data, headers=headers, method=method)  # noqa: S310 (checked: http or https)
-        try:
-            return Answer(*ask(self._opener, request, seconds=_SECONDS, most_bytes=_BODY_BYTES))
-        except TooLong:
-            raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self.base, error) from None
+def _ask(base: str, path: str, authorization: str | None, content: object = None) -> Answer:
+    """GET, or POST `content`, at the API with the root `base`. `authorization` is the header's value."""
+    headers = {"Accept": "application/json", "User-Agent": "paddock", "Content-Type": "application/json"}
+    if authorization is not None:
+        headers["Authorization"] = authorization
+    data = None if content is None else msgspec.json.encode(content)
+    request = urllib.request.Request(base + path, data=data, headers=headers)  # noqa: S310 (checked: http or https)
+    try:
+        return Answer(*ask(opener(authorities=authorities()), request, seconds=_SECONDS, most_bytes=_BODY_BYTES))
+    except TooLong:
+        raise PlatformError(f"the forge answered with more than {_BODY_BYTES >> 20} MiB") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise unreachable(base, error) from None
 
 
 _PAGE = 50
@@ -118,8 +107,8 @@ class Forge(ABC):
     name: ClassVar[str]
 
     def __init__(self, base: str, owner: str, repository: str, credential: Credential | None) -> None:
-        self._http = Http(base, None if credential is None else self._authorization(credential))
-        self._owner = owner
+        self._authorization = None if credential is None else self._header(credential)
+        self._base, self._owner = base, owner
         self._path = f"/repos/{quote(owner, safe='')}/{quote(repository, safe='')}"
 
     async def default_branch(self) -> str:
@@ -136,16 +125,18 @@ class Forge(ABC):
 
     @staticmethod
     @abstractmethod
-    def _authorization(credential: Credential) -> str: ...
+    def _header(credential: Credential) -> str: ...
 
     async def _get(self, path: str, **query: str) -> Answer:
-        answer = await self._http.get(path, **query)
+        path += f"?{urlencode(query)}" if query else ""
+        answer = await asyncio.to_thread(_ask, self._base, path, self._authorization)
         if answer.status != 200:
             raise _problem(answer)
         return answer
 
     async def _post(self, branch: str, base: str, **content: object) -> PullRequest:
-        answer = await self._http.post(f"{self._path}/pulls", {"head": branch, "base": base, **content})
+        content |= {"head": branch, "base": base}
+        answer = await asyncio.to_thread(_ask, self._base, f"{self._path}/pulls", self._authorization, content)
         if answer.status == 201:
             return _pull_request(answer.json(_Pull), created=True)
         if answer.status == 409 or (answer.status == 422 and "already exists" in answer.words()):
@@ -169,7 +160,7 @@ class GitHub(Forge):
         return await self._post(branch, base, title=title, body=body, draft=draft)
 
     @staticmethod
-    def _authorization(credential: Credential) -> str:
+    def _header(credential: Credential) -> str:
         return f"Bearer {credential.password}"
 
 
@@ -187,13 +178,13 @@ class Gitea(Forge):
                 return found
             if not pulls:
                 return None
-        raise PlatformError(f"{self._http.base} has more than {_PAGES * _PAGE} open pull requests")
+        raise PlatformError(f"{self._base} has more than {_PAGES * _PAGE} open pull requests")
 
     async def create(self, branch: str, base: str, *, title: str, body: str, draft: bool) -> PullRequest:
         return await self._post(branch, base, title=f"WIP: {title}" if draft else title, body=body)
 
     @staticmethod
-    def _authorization(credential: Credential) -> str:
+    def _header(credential: Credential) -> str:
         return credential.header()  # a token is taken in the place of the password
 
 
@@ -286,7 +277,7 @@ def _parts(remote: Remote) -> tuple[str, str, str]:
 
 async def _answers(base: str, path: str, kind: type[msgspec.Struct]) -> bool:
     """Tell whether an API answers. It gets no credential: it may be anything until it has answered."""
-    answer = await Http(base, None).get(path)
+    answer = await asyncio.to_thread(_ask, base, path, None)
     if answer.status != 200:
         return False
     try:

@@ -3,6 +3,5 @@
 from ._prepare import open_pool as open_pool
 from ._prepare import prepare as prepare
 from .base import Pool as Pool
-from .base import TreeUsage as TreeUsage
 from .config import PoolConfig as PoolConfig
 from .config import Reason as Reason

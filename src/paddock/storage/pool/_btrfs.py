@@ -13,13 +13,12 @@ from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import Check
 from paddock.storage.pool._image import MIB, Disk, Image
-from paddock.storage.pool.base import Pool, TreeUsage
+from paddock.storage.pool.base import Pool
 from paddock.storage.pool.config import PoolConfig, check, pool_checks
 from paddock.storage.pool.removal import remove
 from paddock.storage.pool.trees import (
     DIRECTORY,
     check_name,
-    make_frame,
     make_part,
     names_in,
     open_to_all,
@@ -120,7 +119,6 @@ class BtrfsPool(Pool):
     """A pool on btrfs. Quotas need root. It doesn't turn them on in a file system of the machine's own."""
 
     driver = "btrfs"
-    overlay = True
 
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         super().__init__(fd, config, path)
@@ -130,15 +128,6 @@ class BtrfsPool(Pool):
             directory = os.path.dirname(path)
             self._room = self._image = Image(f"{directory}/{config.image}", fd, Disk(directory, config))
         self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
-
-    def create(
-        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
-    ) -> None:
-        def fill(tree: int) -> None:
-            make_frame(tree, self._base, mounts)
-            self._limit(tree, limit_bytes)
-
-        self._make(name, fill)
 
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
@@ -187,10 +176,6 @@ class BtrfsPool(Pool):
             time.sleep(seconds)
         return btrfs.snapshot(tree, self._fd, name.encode())
 
-    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
-        self.snapshot(source, name, limit_bytes=limit_bytes)
-        return ()
-
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         if limit_bytes is not None:
             self.allow(source, limit_bytes)
@@ -219,25 +204,22 @@ class BtrfsPool(Pool):
         except OSError as error:
             raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
 
-    def usage(self, name: str) -> TreeUsage:
+    def usage(self, name: str) -> btrfs.Quota | None:
         with within(self, name, "measure") as tree:
-            if self._quota == "off":
-                return TreeUsage(used_bytes=None, limit_bytes=None)
-            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
-            return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
+            return None if self._quota == "off" else btrfs.quota(tree, btrfs.subvolume_id(tree))
 
     def checks(self) -> tuple[Check, ...]:
         if self._quota != "off":
-            return pool_checks(self._config, None)
+            return pool_checks(self.config, None)
         if self._base is None:
-            return pool_checks(self._config, "quotas of btrfs need root")
+            return pool_checks(self.config, "quotas of btrfs need root")
         return pool_checks(
-            self._config, "quotas are off on this file system", fix=f"btrfs quota enable --simple {self._path}"
+            self.config, "quotas are off on this file system", fix=f"btrfs quota enable --simple {self._path}"
         )
 
     def measure(self, name: str) -> int:
-        used = self.usage(name).used_bytes
-        return super().measure(name) if used is None else used
+        usage = self.usage(name)
+        return super().measure(name) if usage is None else usage.used_bytes
 
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         where = self._path if self._image is None else self._image.path
@@ -260,7 +242,7 @@ class BtrfsPool(Pool):
     def sweep(self) -> dict[str, str]:
         left = super().sweep()
         # Only in an image of ours: elsewhere, groups without a tree here belong to other programs' subvolumes.
-        if self._quota == "off" or self._config.image is None:
+        if self._quota == "off" or self.config.image is None:
             return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
             with self._alone:  # nobody begins to make a tree

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from paddock.linux.descriptors import closing
 from paddock.storage.pool.removal import clear, make_directory
-from paddock.storage.pool.trees import DIRECTORY, NEW, READ, names_in
+from paddock.storage.pool.trees import DIRECTORY, NEW, READ, copy_notes, layers_in, make_frame, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
-_CHUNK = 1 << 30
 _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS})
 # Not security.selinux and other attributes of the machine.
 _ATTRIBUTES = ("user.", "trusted.overlay.", "security.capability", "system.posix_acl_")
@@ -52,7 +51,6 @@ class Copier:
     def __init__(self, *, keep_owners: bool) -> None:
         self._keep_owners = keep_owners
         self._reflinks = True
-        self._kernel_copy = True
         self._parked: set[tuple[int, int]] = set()
         self._parking = -1
 
@@ -208,23 +206,9 @@ class Copier:
                     return
                 raise
             position = min(os.lseek(reader, start, os.SEEK_HOLE), size)
-            self._range(reader, writer, start, position)
-
-    def _range(self, reader: int, writer: int, start: int, end: int) -> None:
-        while start < end:
-            count = 0
-            if self._kernel_copy:
-                try:
-                    count = os.copy_file_range(reader, writer, min(end - start, _CHUNK), start, start)
-                except OSError as error:
-                    if error.errno not in _CANNOT:
-                        raise
-                    self._kernel_copy = False
-            if not self._kernel_copy:
-                count = os.pwrite(writer, os.pread(reader, min(end - start, 1 << 20), start), start)
-            if count == 0:  # it has become shorter
-                return
-            start += count
+            os.lseek(writer, start, os.SEEK_SET)
+            while start < position and (count := os.sendfile(writer, reader, start, position - start)):
+                start += count
 
     def _finish(self, source: int, target: int, info: os.stat_result) -> None:
         """Set the attributes of `source` on `target`, in the one order in which they don't undo each other."""
@@ -255,3 +239,19 @@ def _open_for_reading(parent: int, name: str, flags: int) -> int:
             return os.open(name, flags, dir_fd=parent)
         finally:
             os.chmod(path, mode)
+
+
+def copy_tree(origin: int, tree: int, base: int | None) -> None:
+    """Fill the new tree with the content of `origin`. Without a `base` all of it is ours."""
+    make_frame(tree, base, len(layers_in(origin)) - 1)
+    copy_layers(origin, tree, base is not None)
+    copy_notes(origin, tree)
+
+
+def copy_layers(origin: int, tree: int, keep_owners: bool) -> None:
+    for part in layers_in(origin):
+        with (
+            closing(os.open(part, DIRECTORY, dir_fd=origin)) as source,
+            closing(os.open(part, DIRECTORY, dir_fd=tree)) as target,
+        ):
+            Copier(keep_owners=keep_owners).copy(source, target)

@@ -17,7 +17,6 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from operator import attrgetter
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 from paddock.errors import InternalError, PaddockError, ResourceExhaustedError
 from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
+from paddock.model import codec
 from paddock.supervisor.layout import ORDINARY_ID
 
 MEMORY_BYTES = 2 << 30
@@ -51,8 +51,8 @@ def named(name: str) -> Any:
 
 class _Job(NamedTuple):
     end: socket.socket
-    deadline: float
     seconds: int
+    deadline: float
 
 
 def serve(control: int, ids: list[int] | None) -> NoReturn:
@@ -81,8 +81,7 @@ def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) ->
     poll = select.poll()
     poll.register(peer, select.POLLIN)
     while True:
-        left = min((job.deadline for job in jobs.values()), default=None)
-        wait = patience if left is None else max(0.0, left - time.monotonic())
+        wait = min((max(0.0, job.deadline - time.monotonic()) for job in jobs.values()), default=patience)
         ready = {fd for fd, _ in poll.poll(None if wait is None else wait * 1000)}
         if not ready and not jobs:
             peer.shutdown(socket.SHUT_RD)  # what was sent before is still there to be read
@@ -90,95 +89,82 @@ def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) ->
             message, fds, _, _ = socket.recv_fds(peer, _NAME_BYTES, MOST_DESCRIPTORS)
             if not message:
                 return
-            _begin(message.decode(), fds, calls, jobs, poll)
+            seconds, _, name = message.decode().partition(" ")
+            job = _Job(socket.socket(fileno=fds[0]), int(seconds), time.monotonic() + int(seconds))
+            pidfd = _begin(job, name, fds[1:], calls)
+            jobs[pidfd] = job
+            poll.register(pidfd, select.POLLIN)
             patience = idle
         for pidfd, job in list(jobs.items()):
             late = time.monotonic() > job.deadline
-            if late:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             if late or pidfd in ready:
                 poll.unregister(pidfd)
                 _finish_job(pidfd, jobs.pop(pidfd), late=late)
 
 
-def _begin(message: str, fds: list[int], calls: seccomp.Filter, jobs: dict[int, _Job], poll: select.poll) -> None:
-    seconds, _, name = message.partition(" ")
-    end = socket.socket(fileno=fds[0])
-    try:
-        work = named(name)
-    except Exception as error:
-        _answer(end, _error_message(error))
-        end.close()
-    else:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            _work(work, end, fds[1:], calls, parent)
-        pidfd = os.pidfd_open(pid)
-        jobs[pidfd] = _Job(end, time.monotonic() + int(seconds), int(seconds))
-        poll.register(pidfd, select.POLLIN)
-    for fd in fds[1:]:
+def _begin(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> int:
+    parent = os.getpid()
+    with suppress(Exception):  # the job says why. Here, the modules stay for the next jobs
+        named(name)
+    pid = os.fork()
+    if pid == 0:
+        _work(job, name, fds, calls, parent)
+    for fd in fds:
         os.close(fd)
+    return os.pidfd_open(pid)
 
 
 def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # it has ended, or is too late
     ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     os.close(pidfd)
     with job.end:
+        if ended is None or ended.si_code == os.CLD_EXITED:
+            return
         if late:
-            _answer(
-                job.end,
-                _error_message(ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds")),
-            )
-        elif ended is not None and ended.si_code != os.CLD_EXITED:
+            error = ResourceExhaustedError(f"the work on a tree took more than {job.seconds} seconds")
+        else:
             killed = f"the process that works on a tree was killed by signal {ended.si_status}"
-            _answer(job.end, _error_message(InternalError(killed, hint="try again")))
+            error = InternalError(killed, hint="try again")
+        _answer(job.end, error)
 
 
-def _work(
-    work: Callable[..., object], end: socket.socket, fds: list[int], calls: seccomp.Filter, parent: int
-) -> NoReturn:
+def _work(job: _Job, name: str, fds: list[int], calls: seccomp.Filter, parent: int) -> NoReturn:
     """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
     try:
         prctl.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
-        descriptors.close_all_but(end.fileno(), *fds)
-        arguments = json.loads(b"".join(iter(lambda: end.recv(1 << 16), b"")))
-        confine.limit(resource.RLIMIT_AS, MEMORY_BYTES)
-        confine.limit(resource.RLIMIT_NOFILE, _FILES)
-        confine.confine(
-            readable=confine.code(),
-            writable=[fd for fd in fds if stat.S_ISDIR(os.fstat(fd).st_mode)],
-            calls=calls,
-            capabilities=_CAPABILITIES,
-            moves=True,
-        )
-        try:
-            answer = {"value": work(*fds, *arguments)}
-        except MemoryError:
-            gc.collect()
-            most = f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory"
-            answer = _error_message(ResourceExhaustedError(most))
-        except Exception as error:
-            answer = _error_message(error)
-        _answer(end, answer)
+        descriptors.close_all_but(job.end.fileno(), *fds)
+        _answer(job.end, _done(job, name, fds, calls))
     finally:
         os._exit(0)
 
 
-def _error_message(error: Exception) -> dict[str, object]:
-    if isinstance(error, PaddockError):
-        plain = (str, int, float, type(None))
-        details = {name: value if isinstance(value, plain) else str(value) for name, value in error.details.items()}
-        return {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
-    if isinstance(error, OSError):
-        file = error.filename if isinstance(error.filename, str) else None
-        return {"errno": error.errno, "words": error.strerror or str(error), "file": file}
-    return _error_message(InternalError(f"{type(error).__name__}: {error}", hint="this is a bug"))
+def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object] | Exception:
+    try:
+        work = named(name)
+        arguments = json.loads(b"".join(iter(lambda: job.end.recv(1 << 16), b"")))
+        confine.limit(resource.RLIMIT_AS, MEMORY_BYTES)
+        confine.limit(resource.RLIMIT_NOFILE, _FILES)
+        directories = [fd for fd in fds if stat.S_ISDIR(os.fstat(fd).st_mode)]
+        confine.confine(
+            readable=confine.code(), writable=directories, calls=calls, capabilities=_CAPABILITIES, moves=True
+        )
+        return {"value": work(*fds, *arguments)}
+    except MemoryError:
+        gc.collect()
+        return ResourceExhaustedError(f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory")
+    except PaddockError as error:
+        return error
+    except OSError as error:
+        return error if error.filename is None else OSError(error.errno, f"{error.strerror}: {error.filename!r}")
+    except Exception as error:
+        return InternalError(f"{type(error).__name__}: {error}", hint="this is a bug")
 
 
-def _answer(end: socket.socket, answer: object) -> None:
+def _answer(end: socket.socket, answer: dict[str, object] | Exception) -> None:
+    said = codec.encode_error(answer) if isinstance(answer, Exception) else json.dumps(answer).encode()
     with suppress(OSError):  # nobody listens any more
-        end.sendall(json.dumps(answer).encode() + b"\n")
+        end.sendall(said + b"\n")

@@ -138,7 +138,7 @@ def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
     elif why is None:
         worker = Worker(0, ids)
         try:
-            worker.start()
+            worker.confined(os.getuid, ())
         except NotConfiguredError as error:
             why = error.message
         else:
@@ -149,12 +149,10 @@ def _with_ids(config: PoolConfig, whole: bool) -> PoolConfig:
 
 
 def _known(driver: str | None) -> Driver | None:
-    for known in get_args(Driver):
-        if driver == known:
-            return known
-    if driver is not None:
-        raise InvalidArgumentError(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}")
-    return None
+    try:
+        return msgspec.convert(driver, Driver | None)
+    except msgspec.ValidationError:
+        raise InvalidArgumentError(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}") from None
 
 
 def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock
 
-import msgspec
-
 from paddock.errors import PlatformError
 from paddock.linux import files
+from paddock.linux.btrfs import Quota
 from paddock.linux.descriptors import closing
 from paddock.model import Check, PoolSpace
+from paddock.storage.pool._copying import copy_tree
 from paddock.storage.pool._image import Disk, Image
 from paddock.storage.pool.config import Driver, PoolConfig, pool_checks, space_check
 from paddock.storage.pool.removal import remove
@@ -26,6 +25,7 @@ from paddock.storage.pool.trees import (
     DIRECTORY,
     NAME,
     check_name,
+    make_frame,
     make_mount_parts,
     measure,
     names_in,
@@ -38,42 +38,35 @@ from paddock.storage.pool.worker import worker_for
 _UNFINISHED = re.compile(r"\.(?:making|gone)-[0-9a-f]{16}", re.ASCII)
 
 
-class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The disk space of a tree. None: this driver can't tell."""
-
-    used_bytes: int | None
-    limit_bytes: int | None
-
-
-class Pool(ABC):
+class Pool:
     """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
     mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
 
     Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `supervisor.TREE_ID_BASE + id` where paddock runs
     as root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
     and synchronous.
+
+    A driver replaces the methods that it can do better than with plain directories.
     """
 
     driver: Driver
-    overlay: bool
+    overlay = True
     """A sandbox's tree is the writable layer over its template's. Otherwise it is a whole copy."""
 
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         """Own `fd`, the descriptor of the pool's directory."""
         self._fd = fd
-        self._config = config
+        self.config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the supervisor sees it
         self._room: Disk | Image = Disk(os.path.dirname(path), config)
         self.worker = worker_for(config)
         """The process that can read and write all files of a tree. The program itself may be unable to."""
         self._base = self.worker.base
-        self.marks = config.marks
         self.in_use: set[str] = set()
         """Names of trees that this process uses though no row says so: they are not garbage. Kept in memory only."""
         self._alone, self._at_work = Lock(), 0
         """Number of threads that make or delete trees. Under `_alone`, no thread begins to."""
 
-    @abstractmethod
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -82,7 +75,12 @@ class Pool(ABC):
         Raises AlreadyExistsError and ResourceExhaustedError.
         """
 
-    @abstractmethod
+        def fill(tree: int) -> None:
+            self.worker.do(make_frame, (tree,), self._base, mounts)
+            self._limit(tree, limit_bytes)
+
+        self._make(name, fill)
+
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
@@ -93,11 +91,15 @@ class Pool(ABC):
         `at_rest`: no program will write to it, so it gets no work directories. `ours`: only paddock reads it, so it
         needn't keep owners. Raises NotFoundError, AlreadyExistsError and ResourceExhaustedError.
         """
+        base = None if ours else self._base
+        with closing(self.open(source)) as origin:
+            self._make(name, lambda tree: self.worker.do(copy_tree, (origin, tree), base), doing="copy")
 
-    @abstractmethod
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         """Make a tree that begins with the content of `source`, which never changes again. Return the layers that it
         needs below it from now on, `source` or none. NotFoundError, AlreadyExistsError, ResourceExhausted."""
+        self.snapshot(source, name, limit_bytes=limit_bytes)
+        return ()
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
@@ -170,13 +172,12 @@ class Pool(ABC):
                 raise tree_error(error, name, "delete") from None
             self._discard(gone)
 
-    @abstractmethod
     def settle(self) -> None:
         """Make `usage` count deleted data as free, which otherwise takes seconds. It blocks. Raises PlatformError."""
 
-    def usage(self, name: str) -> TreeUsage:
+    def usage(self, name: str) -> Quota | None:
+        """Return the disk space of a tree. None: this driver can't tell."""
         os.close(self.open(name))
-        return TreeUsage(used_bytes=None, limit_bytes=None)
 
     def measure(self, name: str) -> int:
         """Return the disk space of a tree's files in bytes, which takes long. Raises NotFoundError."""
@@ -188,11 +189,11 @@ class Pool(ABC):
 
     def checks(self) -> tuple[Check, ...]:
         """Return lines for `doctor`."""
-        return pool_checks(self._config, "no directory can be given a ceiling here")
+        return pool_checks(self.config, "no directory can be given a ceiling here")
 
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         """Return lines for `doctor --storage`. `scrub` reads all data. None: only if that is quick."""
-        return (space_check(self.space(), self._config, self._path),)
+        return (space_check(self.space(), self.config, self._path),)
 
     def fit(self) -> int:
         """Make the image of the pool larger, if it is nearly full and the disk has room. Return the bytes gained."""
@@ -260,6 +261,9 @@ class Pool(ABC):
                     raise
         except OSError as error:
             raise tree_error(error, name, doing) from error
+
+    def _limit(self, tree: int, limit_bytes: int | None) -> None:
+        """Limit the disk space of a tree, where this driver can."""
 
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -23,21 +23,6 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     way: str
     why: str
     fix: str | None = None
-
-
-class Watermarks(NamedTuple):
-    """The limits at which the collector of a pool starts and stops."""
-
-    high: float
-    low: float
-    enough_bytes: int
-
-    def reached(self, space: PoolSpace) -> bool:
-        return space.fill > self.high and space.available_bytes < self.enough_bytes
-
-    def left(self, space: PoolSpace) -> bool:
-        """Tell whether a pool that was too full has room again."""
-        return space.fill <= self.low or space.available_bytes >= self.enough_bytes
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,9 +52,13 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     because a full disk corrupts it. Otherwise it is 64 MiB.
     """
 
-    @property
-    def marks(self) -> Watermarks:
-        return Watermarks(self.high, self.low, self.enough_mib << 20)
+    def is_full(self, space: PoolSpace) -> bool:
+        """Tell whether the collector starts."""
+        return space.fill > self.high and space.available_bytes < self.enough_mib << 20
+
+    def has_room(self, space: PoolSpace) -> bool:
+        """Tell whether the collector stops in a pool that was too full."""
+        return space.fill <= self.low or space.available_bytes >= self.enough_mib << 20
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +120,7 @@ _MIB = 1 << 20
 
 def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
     """Report how full the pool is, and when the collector acts."""
-    full = config.marks.reached(space)
+    full = config.is_full(space)
     image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
     detail = (
         f"{space.used_bytes // _MIB} MiB used, {space.available_bytes // _MIB} MiB available{image};"

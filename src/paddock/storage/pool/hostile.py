@@ -76,7 +76,7 @@ class HostileTree:
         trusted.overlay.origin).
         """
         with closing(self._open(path, _LOOK)) as fd:
-            return None if _was_copied(fd) else files.birth_ns(fd)
+            return None if _attribute(fd, _ORIGIN) is not None else files.birth_ns(fd)
 
     def names(self, path: bytes) -> list[bytes]:
         """List a directory, sorted. The list is empty if it can't read it, or it is a mount of another file system."""
@@ -97,13 +97,7 @@ class HostileTree:
     def attribute(self, path: bytes, names: tuple[str, ...]) -> bytes | None:
         """Return the first of these extended attributes that the directory at `path` has."""
         with closing(self._open(path, _LIST)) as fd:
-            for name in names:
-                try:
-                    return os.getxattr(fd, name)
-                except OSError as error:
-                    if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
-                        raise
-            return None
+            return _attribute(fd, names)
 
     @contextmanager
     def reading(self, path: bytes) -> Generator[BufferedReader]:
@@ -130,16 +124,14 @@ class HostileTree:
         return openat2.open_beneath(self.fd, path, flags, symlinks=False, cross_mounts=False)
 
 
-def _was_copied(fd: int) -> bool:
-    for name in _ORIGIN:
+def _attribute(fd: int, names: tuple[str, ...]) -> bytes | None:
+    for name in names:
         try:
-            os.getxattr(f"/proc/self/fd/{fd}", name)
+            return os.getxattr(f"/proc/self/fd/{fd}", name)  # fgetxattr(2) takes no O_PATH descriptor
         except OSError as error:
             if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
                 raise
-        else:
-            return True
-    return False
+    return None
 
 
 def _node(info: os.stat_result) -> Node:

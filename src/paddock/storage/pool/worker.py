@@ -16,8 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from paddock.errors import BY_CODE, InternalError, NotConfiguredError, PlatformError
+from paddock.errors import InternalError, NotConfiguredError
 from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.model import codec
 from paddock.storage.pool.config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
 
@@ -60,7 +61,7 @@ class Worker:
         """Do the work like `do`, but always in another process that reaches only `fds`: for hostile input.
 
         `work` is a function of a module. Arguments and result are JSON. Raises ResourceExhaustedError if it takes too
-        much time or memory, and InternalError if it dies.
+        much time or memory, InternalError if it dies, and NotConfiguredError if the kernel refuses the subordinate ids.
         """
         ours, theirs = socket.socketpair()
         with ours:
@@ -74,11 +75,6 @@ class Worker:
                 while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
                     said += piece
         return _result(bytes(said))
-
-    def start(self) -> None:
-        """Start the process, if there is none. Raises NotConfiguredError if the kernel refuses the subordinate ids."""
-        with self._lock:
-            self._running()
 
     def close(self) -> None:
         """End the process, with all that it does."""
@@ -145,8 +141,4 @@ def _result(said: bytes) -> Any:
         raise InternalError("the process that works on trees died before it answered", hint="try again") from None
     if "value" in answer:
         return answer["value"]
-    if "errno" in answer:
-        raise OSError(answer["errno"], str(answer["words"]), answer["file"])
-    error = BY_CODE.get(answer["code"], PlatformError)(str(answer["message"]), hint=answer["hint"])
-    error.details = answer["details"]
-    raise error
+    raise codec.decode_error(said)

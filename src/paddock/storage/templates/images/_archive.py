@@ -9,9 +9,9 @@ import hashlib
 import os
 import posixpath
 import stat
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from paddock.wire import tar
 
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._reference import Reference
-from ._source import Found, Layer, Piece, identity, read_small, resolve, whole_file
+from ._source import Found, Layer, Piece, read_small, resolve, whole_file
 from .limits import HEADER_BYTES, MOST_LAYERS
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -35,21 +35,13 @@ class _Version(msgspec.Struct, rename="camel"):
     image_layout_version: str
 
 
-class Files(Protocol):
-    """The files of a layout, wherever they are."""
-
-    def stamp(self) -> object | None: ...
-    def open(self, path: str) -> AbstractContextManager[Piece]:
-        """Open a file of the layout. NotFound."""
-        ...
+Open = Callable[[str], AbstractContextManager[Piece]]
+"""Opens a file of a layout, wherever that is. NotFound."""
 
 
 class Layout:
-    def __init__(self, reference: Reference, files: Files) -> None:
-        self._reference, self._files = reference, files
-
-    def stamp(self) -> object | None:
-        return self._files.stamp()
+    def __init__(self, reference: Reference, open_file: Open) -> None:
+        self._reference, self._open_file = reference, open_file
 
     def find(self) -> Found:
         version = decode(self._read("oci-layout"), _Version, "oci-layout")
@@ -61,7 +53,7 @@ class Layout:
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
         assert layer.digest is not None
-        with self._files.open(_place(layer.digest)) as piece:
+        with self._open_file(_place(layer.digest)) as piece:
             if layer.size != piece.size:
                 raise ImageInvalidError(f"layer {layer.digest} has {piece.size} bytes, not {layer.size}")
             yield piece
@@ -84,36 +76,25 @@ class Layout:
         raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
 
     def _read(self, path: str) -> bytes:
-        with self._files.open(path) as piece:
+        with self._open_file(path) as piece:
             return read_small(piece, path)
 
 
-class Directory:
-    """A layout that is a directory. It opens files through no link, so no link leads out of it."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def stamp(self) -> object | None:
+@contextmanager
+def open_in_directory(layout: str, path: str) -> Generator[Piece]:
+    """Open a file of a layout that is a directory: through no link, so no link leads out of it."""
+    try:
+        directory = os.open(layout, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NotFoundError(f"there is no image layout {layout}: {error.strerror}") from None
+    with closing(directory):
         try:
-            return identity(os.stat(f"{self._path}/{_INDEX}", follow_symlinks=False))
-        except OSError:
-            return None
-
-    @contextmanager
-    def open(self, path: str) -> Generator[Piece]:
-        try:
-            directory = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
         except OSError as error:
-            raise NotFoundError(f"there is no image layout {self._path}: {error.strerror}") from None
-        with closing(directory):
-            try:
-                fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
-            except OSError as error:
-                what = f"{path} of the image layout {self._path} cannot be read: {error.strerror}"
-                raise (NotFoundError(what) if error.errno == 2 else ImageInvalidError(what)) from None
-        with closing(fd):
-            yield whole_file(fd, path)
+            what = f"{path} of the image layout {layout} cannot be read: {error.strerror}"
+            raise (NotFoundError(what) if error.errno == 2 else ImageInvalidError(what)) from None
+    with closing(fd):
+        yield whole_file(fd, path)
 
 
 def _place(digest: str) -> str:
@@ -134,46 +115,31 @@ class _Member(NamedTuple):
     link: str = ""
 
 
-class Archive:
-    """The files in a tar file, by name.
-
-    It opens the file anew for each, and digests reveal a change.
+@contextmanager
+def open_in_archive(archive: str, worker: Worker, path: str) -> Generator[Piece]:
+    """Open a file in a tar file, by name. It opens the archive anew for each, and digests reveal a change.
 
     A stranger wrote it, so a confined process reads its headers.
     """
-
-    def __init__(self, path: str, worker: Worker) -> None:
-        self._path, self._worker = path, worker
-
-    def stamp(self) -> object | None:
-        try:
-            return identity(os.stat(self._path))
-        except OSError:
-            return None
-
-    @contextmanager
-    def open(self, path: str) -> Generator[Piece]:
-        with closing(self._open()) as fd:
-            yield Piece(fd, *self._find(fd, path))
-
-    def _open(self) -> int:
-        try:
-            fd = os.open(self._path, _OPEN)
-        except OSError as error:
-            raise NotFoundError(f"there is no archive {self._path}: {error.strerror}") from None
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise InvalidArgumentError(f"{self._path} is no file")
-        if os.pread(fd, 6, 0).startswith(_COMPRESSED):
-            os.close(fd)
-            raise InvalidArgumentError(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
-        return fd
-
-    def _find(self, fd: int, path: str) -> tuple[int, int]:
-        found = self._worker.confined(_find, (fd,), path)
+    with closing(_open_archive(archive)) as fd:
+        found = worker.confined(_find, (fd,), path)
         if found is None:
-            raise NotFoundError(f"{self._path} holds no {path[:200]!r}")
-        return found
+            raise NotFoundError(f"{archive} holds no {path[:200]!r}")
+        yield Piece(fd, *found)
+
+
+def _open_archive(archive: str) -> int:
+    try:
+        fd = os.open(archive, _OPEN)
+    except OSError as error:
+        raise NotFoundError(f"there is no archive {archive}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise InvalidArgumentError(f"{archive} is no file")
+    if os.pread(fd, 6, 0).startswith(_COMPRESSED):
+        os.close(fd)
+        raise InvalidArgumentError(f"{archive} is compressed", hint="unpack it first: gunzip, zstd -d")
+    return fd
 
 
 def _find(fd: int, path: str) -> tuple[int, int] | None:
@@ -235,7 +201,7 @@ class SavedArchive(Layout):
 
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
-        with self._files.open(layer.place) as piece:
+        with self._open_file(layer.place) as piece:
             yield piece
 
     def _saved(self, images: list[SavedImage]) -> SavedImage:

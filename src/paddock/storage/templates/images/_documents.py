@@ -14,7 +14,7 @@ import msgspec
 from paddock.errors import ImageInvalidError, UnsupportedError
 
 from ._reference import DIGEST
-from .limits import MANIFEST_BYTES, MOST_LAYERS
+from .limits import MOST_LAYERS
 
 T = TypeVar("T")
 
@@ -117,8 +117,6 @@ class SavedImage(msgspec.Struct, frozen=True):
 
 def decode(data: bytes, kind: type[T], what: str) -> T:
     """Decode a document. ImageInvalidError: it isn't of that form."""
-    if len(data) > MANIFEST_BYTES:
-        raise ImageInvalidError(f"{what} has more than {MANIFEST_BYTES >> 20} MiB")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

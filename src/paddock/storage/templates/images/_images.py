@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +19,7 @@ from paddock.storage.pool.whole import keep_file
 from paddock.storage.templates.recipe import SYSTEM_PATH, Progress, Versions
 from paddock.supervisor.layout import IMAGES
 
-from ._archive import Archive, Directory, Layout, SavedArchive
+from ._archive import Layout, SavedArchive, open_in_archive, open_in_directory
 from ._building import VERSION, Accounts, accounts_of, build, workdir_of
 from ._reference import Reference, parse
 from ._source import Found, Source
@@ -104,8 +106,7 @@ class Images:
     def get(self, text: str, progress: Progress) -> Record:
         """Return the earlier result for that name, if it is still valid. Otherwise do the same as `pull`."""
         reference = parse(text)
-        source = self._source(reference)
-        stamp = source.stamp()
+        stamp = _stamp(reference)
         seen, known = self._known.get(reference.text, (None, None))
         if known is not None and stamp is not None and seen == stamp:
             return known
@@ -114,7 +115,7 @@ class Images:
             if kept is not None and self._versions.is_built(kept.tree):
                 self._known[reference.text] = stamp, kept
                 return kept
-        return self._make(reference, source, stamp, progress)
+        return self._make(reference, stamp, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
         """Find, fetch and build an image, which can take minutes.
@@ -123,8 +124,7 @@ class Images:
         PlatformError for an unreachable source.
         """
         reference = parse(text)
-        source = self._source(reference)
-        return self._make(reference, source, source.stamp(), progress)
+        return self._make(reference, _stamp(reference), progress)
 
     def list(self) -> tuple[Image, ...]:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
@@ -158,8 +158,9 @@ class Images:
         """Delete one tree, or the remains of its build. Return False if it is in use or under construction."""
         return self._versions.discard(tree)
 
-    def _make(self, reference: Reference, source: Source, stamp: object, progress: Progress) -> Record:
+    def _make(self, reference: Reference, stamp: object, progress: Progress) -> Record:
         progress(f"looking at image {reference.text}")
+        source = self._source(reference)
         found = source.find()
         workdir_of(found)  # what can't be, before anything is fetched
         environment = _environment(found)
@@ -226,17 +227,33 @@ class Images:
         return notes
 
     def _source(self, reference: Reference) -> Source:
+        in_archive = partial(open_in_archive, reference.path, self._pool.worker)
         match reference.transport:
             case "oci":
-                return Layout(reference, Directory(reference.path))
+                return Layout(reference, partial(open_in_directory, reference.path))
             case "oci-archive":
-                return Layout(reference, Archive(reference.path, self._pool.worker))
+                return Layout(reference, in_archive)
             case "docker-archive":
-                return SavedArchive(reference, Archive(reference.path, self._pool.worker))
+                return SavedArchive(reference, in_archive)
             case "docker":
                 from ._registry import Registry  # HTTP: not where an image is here
 
                 return Registry(reference, self._records.directory)
+
+
+def _stamp(reference: Reference) -> object | None:
+    """Return a value that is equal as long as an image is the same, without reading much. None: unknown.
+
+    An image of a registry stays until a pull.
+    """
+    if not reference.local:
+        return ""
+    index = "/index.json" if reference.transport == "oci" else ""
+    try:
+        info = os.stat(reference.path + index, follow_symlinks=not index)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _environment(found: Found) -> dict[str, str]:

@@ -49,9 +49,6 @@ class Registry:
         self._http = Http(reference.host, reference.name)
         self._path = f"/v2/{reference.name}"
 
-    def stamp(self) -> object | None:
-        return ""  # what is here of it stays, until it is pulled
-
     def find(self) -> Found:
         wanted = self._reference.digest or self._reference.tag
         data, kind = self._read(f"{self._path}/manifests/{wanted}", ", ".join(sorted(INDEXES | MANIFESTS)))

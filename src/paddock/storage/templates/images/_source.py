@@ -140,10 +140,6 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol):
-    def stamp(self) -> object | None:
-        """Return a value that is equal as long as `find` would find the same, without reading much. None: unknown."""
-        ...
-
     def find(self) -> Found:
         """Find the image.
 
@@ -201,11 +197,6 @@ def whole_file(fd: int, what: str) -> Piece:
     if not stat.S_ISREG(info.st_mode):
         raise ImageInvalidError(f"{what} is no file")
     return Piece(fd, 0, info.st_size)
-
-
-def identity(info: os.stat_result) -> tuple[int, ...]:
-    """Return a value that changes when a program writes or replaces the file."""
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def read_small(piece: Piece, what: str) -> bytes:
