@@ -299,14 +299,15 @@ def highest_inode(fd: int) -> int:
     return low
 
 
-def count_inodes(fd: int) -> Iterator[int]:
-    """Count files, directories and links of the subvolume of `fd`, its root included: running totals, the last is all.
+def count_inodes(fd: int, last: int) -> Iterator[int]:
+    """Count files, directories and links of the subvolume of `fd`, its root included, up to the inode number `last`:
+    running totals, the last is all.
 
     About a millisecond passes between two totals, so that a single-threaded caller can do other things or stop.
     """
     count, start = 0, _FIRST_FREE_OBJECTID
     buffer = bytearray(_SEARCH.size + 131072)  # more than the largest item, else EOVERFLOW
-    while found := _search_inodes(fd, buffer, start, 4096):
+    while found := _search_inodes(fd, buffer, start, last, 4096):
         offset = _SEARCH.size
         for _ in range(found):
             # The search compares whole keys: items of other types come along.
@@ -322,11 +323,15 @@ def _next_inode(fd: int, start: int) -> int | None:
     if start >= _LAST_FREE_OBJECTID:
         return None
     buffer = bytearray(_SEARCH.size + 4096)
-    return _FOUND.unpack_from(buffer, _SEARCH.size)[1] if _search_inodes(fd, buffer, start, 1) else None
+    return (
+        _FOUND.unpack_from(buffer, _SEARCH.size)[1]
+        if _search_inodes(fd, buffer, start, _LAST_FREE_OBJECTID, 1)
+        else None
+    )
 
 
-def _search_inodes(fd: int, buffer: bytearray, start: int, items: int) -> int:
-    return _search(fd, buffer, 0, (start, _LAST_FREE_OBJECTID), _INODE_ITEM, (0, _NOTHING), items)
+def _search_inodes(fd: int, buffer: bytearray, start: int, last: int, items: int) -> int:
+    return _search(fd, buffer, 0, (start, last), _INODE_ITEM, (0, _NOTHING), items)
 
 
 def _quota_item(fd: int, kind: int, subvolume: int) -> bytes | None:

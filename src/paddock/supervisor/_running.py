@@ -86,7 +86,6 @@ class Running:
         self.pauses.forget(sandbox)
         del self.sandboxes[sandbox.record.id]
         sandbox.record = record
-        sandbox.seen.close()
         sandbox.seen = Seen()
         self.add(sandbox)
         self.end_orphan(sandbox)

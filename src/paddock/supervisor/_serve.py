@@ -284,6 +284,7 @@ class Supervisor:
     def _watch_end(self, sandbox: Supervised) -> None:
         self._deaths.register(sandbox.pidfd, select.EPOLLIN)
         self._by_pidfd[sandbox.pidfd] = sandbox
+        self._watched.begin(sandbox)
 
     def _reap_all(self) -> None:
         for fd, _ in self._deaths.poll(0):

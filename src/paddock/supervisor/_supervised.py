@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,26 +26,10 @@ class Seen:
     strikes: Counter[str] = field(default_factory=Counter[str])
     over: int = 0
     """How often in a row it exceeded its memory limit."""
-    walk: Generator[tuple[str, int, int], None, None] | None = None
-    walked: float = 0.0
-    """Seconds that the current or last walk took."""
-    walk_at: float = 0.0
-    worked: float = 0.0
+    worked: float = -1.0
     """Its processor time at the last look."""
-    counts: dict[str, Count] = field(default_factory=dict[str, "Count"])
-    """Counts of its trees, by name."""
-
-    def close(self) -> None:
-        if self.walk is not None:
-            self.walk.close()
-
-
-@dataclass(slots=True)
-class Count:
-    start: int = 0
-    """The inode number above which there may be too many files. Numbers only grow: below it counting isn't needed."""
-    after: float = 0.0
-    """When to count again: counting takes at most a tenth of the supervisor's time."""
+    uncounted: dict[str, int] = field(default_factory=dict[str, int])
+    """For each of its trees, an inode number. Numbers only grow: below it there can't be too many files."""
 
 
 class Kept(NamedTuple):
@@ -102,7 +86,6 @@ class Supervised:
         os.close(self.pidfd)
         self.kept.close()
         self.close_way()
-        self.seen.close()
         if self.diag is not None:
             os.close(self.diag)
         if self.exits is not None:
