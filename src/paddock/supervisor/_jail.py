@@ -332,7 +332,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
                 start=proc.start_time(spare.pid),
                 boot=context.boot,
                 slot=spare.slot,
-                group=None if spare.group is None else spare.group.name.decode(),
+                group=None if spare.group is None else spare.group.name,
                 limits={name: getattr(plan, name) for name in ("disk_bytes", "inodes", "memory_bytes", "processes")},
                 exits=plan.exits,
                 devices=list(plan.devices),

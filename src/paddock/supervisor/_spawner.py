@@ -190,9 +190,8 @@ class Spawner:
         does.
         """
         flags = SpawnFlags(0)
-        fds = [sync.fileno(), *listeners, *joining.tasks]
-        if joining.clone_into is not None:
-            fds.append(joining.clone_into)
+        fds = [sync.fileno(), *listeners, *joining.tasks, *joining.clone_into]
+        if joining.clone_into:
             flags |= SpawnFlags.CGROUP
         if base is not None:
             flags |= SpawnFlags.OWNED
