@@ -31,6 +31,13 @@ For kill(2) it means the caller's own process group.
 """
 _CONTROLLERS = ("memory", "pids", "cpu")
 _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
+_REASONS = {
+    **dict.fromkeys(_CONTROLLERS, "there is no such cgroup controller here"),
+    "swap": "the kernel keeps no account of it (boot parameter swapaccount=1)",
+    "sockets": "the kernel has no ceiling for what TCP and UDP hold in buffers",
+    "kill": "no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one",
+    "freeze": "neither a freezer controller nor cgroup.freeze",
+}
 _PERIOD = 100_000
 """Microseconds over which the kernel shares out processor time by default."""
 _FILES = {
@@ -176,11 +183,7 @@ class Base:
     def enforced(self) -> frozenset[str]:
         """Which of "memory", "swap", "pids", "cpu" hold here."""
         held = {controller for controller in _CONTROLLERS if controller in self.by_controller}
-        return frozenset(held | {"swap"} if self._has("memory.swap") else held)
-
-    def _has(self, name: str) -> bool:
-        tree, file = self.find(name)
-        return file != "" and _offers(tree, file)
+        return frozenset(held | {"swap"} if _offers(*self.find("memory.swap")) else held)
 
     def find(self, name: str) -> tuple[Tree | None, str]:
         """Return the hierarchy of a file in `_FILES`, and its name there: empty if there is no such file."""
@@ -189,20 +192,12 @@ class Base:
 
     def missing(self) -> tuple[str, ...]:
         """One sentence per limit or ability that this machine does not give."""
-        lines = dict(self._missing)
-        for controller in _CONTROLLERS:
-            if controller not in self.by_controller:
-                lines.setdefault(controller, f"{controller}: there is no such cgroup controller here")
-        if "swap" not in self.enforced:
-            lines.setdefault("swap", "swap: the kernel keeps no account of it (boot parameter swapaccount=1)")
         memory = self.by_controller.get("memory")
-        if memory is not None and memory.version == 1 and not self._has("memory.sockets"):
-            lines.setdefault("sockets", "sockets: the kernel has no ceiling for what TCP and UDP hold in buffers")
-        if not self.kills_at_once:
-            lines.setdefault("kill", "kill: no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one")
-        if not self.freezes:
-            lines.setdefault("freeze", "freeze: neither a freezer controller nor cgroup.freeze")
-        return tuple(lines[key] for key in sorted(lines))
+        given = {*self.enforced, *(("kill",) if self.kills_at_once else ()), *(("freeze",) if self.freezes else ())}
+        if memory is None or memory.version == 2 or _offers(*self.find("memory.sockets")):
+            given.add("sockets")
+        reasons = {name: f"{name}: {why}" for name, why in _REASONS.items() if name not in given} | self._missing
+        return tuple(reasons[name] for name in sorted(reasons))
 
     def create(self, name: str, limits: GroupLimits) -> Group:
         """Return a group with its limits set. All or nothing. FileExistsError if there is one of that name."""
@@ -537,12 +532,8 @@ def is_frozen(pid: int) -> bool:
     Raises OSError if the process has ended.
     """
     with _group(pid) as group:
-        for tree in group.base.trees:
-            file = _FILES["freezer.state"][tree.version - 1]
-            with suppress(FileNotFoundError):
-                if _FROZEN[tree.version - 1] in _files.read(f"{group.name}/{file}", tree.fd):
-                    return True
-    return False
+        alone = [Base([tree], {}) for tree in group.base.trees]  # another program may have used either version's
+        return any(base.freezes and base.group(group.name).is_frozen() for base in alone)
 
 
 @contextmanager
@@ -582,7 +573,7 @@ def _gone_is_fine() -> Generator[None, None, None]:
 
 
 def _offers(tree: Tree | None, file: str) -> bool:
-    return tree is not None and os.access(file, os.F_OK, dir_fd=tree.fd)
+    return tree is not None and file != "" and os.access(file, os.F_OK, dir_fd=tree.fd)
 
 
 def _offered(directory: int) -> frozenset[str]:

@@ -6,7 +6,6 @@ import errno
 import heapq
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -287,4 +286,3 @@ def attempt(step: Callable[..., object], *arguments: object) -> None:
         step(*arguments)
     except Exception:
         traceback.print_exc()
-        sys.stderr.flush()

@@ -165,7 +165,6 @@ class Spawner:
         early, context = self._context.spawning, self._context
         if early is not None and self._used:
             print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
-            sys.stderr.flush()
             os._exit(1)
         self._used = True
         self._process = early or spawn(context.program, context.null)

@@ -19,10 +19,8 @@ from paddock.wire import close_all
 class Seen:
     """Hold the watch's measurements of one sandbox."""
 
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
-    processes: int = 0
-    disk_bytes: int | None = None
+    used: dict[str, int] = field(default_factory=dict[str, int])
+    """What it uses, by the names of `cgroups.GroupStats`, and `disk_bytes`."""
     strikes: Counter[str] = field(default_factory=Counter[str])
     over: int = 0
     """How often in a row it exceeded its memory limit."""

@@ -10,9 +10,8 @@ import heapq
 import itertools
 import os
 import signal
-import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -29,23 +28,14 @@ SHARE = 10  # looking takes at most this part of the supervisor's time
 OURS = 8  # processes of a sandbox that serve it: pid 1, agents, and what an agent is just starting
 LOOKS = 3  # so often in a row over its memory, and killing single processes has not helped
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
+_STRIKES = {"memory": "oom_kills", "processes": "processes_refused"}
 _NEXT_TO_NOTHING_SECONDS = 0.002
 _ENTRIES_AT_ONCE = 200  # about a millisecond's worth
 _LONGEST_PATH = 4000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Steps = Generator[object]
-"""A measurement, in steps of about a millisecond."""
-
-
-class _Due(NamedTuple):
-    at: float
-    number: int
-    sandbox: Supervised
-    measure: Callable[[Supervised], Steps]
-    pause: float
-    """Seconds between two measurements."""
-    under_way: Steps | None = None
+Measure = Callable[[Supervised], Iterable[float]]
+"""Measure something in steps of about a millisecond. It yields the seconds until the next step."""
 
 
 class Watch:
@@ -57,7 +47,7 @@ class Watch:
         self._context, self._sandboxes, self._end = context, sandboxes, end
         self.memory = not context.held >= {"memory", "pids"} and proc.shows_children()
         self.disk = not (context.root_mode and btrfs.is_btrfs(context.pool))  # btrfs itself limits bytes, not inodes
-        self._due: list[_Due] = []
+        self._due: list[tuple[float, int, Supervised, Iterator[float]]] = []
         self._numbers = itertools.count()
         self._rests_until = 0.0
 
@@ -65,50 +55,43 @@ class Watch:
         return [kind for kind, watched in (("memory", self.memory), ("disk", self.disk)) if watched]
 
     def begin(self, sandbox: Supervised) -> None:
-        now = proc.boottime()
+        rounds = [_rounds(sandbox, self._measure_rest, self._context.watch_seconds)]
         if self.memory:
-            self._put(now, sandbox, self._measure_memory, MEMORY_SECONDS)
-        self._put(now, sandbox, self._measure_rest, self._context.watch_seconds)
+            rounds.append(_rounds(sandbox, self._measure_memory, MEMORY_SECONDS))
+        for steps in rounds:
+            self._put(sandbox, steps)
 
-    def _put(self, now: float, sandbox: Supervised, measure: Callable[[Supervised], Steps], pause: float) -> None:
+    def _put(self, sandbox: Supervised, steps: Iterator[float]) -> None:
+        now, pause = proc.boottime(), next(steps)
         # At multiples of the pause, so that the supervisor wakes up once for all sandboxes.
-        heapq.heappush(self._due, _Due((now // pause + 1) * pause, next(self._numbers), sandbox, measure, pause))
+        at = (now // pause + 1) * pause if pause else now
+        heapq.heappush(self._due, (at, next(self._numbers), sandbox, steps))
 
     def next(self) -> float | None:
         """Return when to look next, in seconds of CLOCK_BOOTTIME."""
-        return max(self._due[0].at, self._rests_until) if self._due else None
+        return max(self._due[0][0], self._rests_until) if self._due else None
 
     def look(self, now: float) -> None:
         """Take some steps of what is due, and then rest."""
         end = now
-        while self._due and self._due[0].at <= now and self._rests_until <= now and end < now + LOOK_SECONDS:
-            due = heapq.heappop(self._due)
-            if self._sandboxes.get(due.sandbox.record.id) is due.sandbox and due.sandbox.cause is None:
-                steps = due.under_way or due.measure(due.sandbox)
-                if _take(steps):
-                    heapq.heappush(self._due, due._replace(at=now, number=next(self._numbers), under_way=steps))
-                else:
-                    self._put(proc.boottime(), due.sandbox, due.measure, due.pause)
+        while self._due and self._due[0][0] <= now and self._rests_until <= now and end < now + LOOK_SECONDS:
+            _, _, sandbox, steps = heapq.heappop(self._due)
+            if self._sandboxes.get(sandbox.record.id) is sandbox and sandbox.cause is None:
+                self._put(sandbox, steps)
             end = proc.boottime()
         if end > now:
             self._rests_until = now + max(REST_SECONDS, (end - now) * SHARE)
 
     def usage(self, sandbox: Supervised) -> dict[str, Any]:
         """Return what it has used until now, as its control group, its tree and the watch say."""
-        seen = sandbox.seen
         if self.memory:
             self._measure_processes(sandbox)
-        usage: dict[str, Any] = {"strikes": dict(seen.strikes)}
-        if seen.processes:
-            usage |= {name: getattr(seen, name) for name in ("memory_bytes", "memory_peak_bytes", "processes")}
-        if seen.disk_bytes is not None:
-            usage["disk_bytes"] = seen.disk_bytes
+        usage: dict[str, Any] = {**sandbox.seen.used, "strikes": dict(sandbox.seen.strikes)}
         if sandbox.group is not None:
-            stats = sandbox.group.stats()
-            counted = ("memory_bytes", "memory_peak_bytes", "processes", "cpu_seconds")
-            usage |= {name: value for name in counted if (value := getattr(stats, name)) is not None}
-            strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
-            usage["strikes"] |= {name: number for name, number in strikes.items() if number is not None}
+            counted = sandbox.group.stats()._asdict()
+            known = {name: number for name, number in counted.items() if number is not None}
+            usage["strikes"] |= {limit: known.pop(name) for limit, name in _STRIKES.items() if name in known}
+            usage |= known
         if not self.disk:
             with suppress(OSError), closing(self._open(sandbox.record.tree)) as tree:
                 usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
@@ -120,18 +103,18 @@ class Watch:
     # -- memory and processes
 
     def _measure_processes(self, sandbox: Supervised) -> list[Process]:
-        seen = sandbox.seen
-        pids = [sandbox.record.pid, *proc.descendants(sandbox.record.pid)]
-        seen.memory_bytes, found = measure_memory(pids, int(sandbox.record.limits["memory_bytes"]))
+        used, record = sandbox.seen.used, sandbox.record
+        pids = [record.pid, *proc.descendants(record.pid)]
+        memory, found = measure_memory(pids, int(record.limits["memory_bytes"]))
         if sandbox.diag is not None:
-            seen.memory_bytes += sock_diag.unix_bytes(sandbox.diag)
-        seen.memory_peak_bytes = max(seen.memory_peak_bytes, seen.memory_bytes)
-        seen.processes = len(pids)
+            memory += sock_diag.unix_bytes(sandbox.diag)
+        peak = max(memory, used.get("memory_peak_bytes", 0))
+        used |= {"memory_bytes": memory, "memory_peak_bytes": peak, "processes": len(pids)}
         return found
 
-    def _measure_memory(self, sandbox: Supervised) -> Steps:
-        found, seen = self._measure_processes(sandbox), sandbox.seen
-        used, most = seen.memory_bytes, int(sandbox.record.limits["memory_bytes"])
+    def _measure_memory(self, sandbox: Supervised) -> Iterable[float]:
+        found, seen, limits = self._measure_processes(sandbox), sandbox.seen, sandbox.record.limits
+        used, most, processes = seen.used["memory_bytes"], int(limits["memory_bytes"]), seen.used["processes"]
         if used <= most:
             seen.over = 0
         elif seen.over >= LOOKS:
@@ -141,9 +124,9 @@ class Watch:
             seen.over += 1
             seen.strikes["memory"] += 1
             self._kill(max(found[1:] or found, key=lambda process: process.bytes))
-        if seen.processes > int(sandbox.record.limits.get("processes", seen.processes)) + OURS:
-            self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {seen.processes} processes in it"))
-        yield from ()
+        if processes > int(limits.get("processes", processes)) + OURS:
+            self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {processes} processes in it"))
+        return ()
 
     def _kill(self, process: Process) -> None:
         """Kill it, and no later process with its number."""
@@ -153,7 +136,7 @@ class Watch:
 
     # -- sockets and trees
 
-    def _measure_rest(self, sandbox: Supervised) -> Steps:
+    def _measure_rest(self, sandbox: Supervised) -> Iterable[float]:
         """Measure its sockets and trees, unless it has been idle."""
         if not _has_worked(sandbox):
             return
@@ -168,7 +151,7 @@ class Watch:
                     reason = "its directories are nested too deeply to be measured"
                     self._end(sandbox, Ended(limit="inodes", reason=reason))
 
-    def _measure_tree(self, sandbox: Supervised, name: str, tree: int, most: float | None) -> Steps:
+    def _measure_tree(self, sandbox: Supervised, name: str, tree: int, most: float | None) -> Iterable[float]:
         seen, inodes = sandbox.seen, int(sandbox.record.limits["inodes"])
         highest = 0 if self.disk else btrfs.highest_inode(tree)
         if not self.disk and highest < seen.uncounted.get(name, inodes):
@@ -178,30 +161,27 @@ class Watch:
         size = count = 0
         for size, count in measure_tree(tree) if self.disk else ((0, n) for n in btrfs.count_inodes(tree, highest)):
             if self.disk and own:
-                seen.disk_bytes = max(size, seen.disk_bytes or 0)
+                seen.used["disk_bytes"] = max(size, seen.used.get("disk_bytes", 0))
             if most is not None and size > most:
                 reason = f"the supervisor saw {size >> 20} of {int(most) >> 20} MiB in {what}"
                 self._end(sandbox, Ended(limit="disk", reason=reason))
             elif count > inodes:
                 self._end(sandbox, Ended(limit="inodes", reason=f"the supervisor saw {count} files in {what}"))
-            yield
+            yield 0
         if not self.disk:
             seen.uncounted[name] = highest + inodes - count
         elif own:
-            seen.disk_bytes = size
+            seen.used["disk_bytes"] = size
 
 
-def _take(steps: Steps) -> bool:
-    """Take one step. Return whether there are more."""
-    try:
-        next(steps)
-    except StopIteration:
-        return False
-    except Exception:
-        traceback.print_exc()
-        sys.stderr.flush()
-        return False
-    return True
+def _rounds(sandbox: Supervised, measure: Measure, pause: float) -> Iterator[float]:
+    """Measure again and again. A failure of one measurement stops no other."""
+    while True:
+        yield pause
+        try:
+            yield from measure(sandbox)
+        except Exception:
+            traceback.print_exc()
 
 
 def _has_worked(sandbox: Supervised) -> bool:
