@@ -14,10 +14,10 @@ import socket
 
 from ._control import Fault
 from ._loop import IN
+from ._place import Done
 from ._process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
-from ._trunk import Done
 from .controller import LINE, OUT
 
 TYPE_CHECKING = False
