@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import cgroups, namespaces, prctl, proc
+from paddock.linux import namespaces, prctl, proc
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child

@@ -97,8 +97,9 @@ class SupervisorContext:
         run = state / layout.RUN
         run.mkdir(mode=0o700, exist_ok=True)
         self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)
-        self.quotas = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
-        """Whether the pool's file system limits the bytes of each tree."""
+        limits = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
+        self.quotas = btrfs.open_quotas(self.pool) if limits else None
+        """The quota groups of the pool's file system; None if it doesn't limit the bytes of each tree."""
         if self.root_mode:
             _slim(state)
         self.hostnames = self.root_mode or _may_set_hostname()

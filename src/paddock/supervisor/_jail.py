@@ -159,7 +159,7 @@ def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
             raise
         with closing(network):
             exits = _exits.make(network, may_return=spare.network is None)
-        spare.undo.push(exits.close)
+        spare.undo.push(_exits.close, exits)
     return exits
 
 

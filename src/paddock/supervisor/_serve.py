@@ -231,7 +231,7 @@ class Supervisor:
             "missing": list(context.missing),
             "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(context.pool),
-            "quotas": context.quotas,
+            "quotas": context.quotas is not None,
             "hostnames": context.hostnames,
             "program_in_memory": _spawner.is_in_memory(context.program),
         }
@@ -303,7 +303,7 @@ class Supervisor:
         if not _late.open_exits(self._context, sandbox):
             raise Gone(id)
         exits, record = sandbox.exits, sandbox.record
-        fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
+        fds = () if exits is None else (*(one.fileno() for one in exits), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
     def do_keep(

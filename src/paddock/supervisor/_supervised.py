@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.linux import cgroups
-from paddock.supervisor._exits import Exits
+from paddock.supervisor._exits import Exits, close
 from paddock.supervisor._namespaces import NamespaceSet
 from paddock.supervisor._records import Ended, Record
 from paddock.wire import close_all
@@ -87,4 +87,4 @@ class Supervised:
         if self.diag is not None:
             os.close(self.diag)
         if self.exits is not None:
-            self.exits.close()
+            close(self.exits)

@@ -92,9 +92,9 @@ class Watch:
             known = {name: number for name, number in counted.items() if number is not None}
             usage["strikes"] |= {limit: known.pop(name) for limit, name in _STRIKES.items() if name in known}
             usage |= known
-        if not self.disk:
+        if self._context.quotas is not None:
             with suppress(OSError), closing(self._open(sandbox.record.tree)) as tree:
-                usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
+                usage["disk_bytes"] = btrfs.quota(self._context.quotas, btrfs.subvolume_id(tree)).used_bytes
         return usage
 
     def _open(self, name: str) -> int:

@@ -223,7 +223,8 @@ class BtrfsPool(Pool):
         with within(self, name, "measure") as tree:
             if self._quota == "off":
                 return TreeUsage(used_bytes=None, limit_bytes=None)
-            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
+            with closing(btrfs.open_quotas(tree)) as quotas:
+                quota = btrfs.quota(quotas, btrfs.subvolume_id(tree))
             return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
 
     def checks(self) -> tuple[Check, ...]:
