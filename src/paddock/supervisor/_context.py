@@ -24,7 +24,6 @@ from paddock.linux import (
     subordinate_ids,
 )
 from paddock.linux.descriptors import closing
-from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
 from paddock.supervisor._namespaces import NamespaceSet
@@ -44,10 +43,9 @@ class SupervisorContext:
 
     def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
         """Enter the supervisor's own namespaces and open everything. `program` is the native guest. Raises OSError."""
-        uid, gid = os.getuid(), os.getgid()
         pool_config = cast("dict[str, Any]", config["pool"])
         ids = pool_config.get("subordinate_ids")
-        self.root_mode = uid == 0
+        self.root_mode = os.getuid() == 0
         self.whole = self.root_mode or ids is not None
         """Whether a sandbox has all the user ids of a system. Otherwise it has one, the supervisor's own."""
         self.state = os.path.realpath(state)
@@ -79,8 +77,7 @@ class SupervisorContext:
             _enter(SubordinateIds(*ids))
         else:
             # Of all that the supervisor leaves to go into a sandbox, it must own what it comes back to.
-            namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
-            namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
+            namespaces.unshare_as(0, namespaces.NEWNS | namespaces.NEWUTS)
         if self.whole:
             # So that an overlay may be mounted with an id of the sandbox's: a change of fsuid keeps capabilities.
             prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from paddock.linux import cgroups, descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
-from paddock.linux.namespaces import IdMap
 from paddock.supervisor._errors import JailError
 from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
@@ -68,9 +67,7 @@ def _in_tmpfs(content: bytes) -> int:
 
     def make() -> list[int]:
         if os.getuid():
-            maps = (IdMap(0, os.getuid(), 1),), (IdMap(0, os.getgid(), 1),)
-            namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
-            namespaces.write_id_maps(os.getpid(), *maps, deny_setgroups=True)
+            namespaces.unshare_as(0, namespaces.NEWNS)
         place = mounts.fs_mount("tmpfs", (("mode", "0500"), ("size", "4m")), mounts.NOSUID | mounts.NODEV)
         with open(os.open(_NAME, os.O_CREAT | os.O_WRONLY, 0o111, dir_fd=place), "wb") as file:
             file.write(content)
