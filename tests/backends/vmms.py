@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm import GUEST, Child, Orders, VmmBackend, VmmInstance
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
@@ -19,6 +19,7 @@ from paddock.supervisor._plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 from tests.conformance import _host
+from tests.vmm.plain import in_kits
 
 
 class PlainVmm(VmmBackend):
@@ -34,8 +35,13 @@ class PlainVmm(VmmBackend):
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         called = f"import os; os.execv({GUEST!r}, ['/{plan.id}/sentry'])"  # `processes` finds it by that
-        child = Child(argv=self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called))
-        return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
+        options = {"argv": self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called)}
+        env = self.own_environment(plan)
+        return Orders(driver="plain", options=options, env=env, greeting_seconds=self.greeting_seconds)
+
+    async def kit(self) -> str:
+        with in_kits():
+            return await super().kit()
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         # The supervisor has set the host name.

@@ -272,10 +272,9 @@ from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
 base = cgroups.Base.open("paddock_few_" + os.environ["PADDOCK_STATE_DIR"].rpartition("/")[2])
 group = base.create("few", cgroups.GroupLimits())
-joining = group.join_descriptors()
-for tasks in joining.tasks:
-    os.write(tasks, b"0")
-joining.close()
+with group.joining() as joining:
+    for tasks in joining.tasks:
+        os.write(tasks, b"0")
 outcomes = []
 for most in (*range(1, 16), 400):
     group.limit(cgroups.GroupLimits(pids=most))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files, cgroups, mountinfo
-from paddock.linux.cgroups import GroupLimits, Tree
+from paddock.linux import cgroups, mountinfo
+from paddock.linux.cgroups import Base, GroupLimits, Tree
 
 V2 = b"31 23 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = b"""33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
@@ -56,47 +56,65 @@ def test_a_machine_without_cgroups_has_none() -> None:
 LIMITS = GroupLimits(memory_bytes=64 << 20, swap_bytes=1 << 20, pids=32, cpus=1.5)
 
 
-def test_limits_of_version_1() -> None:
-    assert list(cgroups._writes("memory", 1, LIMITS)) == [
-        (b"/memory.limit_in_bytes", b"67108864"),
-        (b"/memory.memsw.limit_in_bytes", b"68157440"),
-    ]
-    assert list(cgroups._writes("cpu", 1, LIMITS)) == [(b"/cpu.cfs_quota_us", b"150000")]
+def written(place: Path, version: int, limits: GroupLimits, *, absent: str = "") -> dict[str, bytes]:
+    """Set limits in a directory that looks like a group, and return what its files have then."""
+    group = place / "group"
+    group.mkdir()
+    for files in cgroups._FILES.values():
+        if files[version - 1] and files[version - 1] != absent:
+            (group / files[version - 1]).touch()
+    fd = os.open(place, os.O_RDONLY)
+    base = Base([Tree(version, fd, str(place), frozenset({"memory", "pids", "cpu"}))], {})
+    try:
+        base.group("group").limit(limits)
+    finally:
+        base.close()
+    return {file.name: text for file in group.iterdir() if (text := file.read_bytes())}
 
 
-def test_what_sockets_hold_has_a_ceiling_of_its_own_in_version_1_only() -> None:
-    limits = GroupLimits(socket_bytes=1 << 20)
-    assert list(cgroups._writes("memory", 1, limits)) == [(b"/memory.kmem.tcp.limit_in_bytes", b"1048576")]
-    assert list(cgroups._writes("memory", 2, limits)) == []
+def test_limits_of_version_1(tmp_path: Path) -> None:
+    assert written(tmp_path, 1, LIMITS) == {
+        "memory.limit_in_bytes": b"67108864",
+        "memory.memsw.limit_in_bytes": b"68157440",
+        "pids.max": b"32",
+        "cpu.cfs_quota_us": b"150000",
+    }
 
 
-def test_limits_of_version_2() -> None:
-    assert list(cgroups._writes("memory", 2, LIMITS)) == [
-        (b"/memory.max", b"67108864"),
-        (b"/memory.swap.max", b"1048576"),
-    ]
-    assert list(cgroups._writes("pids", 2, LIMITS)) == [(b"/pids.max", b"32")]
-    assert list(cgroups._writes("cpu", 2, LIMITS)) == [(b"/cpu.max", b"150000 100000")]
+@pytest.mark.parametrize(("version", "files"), [(1, {"memory.kmem.tcp.limit_in_bytes": b"1048576"}), (2, {})])
+def test_what_sockets_hold_has_a_ceiling_of_its_own_in_version_1_only(
+    tmp_path: Path, version: int, files: dict[str, bytes]
+) -> None:
+    assert written(tmp_path, version, GroupLimits(socket_bytes=1 << 20)) == files
+
+
+def test_limits_of_version_2(tmp_path: Path) -> None:
+    assert written(tmp_path, 2, LIMITS) == {
+        "memory.max": b"67108864",
+        "memory.swap.max": b"1048576",
+        "pids.max": b"32",
+        "cpu.max": b"150000",
+    }
+
+
+@pytest.mark.parametrize(("version", "file"), [(1, "cpu.cfs_quota_us"), (2, "cpu.max")])
+def test_a_tiny_limit_is_the_kernels_least(tmp_path: Path, version: int, file: str) -> None:
+    assert written(tmp_path, version, GroupLimits(cpus=0.001)) == {file: b"1000"}
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_limit_writes_nothing_and_a_tiny_one_is_the_kernels_least(version: int) -> None:
-    for controller in ("memory", "pids", "cpu"):
-        assert list(cgroups._writes(controller, version, GroupLimits())) == []
-    [(_, value)] = cgroups._writes("cpu", version, GroupLimits(cpus=0.001))
-    assert value.split()[0] == b"1000"
+def test_no_limit_writes_nothing(tmp_path: Path, version: int) -> None:
+    assert written(tmp_path, version, GroupLimits()) == {}
 
 
 def test_swap_is_left_alone_where_it_is_not_accounted(tmp_path: Path) -> None:
-    (tmp_path / "group").mkdir()
-    (tmp_path / "group/memory.max").touch()
-    fd = os.open(tmp_path, os.O_RDONLY)
-    try:
-        tree = Tree(2, fd, str(tmp_path), frozenset({"memory"}))
-        cgroups._apply(tree, b"group", "memory", LIMITS)
-        assert _files.read(b"group/memory.max", fd) == b"67108864"
-        assert not cgroups._limits_swap(tree._replace(path=str(tmp_path / "group")))
-        with pytest.raises(FileNotFoundError):
-            cgroups._apply(tree, b"group", "pids", LIMITS)
-    finally:
-        os.close(fd)
+    assert written(tmp_path, 2, LIMITS, absent="memory.swap.max")["memory.max"] == b"67108864"
+    fd = os.open(tmp_path / "group", os.O_RDONLY)
+    base = Base([Tree(2, fd, str(tmp_path / "group"), frozenset({"memory"}))], {})
+    assert base.enforced == {"memory"}
+    base.close()
+
+
+def test_a_limit_without_its_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        written(tmp_path, 2, LIMITS, absent="pids.max")

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import cgroups, namespaces, prctl, proc
+from paddock.linux import namespaces, prctl, proc
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -42,9 +42,8 @@ def need(base: Base, *abilities: str) -> None:
 
 def start(group: Group, body: Callable[[], object]) -> int:
     """A process that is in the group, in every hierarchy, before `body` begins; exit status 9 if that raises."""
-    joining = group.join_descriptors()
     joined, says = os.pipe()
-    try:
+    with group.joining() as joining:
         pid = os.fork()
         if pid == 0:
             status = 9
@@ -52,8 +51,8 @@ def start(group: Group, body: Callable[[], object]) -> int:
                 prctl.set_parent_death_signal(signal.SIGKILL)
                 for fd in joining.tasks:
                     os.write(fd, b"0")
-                if joining.clone_into is not None:
-                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=joining.clone_into), "wb") as file:
+                for directory in joining.clone_into:
+                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=directory), "wb") as file:
                         file.write(b"0")
                 os.close(says)
                 body()
@@ -62,10 +61,8 @@ def start(group: Group, body: Callable[[], object]) -> int:
                 os._exit(status)
         os.close(says)
         os.read(joined, 1)
-        return pid
-    finally:
         os.close(joined)
-        joining.close()
+        return pid
 
 
 def expect(condition: bool) -> None:
@@ -442,7 +439,7 @@ def test_an_error_of_a_control_file_names_file_and_value(base: Base) -> None:
     need(base, "pids")
     base.create("x", GroupLimits())
     with pytest.raises(OSError) as caught:
-        cgroups._apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
+        base.group("x").limit(GroupLimits(pids=-1))
     assert caught.value.filename == "write x/pids.max -1"
 
 

@@ -19,11 +19,13 @@ from paddock.storage.templates.kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage.templates.recipe import Manifest
 from paddock.vmm._control import pack_orders
 from tests.conformance.trees import Root
+from tests.vmm.plain import in_kits
 
 
 @pytest.fixture(scope="module")
 def files() -> Manifest:
-    return manifest()
+    with in_kits():
+        return manifest()
 
 
 def _write(root: Path, files: Manifest) -> None:
@@ -44,8 +46,8 @@ def test_the_controller_serves_where_there_is_nothing_but_the_kit(files: Manifes
         (tmp_path / name).mkdir()
     (tmp_path / "dev/null").touch()
     shutil.copy(program(), tmp_path / "sentry")  # by this name it serves, and does not end
-    told = {"name": f"paddock-kit-{os.urandom(8).hex()}", "identities": (), "child": {"argv": ["/sentry"]}}
-    told["fatal_imports"] = True
+    told = {"name": f"paddock-kit-{os.urandom(8).hex()}", "identities": (), "fatal_imports": True}
+    told |= {"driver": "plain", "options": {"argv": ["/sentry"]}}
     bound = 'mount --rbind /proc "$0/proc" && exec chroot "$0" "$@"'
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", bound, str(tmp_path), *COMMAND]
 

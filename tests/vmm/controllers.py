@@ -22,6 +22,7 @@ from paddock.backends.guest._exec import start_foreground
 from paddock.backends.vmm import Control
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
+from tests.vmm.plain import package
 
 HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.vmm.__file__).parent
@@ -39,8 +40,8 @@ class ControllerProcess:
     ) -> None:
         self.name = f"paddock_test_{secrets.token_hex(8)}"
         child = {"argv": argv or [sentry(directory)]}
-        config = {"name": self.name, "identities": IDENTITIES, "child": child, **fields}
-        command = [sys.executable, "-I", "-S", str(GUEST), json.dumps({**config, "fatal_imports": True})]
+        config = {"name": self.name, "identities": IDENTITIES, "driver": "plain", "options": child, **fields}
+        command = [sys.executable, "-I", "-S", package(directory), json.dumps({**config, "fatal_imports": True})]
         self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL if first is None else first)
 
     async def begin(self) -> None:

@@ -49,8 +49,7 @@ def main(directory: str, target: str, command: list[str]) -> int:
 def _swap(server: FileServer, stream: socket.socket, exports: tuple[Export, ...], scratch: str) -> FileServer:
     saved = os.path.join(scratch, "saved")
     os.makedirs(saved, exist_ok=True)
-    assert _ask(server, {"op": "pause"}) == {"quiet": True}
-    assert _ask(server, {"op": "save", "directory": saved}) == {"lost": 0}
+    assert _ask(server, {"op": "stand", "directory": saved}) == {"lost": 0}
     os.kill(server.pid, signal.SIGKILL)
     os.waitpid(server.pid, 0)
     server.control.close()

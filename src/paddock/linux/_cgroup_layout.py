@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import posixpath
 import time
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -43,23 +42,16 @@ def detect(wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes, wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
     """Find the hierarchies like `detect`, from the content of /proc/self/mountinfo and /proc/self/cgroup."""
     own_paths = paths(membership)
-    found: list[Hierarchy] = []
-    taken: set[str] = set()
+    found: dict[str, Hierarchy] = {}
     for mount in mounts:
-        if mount.fstype == "cgroup2":
-            version, controllers = 2, frozenset[str]()
-            key = ""
-        elif mount.fstype == "cgroup":
-            version, controllers = 1, mount.super_options.intersection(wanted)
-            key = min(controllers, default="none")
-        else:
-            continue
-        own = _directory(mount, own_paths[key]) if key in own_paths and key not in taken else None
+        version = 2 if mount.fstype == "cgroup2" else 1
+        controllers = mount.super_options.intersection(wanted)
+        key = "" if version == 2 else min(controllers, default="none")
+        own = _directory(mount, own_paths[key]) if key in own_paths and key not in found else None
         if own is not None:
-            taken.add(key)
             top = mount.mount_point.decode(errors="surrogateescape")
-            found.append(Hierarchy(version, controllers, own, own_paths[key], top))
-    return found
+            found[key] = Hierarchy(version, controllers, own, own_paths[key], top)
+    return list(found.values())
 
 
 def paths(membership: bytes) -> dict[str, str]:
@@ -74,13 +66,10 @@ def paths(membership: bytes) -> dict[str, str]:
 
 def _directory(mount: mountinfo.MountInfo, path: str) -> str | None:
     """Return the directory of cgroup `path`, or None if this mount's part of the tree doesn't contain it."""
-    root = mount.root.decode(errors="surrogateescape")
-    if root == "/" and path.startswith("/") and "/.." not in path:
-        return mount.mount_point.decode(errors="surrogateescape") + path.rstrip("/")
-    relative = posixpath.relpath(path, root) if path.startswith("/") and root.startswith("/") else ".."
-    if relative == ".." or relative.startswith("../"):
+    root = mount.root.decode(errors="surrogateescape").rstrip("/")
+    if "/.." in path or not f"{path}/".startswith(f"{root}/"):
         return None
-    return posixpath.normpath(posixpath.join(mount.mount_point.decode(errors="surrogateescape"), relative))
+    return mount.mount_point.decode(errors="surrogateescape") + path.removeprefix(root).rstrip("/")
 
 
 _ENDING_SECONDS = 1.0
@@ -98,24 +87,19 @@ def delegated(
     offer the most. A cgroup other than the root's has either processes or enabled controllers. So a caller that is
     alone in its own one moves into the leaf `<name>.self`. With other processes there, it leaves all in place.
     """
-    path = f"{own}/{name}"
-    if not wanted:
-        make_directory(path)
-        return path, frozenset()
-    places = _places(own, top)
-    offers = {place: wanted & _controllers(place) for place in places}
-    place = max(places, key=lambda place: len(offers[place]), default=None)
-    if place is None:
+    places = _places(own, top) if wanted else []
+    if not places:
         reason = f"others run in {own}" if os.access(own, os.W_OK) else f"{own} is not delegated to this user"
         missing.update((c, f"{c}: {reason}, and nothing above it is; {ADVICE}") for c in wanted & _controllers(own))
-        make_directory(path)
-        return path, frozenset()
+    offers = {place: wanted & _controllers(place) for place in places}
+    place = max(places, key=lambda place: len(offers[place]), default=own)
+    offered = offers.get(place, frozenset[str]())
     path = f"{place}/{name}"
     make_directory(path)
-    if offers[place] and place == own and not _is_root(own):
+    if offered and place == own and not _is_root(own):
         make_directory(f"{own}/{name}.self")
         _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
-    return path, _enable(place, path, offers[place], missing)
+    return path, _enable(place, path, offered, missing)
 
 
 def _places(own: str, top: str) -> list[str]:

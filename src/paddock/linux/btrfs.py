@@ -49,10 +49,7 @@ _SUBVOL_RDONLY = 2
 _FIRST_FREE_OBJECTID = 256
 _LAST_FREE_OBJECTID = 2**64 - 256
 _NOTHING = 2**64 - 1
-_QUOTA_TREE = 8
 _INODE_ITEM = 1
-_QGROUP_INFO = 242
-_QGROUP_LIMIT_ITEM = 244
 _QUOTA_ENABLE = 1
 _QUOTA_ENABLE_SIMPLE = 4
 _LIMIT_MAX_RFER = 1
@@ -230,32 +227,20 @@ def set_byte_limit(fd: int, subvolume: int, limit_bytes: int | None) -> None:
     ioctl(fd, _QGROUP_LIMIT, bytearray(arguments), what=("btrfs limit of subvolume", subvolume))
 
 
-def quota(fd: int, subvolume: int) -> Quota:
-    """Return use and limit of subvolume id `subvolume`.
+def open_quotas(fd: int) -> int:
+    """Return a descriptor of the quota groups in sysfs, which outlives the mount of sysfs."""
+    return os.open(f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def quota(quotas: int, subvolume: int) -> Quota:
+    """Return use and limit of subvolume id `subvolume`, the kernel's current numbers, from `open_quotas`.
 
     Raises FileNotFoundError if it has no quota group.
-
-    It reads sysfs, with the kernel's current numbers. Without sysfs it reads the quota tree, which is as old as the
-    last commit (30 seconds at most).
     """
-    directory = f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups/0_{subvolume}/"
-    try:
-        used = int(_files.read(directory + "referenced"))
-        limit = int(_files.read(directory + "max_referenced"))
-        flags = int(_files.read(directory + "limit_flags"), 0)
-    except FileNotFoundError:
-        return _quota_from_tree(fd, subvolume)
+    used, limit, flags = (
+        int(_files.read(f"0_{subvolume}/{name}", quotas), 0) for name in ("referenced", "max_referenced", "limit_flags")
+    )
     return Quota(used, limit if flags & _LIMIT_MAX_RFER and limit != _NOTHING else None)
-
-
-def _quota_from_tree(fd: int, subvolume: int) -> Quota:
-    info = _quota_item(fd, _QGROUP_INFO, subvolume)
-    if info is None:
-        raise FileNotFoundError(errno.ENOENT, "no such quota group", f"btrfs quota of subvolume {subvolume}")
-    used = struct.unpack_from("<Q", info, 8)[0]
-    limit = _quota_item(fd, _QGROUP_LIMIT_ITEM, subvolume)
-    flags, most = struct.unpack_from("<QQ", limit) if limit else (0, _NOTHING)
-    return Quota(used, most if flags & _LIMIT_MAX_RFER and most != _NOTHING else None)
 
 
 def remove_quota_group(fd: int, subvolume: int) -> bool:
@@ -299,14 +284,15 @@ def highest_inode(fd: int) -> int:
     return low
 
 
-def count_inodes(fd: int) -> Iterator[int]:
-    """Count files, directories and links of the subvolume of `fd`, its root included: running totals, the last is all.
+def count_inodes(fd: int, last: int) -> Iterator[int]:
+    """Count files, directories and links of the subvolume of `fd`, its root included, up to the inode number `last`:
+    running totals, the last is all.
 
     About a millisecond passes between two totals, so that a single-threaded caller can do other things or stop.
     """
     count, start = 0, _FIRST_FREE_OBJECTID
     buffer = bytearray(_SEARCH.size + 131072)  # more than the largest item, else EOVERFLOW
-    while found := _search_inodes(fd, buffer, start, 4096):
+    while found := _search_inodes(fd, buffer, start, last, 4096):
         offset = _SEARCH.size
         for _ in range(found):
             # The search compares whole keys: items of other types come along.
@@ -322,30 +308,16 @@ def _next_inode(fd: int, start: int) -> int | None:
     if start >= _LAST_FREE_OBJECTID:
         return None
     buffer = bytearray(_SEARCH.size + 4096)
-    return _FOUND.unpack_from(buffer, _SEARCH.size)[1] if _search_inodes(fd, buffer, start, 1) else None
+    return (
+        _FOUND.unpack_from(buffer, _SEARCH.size)[1]
+        if _search_inodes(fd, buffer, start, _LAST_FREE_OBJECTID, 1)
+        else None
+    )
 
 
-def _search_inodes(fd: int, buffer: bytearray, start: int, items: int) -> int:
-    return _search(fd, buffer, 0, (start, _LAST_FREE_OBJECTID), _INODE_ITEM, (0, _NOTHING), items)
-
-
-def _quota_item(fd: int, kind: int, subvolume: int) -> bytes | None:
-    buffer = bytearray(_SEARCH.size + 4096)
-    if not _search(fd, buffer, _QUOTA_TREE, (0, 0), kind, (subvolume, subvolume), 1):
-        return None
-    length = _FOUND.unpack_from(buffer, _SEARCH.size)[4]
-    start = _SEARCH.size + _FOUND.size
-    return bytes(buffer[start : start + length])
-
-
-def _search(
-    fd: int, buffer: bytearray, tree: int, objects: tuple[int, int], kind: int, offsets: tuple[int, int], items: int
-) -> int:
-    """Fill `buffer` (fs/btrfs/ioctl.c, search_ioctl) and return how many items it holds. Tree 0: that of `fd`.
-
-    `objects` and `offsets` are the first and the last.
-    """
-    arguments = (tree, *objects, *offsets, 0, _NOTHING, kind, kind, items)
+def _search_inodes(fd: int, buffer: bytearray, start: int, last: int, items: int) -> int:
+    """Fill `buffer` (fs/btrfs/ioctl.c, search_ioctl) from the tree of `fd`, and return how many items it holds."""
+    arguments = (0, start, last, 0, _NOTHING, 0, _NOTHING, _INODE_ITEM, _INODE_ITEM, items)
     _SEARCH.pack_into(buffer, 0, *arguments, len(buffer) - _SEARCH.size)
-    ioctl(fd, _TREE_SEARCH_V2, buffer, what=("btrfs tree search", tree))
+    ioctl(fd, _TREE_SEARCH_V2, buffer, what=("btrfs tree search",))
     return int.from_bytes(buffer[64:68], "little")

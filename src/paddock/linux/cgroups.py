@@ -8,10 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-import select
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import NamedTuple
@@ -32,7 +31,38 @@ For kill(2) it means the caller's own process group.
 """
 _CONTROLLERS = ("memory", "pids", "cpu")
 _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
-_PERIOD = 100_000  # microseconds over which processor time is shared out
+_REASONS = {
+    **dict.fromkeys(_CONTROLLERS, "there is no such cgroup controller here"),
+    "swap": "the kernel keeps no account of it (boot parameter swapaccount=1)",
+    "sockets": "the kernel has no ceiling for what TCP and UDP hold in buffers",
+    "kill": "no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one",
+    "freeze": "neither a freezer controller nor cgroup.freeze",
+}
+_PERIOD = 100_000
+"""Microseconds over which the kernel shares out processor time by default."""
+_FILES = {
+    "memory": ("memory.limit_in_bytes", "memory.max"),
+    "memory.swap": ("memory.memsw.limit_in_bytes", "memory.swap.max"),
+    "memory.sockets": ("memory.kmem.tcp.limit_in_bytes", ""),
+    "memory.sockets_used": ("memory.kmem.tcp.usage_in_bytes", ""),
+    "memory.used": ("memory.usage_in_bytes", "memory.current"),
+    "memory.peak": ("memory.max_usage_in_bytes", "memory.peak"),
+    "memory.events": ("memory.oom_control", "memory.events"),
+    "pids": ("pids.max", "pids.max"),
+    "pids.used": ("pids.current", "pids.current"),
+    "pids.events": ("pids.events", "pids.events"),
+    "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+    "cpuacct": ("cpuacct.usage", "cpu.stat"),
+    "freezer": ("freezer.state", "cgroup.freeze"),
+    "freezer.state": ("freezer.state", "cgroup.events"),
+}
+"""Files of a group in version 1 and in version 2, each under the name of its controller and what it is.
+
+memory.oom.group stays 0, its default: the kernel ends one process, not all.
+"""
+_OPTIONAL = ("memory.swap", "memory.sockets")
+_THAW, _FREEZE, _FROZEN = (b"THAWED", b"0"), (b"FROZEN", b"1"), (b"FROZEN", b"frozen 1")
+"""What the files of the freezer take, and what they say, in version 1 and in version 2."""
 
 
 class GroupStats(NamedTuple):
@@ -75,96 +105,21 @@ class Tree(NamedTuple):
     name: str = "/"
 
 
-_SWAP = {1: b"/memory.memsw.limit_in_bytes", 2: b"/memory.swap.max"}
-_SOCKETS = b"/memory.kmem.tcp.limit_in_bytes"
-_SOCKETS_CURRENT = b"/memory.kmem.tcp.usage_in_bytes"
-_MEMORY_CURRENT = {1: b"/memory.usage_in_bytes", 2: b"/memory.current"}
-_MEMORY_PEAK = {1: b"/memory.max_usage_in_bytes", 2: b"/memory.peak"}
-_MEMORY_EVENTS = {1: b"/memory.oom_control", 2: b"/memory.events"}
-
-
-def _writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple[bytes, bytes]]:
-    """Which files get which values in a new group, in this order: swap of version 1 includes memory and comes later.
-
-    memory.oom.group stays 0, its default: the kernel ends one process, not all.
-    """
-    if controller == "memory" and limits.memory_bytes is not None:
-        yield (b"/memory.limit_in_bytes" if version == 1 else b"/memory.max"), b"%d" % limits.memory_bytes
-    if controller == "memory" and limits.swap_bytes is not None:
-        if version == 2:
-            yield _SWAP[2], b"%d" % limits.swap_bytes
-        elif limits.memory_bytes is not None:
-            yield _SWAP[1], b"%d" % (limits.memory_bytes + limits.swap_bytes)
-    if controller == "memory" and limits.socket_bytes is not None and version == 1:
-        yield _SOCKETS, b"%d" % limits.socket_bytes
-    if controller == "pids" and limits.pids is not None:
-        yield b"/pids.max", b"%d" % limits.pids
-    if controller == "cpu" and limits.cpus is not None:
-        quota = max(1000, round(limits.cpus * _PERIOD))  # less than a millisecond is refused
-        if version == 1:
-            yield b"/cpu.cfs_quota_us", b"%d" % quota  # the period is 100 ms by default
-        else:
-            yield b"/cpu.max", b"%d %d" % (quota, _PERIOD)
-
-
-def _apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
-    """Set the limits of one controller. Ignore swap and sockets if the kernel has no file for them."""
-    for file, value in _writes(controller, tree.version, limits):
-        try:
-            _files.write(group + file, value, tree.fd)
-        except FileNotFoundError:
-            if file not in (*_SWAP.values(), _SOCKETS):
-                raise
-
-
-def _limits_swap(tree: Tree) -> bool:
-    """Tell whether groups of this memory hierarchy have a limit for swap."""
-    return os.path.exists(os.fsencode(tree.path) + _SWAP[tree.version])
-
-
-def _limits_sockets(tree: Tree) -> bool:
-    """Tell whether this memory hierarchy limits the buffers of sockets. Version 2 counts them as memory."""
-    return tree.version == 2 or os.path.exists(os.fsencode(tree.path) + _SOCKETS)
-
-
-def _number(tree: Tree, file: bytes) -> int | None:
-    """Return the number in a file, or None if the file is missing."""
-    try:
-        return int(_files.read(file, tree.fd))
-    except FileNotFoundError:
-        return None
-
-
-def _field(tree: Tree, file: bytes, key: bytes) -> int | None:
-    """Return the number after `key` in a file of keys and values, or None without either."""
-    try:
-        return _value(_files.read(file, tree.fd), key)
-    except FileNotFoundError:
-        return None
-
-
 def _value(text: bytes, key: bytes) -> int | None:
+    """Return the number after `key` in a text of keys and values, or None without it."""
     words = text.split()
     return int(words[words.index(key) + 1]) if key in words else None
 
 
 class Joining(NamedTuple):
-    """The descriptors for a new process that starts in a group.
+    """The descriptors for a new process that starts in a group, until the end of the block.
 
-    The creator closes them after the clone.
-
-    `clone_into` is for clone3(2). The child itself writes b"0" into each of `tasks`. (A move by pid, or by
+    `clone_into` is for clone3(2), one at most. The child itself writes b"0" into each of `tasks`. (A move by pid, or by
     cgroup.procs, waits for an RCU grace period: 8 ms against 0.1.)
     """
 
-    clone_into: int | None
-    tasks: tuple[int, ...]
-
-    def close(self) -> None:
-        for fd in self.tasks:
-            os.close(fd)
-        if self.clone_into is not None:
-            os.close(self.clone_into)
+    clone_into: list[int]
+    tasks: list[int]
 
 
 class Base:
@@ -175,12 +130,16 @@ class Base:
 
     def __init__(self, trees: list[Tree], missing: dict[str, str]) -> None:
         self.trees = tuple(trees)
+        # Where both versions are there, the controllers of version 1 aren't those of version 2.
         self.by_controller = {controller: tree for tree in trees for controller in tree.controllers}
         self.unified = next((tree for tree in trees if tree.version == 2), None)
+        if self.unified is not None:
+            self.by_controller["cpuacct"] = self.unified
+            if _offers(self.unified, "cgroup.freeze"):
+                self.by_controller.setdefault("freezer", self.unified)
         self.kills_at_once = _offers(self.unified, "cgroup.kill")
         """Linux 5.14: no fork outruns it."""
-        self.freezes = "freezer" in self.by_controller or _offers(self.unified, "cgroup.freeze")
-        self.limits_swap = "memory" in self.by_controller and _limits_swap(self.by_controller["memory"])
+        self.freezes = "freezer" in self.by_controller
         self._missing = missing
 
     @classmethod
@@ -224,23 +183,21 @@ class Base:
     def enforced(self) -> frozenset[str]:
         """Which of "memory", "swap", "pids", "cpu" hold here."""
         held = {controller for controller in _CONTROLLERS if controller in self.by_controller}
-        return frozenset(held | {"swap"} if self.limits_swap else held)
+        return frozenset(held | {"swap"} if _offers(*self.find("memory.swap")) else held)
+
+    def find(self, name: str) -> tuple[Tree | None, str]:
+        """Return the hierarchy of a file in `_FILES`, and its name there: empty if there is no such file."""
+        tree = self.by_controller.get(name.partition(".")[0])
+        return tree, "" if tree is None else _FILES[name][tree.version - 1]
 
     def missing(self) -> tuple[str, ...]:
         """One sentence per limit or ability that this machine does not give."""
-        lines = dict(self._missing)
-        for controller in _CONTROLLERS:
-            if controller not in self.by_controller:
-                lines.setdefault(controller, f"{controller}: there is no such cgroup controller here")
-        if not self.limits_swap:
-            lines.setdefault("swap", "swap: the kernel keeps no account of it (boot parameter swapaccount=1)")
-        if "memory" in self.by_controller and not _limits_sockets(self.by_controller["memory"]):
-            lines.setdefault("sockets", "sockets: the kernel has no ceiling for what TCP and UDP hold in buffers")
-        if not self.kills_at_once:
-            lines.setdefault("kill", "kill: no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one")
-        if not self.freezes:
-            lines.setdefault("freeze", "freeze: neither a freezer controller nor cgroup.freeze")
-        return tuple(lines[key] for key in sorted(lines))
+        memory = self.by_controller.get("memory")
+        given = {*self.enforced, *(("kill",) if self.kills_at_once else ()), *(("freeze",) if self.freezes else ())}
+        if memory is None or memory.version == 2 or _offers(*self.find("memory.sockets")):
+            given.add("sockets")
+        reasons = {name: f"{name}: {why}" for name, why in _REASONS.items() if name not in given} | self._missing
+        return tuple(reasons[name] for name in sorted(reasons))
 
     def create(self, name: str, limits: GroupLimits) -> Group:
         """Return a group with its limits set. All or nothing. FileExistsError if there is one of that name."""
@@ -270,15 +227,12 @@ class Base:
         paths = layout.paths(_files.read(f"/proc/{pid}/cgroup"))
         for tree in self.trees:
             place, _, last = paths["" if tree.version == 2 else min(tree.controllers)].rpartition("/")
-            if last != name or place == tree.name:
-                continue
-            relative = posixpath.relpath(place, tree.name)
-            fd = os.open(relative, _DIRECTORY, dir_fd=tree.fd)
-            controllers = tree.controllers
-            if tree.version == 2:
-                offered = _files.read(b"cgroup.controllers", fd).decode().split()
-                controllers = frozenset(_CONTROLLERS).intersection(offered)
-            trees.append(Tree(tree.version, fd, posixpath.normpath(f"{tree.path}/{relative}"), controllers, place))
+            if last == name and place != tree.name:
+                relative = posixpath.relpath(place, tree.name)
+                fd = os.open(relative, _DIRECTORY, dir_fd=tree.fd)
+                path = posixpath.normpath(f"{tree.path}/{relative}")
+                controllers = _offered(fd) if tree.version == 2 else tree.controllers
+                trees.append(Tree(tree.version, fd, path, controllers, place))
         return Base(trees, {}) if trees else self
 
     def children(self) -> frozenset[str]:
@@ -301,8 +255,6 @@ class Base:
         for tree in self.trees:
             os.close(tree.fd)
         self.trees = ()
-        self.by_controller = {}
-        self.unified = None
 
 
 class Group:
@@ -310,43 +262,68 @@ class Group:
 
     def __init__(self, base: Base, name: str) -> None:
         self.base = base
-        self.name = os.fsencode(name)
-        if b"/" in self.name or self.name in (b"", b".", b".."):
+        self.name = name
+        if "/" in name or name in ("", ".", ".."):
             raise ValueError(f"not the name of a group: {name!r}")
 
-    def join_descriptors(self) -> Joining:
-        """Open the descriptors by which a process joins the group. See `Joining`."""
-        unified: int | None = None
-        tasks: list[int] = []
-        with UndoStack() as undo:
+    @contextmanager
+    def joining(self) -> Generator[Joining]:
+        """Open the descriptors by which a process joins the group."""
+        joining = Joining([], [])
+        try:
             for tree in self.base.trees:
                 if tree.version == 2:
-                    unified = os.open(self.name, _DIRECTORY, dir_fd=tree.fd)
-                    undo.push(os.close, unified)
+                    joining.clone_into.append(os.open(self.name, _DIRECTORY, dir_fd=tree.fd))
                 else:
-                    tasks.append(os.open(self.name + b"/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
-                    undo.push(os.close, tasks[-1])
-        return Joining(unified, tuple(tasks))
+                    joining.tasks.append(os.open(f"{self.name}/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
+            yield joining
+        finally:
+            for fd in (*joining.clone_into, *joining.tasks):
+                os.close(fd)
 
     def limit(self, limits: GroupLimits) -> None:
         """Set limits. A limit of None doesn't change."""
-        for controller in _CONTROLLERS:
-            if tree := self.base.by_controller.get(controller):
-                _apply(tree, self.name, controller, limits)
+        values = {
+            "memory": limits.memory_bytes,
+            "memory.swap": limits.swap_bytes,
+            "memory.sockets": limits.socket_bytes,
+            "pids": limits.pids,
+            # The kernel refuses less than a millisecond.
+            "cpu": None if limits.cpus is None else max(1000, round(limits.cpus * _PERIOD)),
+        }
+        for name, value in values.items():
+            tree, file = self.base.find(name)
+            if value is None or tree is None or not file:
+                continue
+            if name == "memory.swap" and tree.version == 1:  # swap of version 1 includes memory, and so comes later
+                value += limits.memory_bytes or 0
+            try:
+                _files.write(f"{self.name}/{file}", b"%d" % value, tree.fd)
+            except FileNotFoundError:
+                if name not in _OPTIONAL:
+                    raise
+
+    def _number(self, name: str, key: bytes = b"") -> int | None:
+        """Return the number in a file, or after `key` in it. None if either is missing."""
+        tree, file = self.base.find(name)
+        if tree is None or not file:
+            return None
+        try:
+            text = _files.read(f"{self.name}/{file}", tree.fd)
+        except FileNotFoundError:
+            return None
+        return _value(text, key) if key else int(text)
 
     def socket_bytes(self) -> int:
         """Return the bytes in buffers of TCP and UDP, or 0 if they count as memory (version 2) or have no counter."""
-        tree = self.base.by_controller.get("memory")
-        if tree is None or tree.version == 2:
-            return 0
-        return _number(tree, self.name + _SOCKETS_CURRENT) or 0
+        return self._number("memory.sockets_used") or 0
 
     def processes(self) -> frozenset[int]:
         """Return the pids of all processes in the group, in any hierarchy, that the caller's pid namespace shows."""
         pids: set[int] = set()
         for tree in self.base.trees:
             with _gone_is_fine():
-                pids.update(map(int, _files.read(self.name + b"/cgroup.procs", tree.fd).split()))
+                pids.update(map(int, _files.read(f"{self.name}/cgroup.procs", tree.fd).split()))
         return frozenset(pids - {_HIDDEN})
 
     def kill(self) -> None:
@@ -364,24 +341,20 @@ class Group:
             pids = self.processes()
             if not pids - told:
                 break
-            self._signal_all(pids)
+            if self.base.freezes:  # so that none forks meanwhile; in version 1 a frozen process dies when thawed
+                self._set_frozen(True)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.base.freezes:
+                self._set_frozen(False)
             told = pids
 
     def kill_at_once(self) -> None:
         """Send SIGKILL by cgroup.kill, if the kernel has it and the group exists."""
         if self.base.kills_at_once and self.base.unified is not None:
             with _gone_is_fine():
-                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
-
-    def _signal_all(self, pids: frozenset[int]) -> None:
-        freezer = self.base.by_controller.get("freezer")
-        if freezer is not None:  # so that none forks meanwhile; in version 1 a frozen process dies when thawed
-            _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if freezer is not None:
-            _files.write(self.name + b"/freezer.state", b"THAWED", freezer.fd)
+                _files.write(f"{self.name}/cgroup.kill", b"1", self.base.unified.fd)
 
     def freeze(self, timeout_seconds: float = 2.0) -> None:
         """Stop every process of the group where it is. Return when all have stopped.
@@ -395,14 +368,16 @@ class Group:
         deadline = time.monotonic() + timeout_seconds
         try:
             self._set_frozen(True)
-            if (freezer := self.base.by_controller.get("freezer")) is not None:
-                self._await_frozen_v1(freezer, deadline)
-            elif self.base.unified is not None:
-                if not self.is_frozen() and self._move_kernel_threads(self.base.unified):
-                    # The move of a kernel thread changes no count. Freezing the group anew does.
-                    self._set_frozen(False)
-                    self._set_frozen(True)
-                self._await_event(self.base.unified, b"frozen 1", deadline)
+            if not self.is_frozen() and self._move_kernel_threads():
+                # The move of a kernel thread changes no count. Freezing the group anew does.
+                self._set_frozen(False)
+                self._set_frozen(True)
+            while not self.is_frozen():
+                if time.monotonic() >= deadline:
+                    raise failure(errno.ETIMEDOUT, ("freeze cgroup", self.name))
+                time.sleep(_PAUSE_SECONDS)
+                # Version 1 says FREEZING while a process forks. Another write includes its children.
+                self._set_frozen(True)
         except OSError:
             with suppress(OSError):
                 self._set_frozen(False)
@@ -414,58 +389,47 @@ class Group:
 
     def is_frozen(self) -> bool:
         """Tell whether `freeze` has stopped all its processes. Raises OSError ENOTSUP if neither tree can freeze."""
-        if (freezer := self.base.by_controller.get("freezer")) is not None:
-            return _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN")
-        if self.base.freezes and self.base.unified is not None:
-            return b"frozen 1" in _files.read(self.name + b"/cgroup.events", self.base.unified.fd)
-        raise failure(errno.ENOTSUP, ("look at cgroup", self.name))
+        tree, path = self._freezer("freezer.state")
+        return _FROZEN[tree.version - 1] in _files.read(path, tree.fd)
 
     def _set_frozen(self, frozen: bool) -> None:
-        if (freezer := self.base.by_controller.get("freezer")) is not None:
-            _files.write(self.name + b"/freezer.state", b"FROZEN" if frozen else b"THAWED", freezer.fd)
-        elif self.base.freezes and self.base.unified is not None:
-            _files.write(self.name + b"/cgroup.freeze", b"1" if frozen else b"0", self.base.unified.fd)
-        else:
-            raise failure(errno.ENOTSUP, ("freeze cgroup", self.name))
+        tree, path = self._freezer("freezer")
+        _files.write(path, (_FREEZE if frozen else _THAW)[tree.version - 1], tree.fd)
 
-    def _move_kernel_threads(self, tree: Tree) -> bool:
-        """Move the group's kernel threads to the caller's own cgroup. Return whether there were any."""
-        threads = [pid for pid in self.processes() if proc.is_kernel_thread(pid)]
-        if not threads:
-            return False
-        own = posixpath.relpath(layout.paths(_files.read("/proc/self/cgroup"))[""], tree.name)
+    def _freezer(self, name: str) -> tuple[Tree, str]:
+        tree, file = self.base.find(name)
+        if tree is None:
+            raise failure(errno.ENOTSUP, ("freeze cgroup", self.name))
+        return tree, f"{self.name}/{file}"
+
+    def _move_kernel_threads(self) -> bool:
+        """Move the group's kernel threads to the caller's own cgroup of version 2. Return whether there were any."""
+        tree = self.base.by_controller["freezer"]
+        threads = [pid for pid in self.processes() if proc.is_kernel_thread(pid)] if tree.version == 2 else []
         for pid in threads:
+            own = posixpath.relpath(layout.paths(_files.read("/proc/self/cgroup"))[""], tree.name)
             with suppress(ProcessLookupError):
                 _files.write(f"{own}/cgroup.procs", b"%d" % pid, tree.fd)
-        return True
-
-    def _await_frozen_v1(self, freezer: Tree, deadline: float) -> None:
-        while not _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN"):
-            if time.monotonic() >= deadline:
-                raise failure(errno.ETIMEDOUT, ("freeze cgroup", self.name))
-            time.sleep(_PAUSE_SECONDS)
-            # FREEZING lasts while a process forks. Another write includes its children.
-            _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
+        return bool(threads)
 
     def stats(self) -> GroupStats:
         """Counters of the group."""
-        base, name = self.base, self.name
-        memory, pids = base.by_controller.get("memory"), base.by_controller.get("pids")
         return GroupStats(
-            memory_bytes=memory and _number(memory, name + _MEMORY_CURRENT[memory.version]),
-            memory_peak_bytes=memory and _number(memory, name + _MEMORY_PEAK[memory.version]),
-            oom_kills=memory and _field(memory, name + _MEMORY_EVENTS[memory.version], b"oom_kill"),
-            processes=pids and _number(pids, name + b"/pids.current"),
-            processes_refused=pids and _field(pids, name + b"/pids.events", b"max"),
+            memory_bytes=self._number("memory.used"),
+            memory_peak_bytes=self._number("memory.peak"),
+            oom_kills=self._number("memory.events", b"oom_kill"),
+            processes=self._number("pids.used"),
+            processes_refused=self._number("pids.events", b"max"),
             cpu_seconds=self.cpu_seconds(),
         )
 
     def cpu_seconds(self) -> float | None:
         """Processor time that the group has used."""
-        clock = self.base.unified or self.base.by_controller.get("cpuacct")
-        if clock is not None and clock.version == 2:
-            return _scaled(_field(clock, self.name + b"/cpu.stat", b"usage_usec"), 1e-6)
-        return None if clock is None else _scaled(_number(clock, self.name + b"/cpuacct.usage"), 1e-9)
+        if self.base.unified is not None:
+            microseconds = self._number("cpuacct", b"usage_usec")
+            return None if microseconds is None else microseconds * 1e-6
+        nanoseconds = self._number("cpuacct")
+        return None if nanoseconds is None else nanoseconds * 1e-9
 
     def remove(self, timeout_seconds: float = 2.0) -> None:
         """Remove the group, if it exists, from every hierarchy after the end of its (killed) processes.
@@ -473,36 +437,21 @@ class Group:
         Raises OSError EBUSY if a process remains at the deadline.
         """
         deadline = time.monotonic() + timeout_seconds
-        if self.base.unified is not None:
-            with _gone_is_fine(), suppress(TimeoutError):  # rmdir tells
-                self._await_event(self.base.unified, b"populated 0", deadline)
         for tree in self.base.trees:
-            while not self._rmdir(tree):
-                if time.monotonic() >= deadline:
-                    raise failure(errno.EBUSY, ("remove cgroup", self.name), f"processes {sorted(self.processes())}")
-                time.sleep(_PAUSE_SECONDS)
-
-    def _rmdir(self, tree: Tree) -> bool:
-        try:
-            os.rmdir(self.name, dir_fd=tree.fd)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
-        return True
-
-    def _await_event(self, tree: Tree, wanted: bytes, deadline: float) -> None:
-        """Wait for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""
-        with closing(os.open(self.name + b"/cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd)) as fd:
-            poll = select.poll()
-            poll.register(fd, select.POLLPRI)
-            while wanted not in os.pread(fd, 4096, 0):
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise failure(errno.ETIMEDOUT, ("wait for", wanted, "of cgroup", self.name))
-                poll.poll(remaining * 1000)
+            while True:
+                try:
+                    os.rmdir(self.name, dir_fd=tree.fd)
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    if time.monotonic() < deadline:
+                        time.sleep(_PAUSE_SECONDS)
+                        continue
+                    what = f"processes {sorted(self.processes())}"
+                    raise failure(errno.EBUSY, ("remove cgroup", self.name), what) from None
+                break
 
 
 class Shown(NamedTuple):
@@ -553,29 +502,24 @@ def stats(pid: int) -> GroupStats:
 class Refusals:
     """How often the kernel has met a process's group at its limits. Its files stay open: each exec asks."""
 
-    _texts: tuple[bytes, ...] = ()
-    _counts = (0, 0)
-
     def __init__(self, pid: int) -> None:
         """Open the counters. Raises OSError if the process has ended, or there are no counters."""
         with _group(pid) as group:
-            by = group.base.by_controller
-            if not {"memory", "pids"} <= by.keys():
+            if not {"memory", "pids"} <= group.base.by_controller.keys():
                 raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")
-            memory = _MEMORY_EVENTS[by["memory"].version]
             self._files: list[int] = []
-            for tree, name in ((by["memory"], memory), (by["pids"], b"/pids.events")):
-                self._files.append(os.open(group.name + name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
+            for tree, file in map(group.base.find, ("memory.events", "pids.events")):
+                assert tree is not None
+                path = f"{group.name}/{file}"
+                self._files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
 
     def counts(self) -> tuple[int, int]:
         """Count processes killed for memory, and refused processes.
 
         Raises OSError if the group doesn't exist any more.
         """
-        texts = tuple([os.pread(file, 4096, 0) for file in self._files])
-        if texts != self._texts:
-            self._texts, self._counts = texts, (_value(texts[0], b"oom_kill") or 0, _value(texts[1], b"max") or 0)
-        return self._counts
+        memory, pids = (os.pread(file, 4096, 0) for file in self._files)
+        return _value(memory, b"oom_kill") or 0, _value(pids, b"max") or 0
 
     def __del__(self) -> None:
         for file in getattr(self, "_files", ()):
@@ -588,12 +532,8 @@ def is_frozen(pid: int) -> bool:
     Raises OSError if the process has ended.
     """
     with _group(pid) as group:
-        for tree in group.base.trees:
-            file, word = (b"/cgroup.events", b"frozen 1") if tree.version == 2 else (b"/freezer.state", b"FROZEN")
-            with suppress(FileNotFoundError):
-                if word in _files.read(group.name + file, tree.fd):
-                    return True
-    return False
+        alone = [Base([tree], {}) for tree in group.base.trees]  # another program may have used either version's
+        return any(base.freezes and base.group(group.name).is_frozen() for base in alone)
 
 
 @contextmanager
@@ -604,23 +544,15 @@ def _group(pid: int) -> Generator[Group]:
     as the memory's, because a name is unique to one level.
     """
     found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
-    main = next((h for h in found if "memory" in h.controllers), None) or next(
-        (h for h in found if h.version == 2), None
-    )
+    main = max(found, key=lambda one: ("memory" in one.controllers, one.version), default=None)
     if main is None:
         raise FileNotFoundError(f"no control group of process {pid} is seen here")
     name = posixpath.basename(main.own)
-    bound = frozenset[str]().union(*(h.controllers for h in found if h.version == 1))
     with ExitStack() as stack:
         trees: list[Tree] = []
-        for hierarchy in found:
-            above, last = posixpath.split(hierarchy.own)
-            if last != name:
-                continue
-            fd = os.open(above, _DIRECTORY)
-            stack.callback(os.close, fd)
-            controllers = hierarchy.controllers if hierarchy.version == 1 else frozenset(_CONTROLLERS) - bound
-            trees.append(Tree(hierarchy.version, fd, above, controllers))
+        for above, hierarchy in ((posixpath.dirname(one.own), one) for one in found if one.own.endswith(f"/{name}")):
+            fd = stack.enter_context(closing(os.open(above, _DIRECTORY)))
+            trees.append(Tree(hierarchy.version, fd, above, hierarchy.controllers or _offered(fd)))
         yield Group(Base(trees, {}), name)
 
 
@@ -641,8 +573,9 @@ def _gone_is_fine() -> Generator[None, None, None]:
 
 
 def _offers(tree: Tree | None, file: str) -> bool:
-    return tree is not None and os.access(file, os.F_OK, dir_fd=tree.fd)
+    return tree is not None and file != "" and os.access(file, os.F_OK, dir_fd=tree.fd)
 
 
-def _scaled(value: int | None, unit: float) -> float | None:
-    return None if value is None else value * unit
+def _offered(directory: int) -> frozenset[str]:
+    """Return the controllers that a group of version 2 may hand down. Those of version 1 aren't among them."""
+    return frozenset(_CONTROLLERS).intersection(_files.read("cgroup.controllers", directory).decode().split())

@@ -1,13 +1,19 @@
-"""Closing of descriptors that a process must not keep."""
+"""Closing of descriptors that a process must not keep, and descriptors from a child in other namespaces."""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 
 from paddock.linux._syscall import call
 
 _LAST = 0xFFFF_FFFF
+_WORDS_BYTES, _MOST = 4096, 8
 
 
 def close_from(first: int) -> None:
@@ -36,6 +42,30 @@ def tee(pipe: int, other: int, size: int) -> int:
     """Copy at most `size` bytes from one pipe into another, and leave them where they are (tee(2)). The count, 0 at the
     end. BlockingIOError: there is nothing now, or no room."""
     return call("tee", pipe, other, size, os.SPLICE_F_NONBLOCK)
+
+
+def of_child(make: Callable[[], Iterable[int]]) -> list[int]:
+    """Run `make` in a child, which may enter other namespaces, and return its descriptors. OSError with its words."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                socket.send_fds(theirs, [b"made"], list(make()))
+            except BaseException as error:
+                with suppress(OSError):
+                    theirs.send(f"{type(error).__name__}: {error}".encode()[:_WORDS_BYTES])
+            finally:
+                sys.stderr.flush()
+                os._exit(0)
+        theirs.close()
+        try:
+            words, found, _, _ = socket.recv_fds(ours, _WORDS_BYTES, _MOST, socket.MSG_CMSG_CLOEXEC)
+        finally:
+            os.waitpid(pid, 0)
+    if not found:
+        raise OSError(errno.ECHILD, words.decode(errors="replace") or "the process that was to make it died")
+    return found
 
 
 class closing:

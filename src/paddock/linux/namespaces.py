@@ -40,6 +40,13 @@ def unshare(flags: int) -> None:
     call("unshare", flags, what=("unshare", hex(flags)))
 
 
+def unshare_as(inside: int, flags: int = 0) -> None:
+    """Move the caller into a new user namespace, where its uid and gid are `inside`, and into the others of `flags`."""
+    uid, gid = os.getuid(), os.getgid()
+    unshare(NEWUSER | flags)
+    write_id_maps(os.getpid(), (IdMap(inside, uid, 1),), (IdMap(inside, gid, 1),), deny_setgroups=True)
+
+
 def setns(fd: int, flags: int = 0) -> None:
     """Move the caller into the namespace `fd`, or into those of a pidfd that `flags` name (setns(2))."""
     call("setns", fd, flags, what=("setns", hex(flags)))

@@ -149,21 +149,13 @@ class Search:
     def _holds(self, pid: int, wanted: str) -> bool:
         self._spend()
         try:
-            directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with closing(os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+                return self._is_in(directory, wanted)
         except (FileNotFoundError, ProcessLookupError):
             return False
         except PermissionError:
             self.hidden += 1
             return False
-        try:
-            return self._is_in(directory, wanted)
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        except PermissionError:
-            self.hidden += 1
-            return False
-        finally:
-            os.close(directory)
 
     def _is_in(self, directory: int, wanted: str) -> bool:
         with os.scandir(directory) as entries:

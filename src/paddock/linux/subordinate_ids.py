@@ -104,19 +104,14 @@ def _map(name: str, pid: int, maps: Iterable[IdMap]) -> None:
     if program is None:
         raise FileNotFoundError(f"{name} cannot be found")
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
-        actions = [(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, writer, 2)]
-        argv = [name, str(pid), *(str(number) for line in maps for number in line)]
-        child = os.posix_spawn(program, argv, {"LC_ALL": "C"}, file_actions=actions)
-        os.close(writer)
-        writer = -1
-        said = b""
-        while data := os.read(reader, 4096):
-            said += data
-    finally:
-        os.close(reader)
-        if writer != -1:
+    with open(reader, "rb") as output:
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, writer, 2)]
+            argv = [name, str(pid), *(str(number) for line in maps for number in line)]
+            child = os.posix_spawn(program, argv, {"LC_ALL": "C"}, file_actions=actions)
+        finally:
             os.close(writer)
+        said = output.read()
     try:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     except ChildProcessError:

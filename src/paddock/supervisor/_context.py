@@ -24,7 +24,6 @@ from paddock.linux import (
     subordinate_ids,
 )
 from paddock.linux.descriptors import closing
-from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
 from paddock.supervisor._namespaces import NamespaceSet
@@ -44,10 +43,9 @@ class SupervisorContext:
 
     def __init__(self, state: Path, program: int, config: dict[str, Any], groups: cgroups.Base) -> None:
         """Enter the supervisor's own namespaces and open everything. `program` is the native guest. Raises OSError."""
-        uid, gid = os.getuid(), os.getgid()
         pool_config = cast("dict[str, Any]", config["pool"])
         ids = pool_config.get("subordinate_ids")
-        self.root_mode = uid == 0
+        self.root_mode = os.getuid() == 0
         self.whole = self.root_mode or ids is not None
         """Whether a sandbox has all the user ids of a system. Otherwise it has one, the supervisor's own."""
         self.state = os.path.realpath(state)
@@ -79,8 +77,7 @@ class SupervisorContext:
             _enter(SubordinateIds(*ids))
         else:
             # Of all that the supervisor leaves to go into a sandbox, it must own what it comes back to.
-            namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
-            namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
+            namespaces.unshare_as(0, namespaces.NEWNS | namespaces.NEWUTS)
         if self.whole:
             # So that an overlay may be mounted with an id of the sandbox's: a change of fsuid keeps capabilities.
             prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
@@ -97,8 +94,9 @@ class SupervisorContext:
         run = state / layout.RUN
         run.mkdir(mode=0o700, exist_ok=True)
         self.sizes = _sizes.Sizes(os.fspath(places / "sizes"), self.groups)
-        self.quotas = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
-        """Whether the pool's file system limits the bytes of each tree."""
+        limits = self.root_mode and btrfs.is_btrfs(self.pool) and btrfs.quota_mode(self.pool) != "off"
+        self.quotas = btrfs.open_quotas(self.pool) if limits else None
+        """The quota groups of the pool's file system; None if it doesn't limit the bytes of each tree."""
         if self.root_mode:
             _slim(state)
         self.hostnames = self.root_mode or _may_set_hostname()

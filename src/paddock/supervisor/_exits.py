@@ -12,12 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import sys
-from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
-from paddock.linux import namespaces, nft, routes, sock_diag
+from paddock.linux import descriptors, namespaces, nft, routes, sock_diag
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
 from paddock.supervisor._namespaces import visit
@@ -33,19 +30,17 @@ _TCP, _UDP = nft.protocol(socket.IPPROTO_TCP), nft.protocol(socket.IPPROTO_UDP)
 _ASKS = nft.destination(DOMAIN)
 BACKLOG = 512
 _OWN = "/proc/self/ns/net"
-_WORDS_BYTES = 4096
 _WITHOUT_VERSION_6 = 4
 
 
-class Exits(NamedTuple):
-    """Hold a socket for connections to anywhere for each version of IP, two for DNS (datagrams and connections), and
-    one that lists connections in that network (`linux.sock_diag`)."""
+Exits = tuple[socket.socket, ...]
+"""A socket for connections to anywhere for each version of IP, two for DNS (datagrams and connections), and one that
+lists connections in that network (`linux.sock_diag`)."""
 
-    all: tuple[socket.socket, ...]
 
-    def close(self) -> None:
-        for one in self.all:
-            one.close()
+def close(exits: Exits) -> None:
+    for one in exits:
+        one.close()
 
 
 def open_network(pid: int) -> int:
@@ -84,9 +79,9 @@ def build_here() -> Exits:
         raise
     try:
         # Last: before, nothing is reachable.
-        routes.keep_everything(version_6=len(made.all) > _WITHOUT_VERSION_6)
+        routes.keep_everything(version_6=len(made) > _WITHOUT_VERSION_6)
     except BaseException:
-        made.close()
+        close(made)
         raise
     return made
 
@@ -103,10 +98,9 @@ def listen_here() -> Exits:
         made += [_bound(family, kind, address, DNS_PORT) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]
         made.append(sock_diag.open_here())
     except BaseException:
-        for one in made:
-            one.close()
+        close(tuple(made))
         raise
-    return Exits(tuple(made))
+    return tuple(made)
 
 
 def _bound(family: int, kind: int, address: str, port: int) -> socket.socket:
@@ -135,33 +129,14 @@ def _has_version_6() -> bool:
 
 
 def _by_child(network: int) -> Exits:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        pid = os.fork()
-        if pid == 0:
-            _be_the_child(network, theirs)
-        theirs.close()
-        try:
-            data, fds, _, _ = socket.recv_fds(ours, _WORDS_BYTES, 5)
-        finally:
-            os.waitpid(pid, 0)
-    if not fds:
-        words = data.decode(errors="replace") or "the process that was to make them died"
-        raise JailError(f"the exits could not be made: {words}")
-    return Exits(tuple([socket.socket(fileno=fd) for fd in fds]))
-
-
-def _be_the_child(network: int, peer: socket.socket) -> None:
-    try:
+    def make() -> list[int]:
         namespaces.setns(network, namespaces.NEWNET)
-        made = build_here()
-        socket.send_fds(peer, [b"made"], [one.fileno() for one in made.all])
-    except BaseException as error:
-        with suppress(OSError):
-            peer.send(f"{type(error).__name__}: {error}".encode()[:_WORDS_BYTES])
-    finally:
-        sys.stderr.flush()
-        os._exit(0)
+        return [one.detach() for one in build_here()]
+
+    try:
+        return tuple([socket.socket(fileno=fd) for fd in descriptors.of_child(make)])
+    except OSError as error:
+        raise JailError(f"the exits could not be made: {error.strerror}") from None
 
 
 @cache

@@ -159,7 +159,7 @@ def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
             raise
         with closing(network):
             exits = _exits.make(network, may_return=spare.network is None)
-        spare.undo.push(exits.close)
+        spare.undo.push(_exits.close, exits)
     return exits
 
 
@@ -332,7 +332,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
                 start=proc.start_time(spare.pid),
                 boot=context.boot,
                 slot=spare.slot,
-                group=None if spare.group is None else spare.group.name.decode(),
+                group=None if spare.group is None else spare.group.name,
                 limits={name: getattr(plan, name) for name in ("disk_bytes", "inodes", "memory_bytes", "processes")},
                 exits=plan.exits,
                 devices=list(plan.devices),

@@ -9,7 +9,6 @@ import os
 import resource
 import select
 import signal
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -55,7 +54,6 @@ def main(options: dict[str, Any]) -> None:
         _leave(context, state)
     except BaseException:
         traceback.print_exc()
-        sys.stderr.flush()
         os._exit(1)
 
 

@@ -47,7 +47,7 @@ def main() -> None:
     try:
         prctl.set_dumpable(False)
         made = _make(json.loads(data), fds[0], fds[1:])
-        socket.send_fds(peer, [MADE], [] if made is None else [one.fileno() for one in made.all])
+        socket.send_fds(peer, [MADE], [] if made is None else [one.fileno() for one in made])
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             peer.send(TAKEN)

@@ -92,7 +92,7 @@ def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
     processes together."""
     counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
-    if plan.file_bytes or not context.quotas:  # a quota counts what is written, and not the holes of sparse files
+    if plan.file_bytes or context.quotas is None:  # a quota counts what is written, and not the holes of sparse files
         rlimits += [resource.RLIMIT_FSIZE, plan.file_bytes or plan.disk_bytes]
     if "pids" not in context.held:
         rlimits += [resource.RLIMIT_NPROC, plan.processes]

@@ -12,7 +12,6 @@ to pid 1's socket, and then lets it run.
 from __future__ import annotations
 
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -248,7 +247,6 @@ class Pauses:
             send_deadline(self._records.directory, record.id, deadline)
         except OSError:  # it is dead, or ends by the deadline that it has: never too late
             traceback.print_exc()
-            sys.stderr.flush()
 
     def _not_paused(self, record: Record, deadline: float) -> None:
         record.paused, record.left_seconds, record.deadline = False, None, deadline
@@ -256,4 +254,3 @@ class Pauses:
             self._records.write(record)
         except OSError:
             traceback.print_exc()
-            sys.stderr.flush()

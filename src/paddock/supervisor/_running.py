@@ -6,7 +6,6 @@ import errno
 import heapq
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,7 +85,6 @@ class Running:
         self.pauses.forget(sandbox)
         del self.sandboxes[sandbox.record.id]
         sandbox.record = record
-        sandbox.seen.close()
         sandbox.seen = Seen()
         self.add(sandbox)
         self.end_orphan(sandbox)
@@ -288,4 +286,3 @@ def attempt(step: Callable[..., object], *arguments: object) -> None:
         step(*arguments)
     except Exception:
         traceback.print_exc()
-        sys.stderr.flush()

@@ -8,10 +8,7 @@ import json
 import os
 import select
 import socket
-import sys
-import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from paddock.linux import btrfs, proc
@@ -78,24 +75,16 @@ class Supervisor:
             due = self._due()
             for fd, _ in self._poll.poll(self._milliseconds(due)):
                 handler = self._handlers.get(fd)
-                if handler is not None:
-                    self._call(handler)
+                if handler is not None:  # a bug in one request must not leave all other sandboxes without a supervisor
+                    attempt(handler)
                     self._flush()
             if due is not None and due <= proc.boottime():
-                self._call(self._housekeeping)
+                attempt(self._housekeeping)
                 self._flush()
         self._jails.close()
         self._running.close()
         for keeping in self._outside.values():
             keeping.close()
-
-    def _call(self, handler: Callable[[], object]) -> None:
-        """Call a handler. A bug in one request must not leave all other sandboxes without a supervisor."""
-        try:
-            handler()
-        except Exception:
-            traceback.print_exc()
-            sys.stderr.flush()
 
     def _finished(self) -> bool:
         busy = self._running.sandboxes or self._jails.busy
@@ -242,7 +231,7 @@ class Supervisor:
             "missing": list(context.missing),
             "watched": self._watched.kinds(),
             "btrfs": btrfs.is_btrfs(context.pool),
-            "quotas": context.quotas,
+            "quotas": context.quotas is not None,
             "hostnames": context.hostnames,
             "program_in_memory": _spawner.is_in_memory(context.program),
         }
@@ -284,12 +273,13 @@ class Supervisor:
     def _watch_end(self, sandbox: Supervised) -> None:
         self._deaths.register(sandbox.pidfd, select.EPOLLIN)
         self._by_pidfd[sandbox.pidfd] = sandbox
+        self._watched.begin(sandbox)
 
     def _reap_all(self) -> None:
         for fd, _ in self._deaths.poll(0):
             self._deaths.unregister(fd)
             sandbox = self._by_pidfd.pop(fd)
-            self._call(partial(self._running.reap, sandbox))
+            attempt(self._running.reap, sandbox)
 
     def do_kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
         sandbox = self._sandbox(id, incarnation)
@@ -313,7 +303,7 @@ class Supervisor:
         if not _late.open_exits(self._context, sandbox):
             raise Gone(id)
         exits, record = sandbox.exits, sandbox.record
-        fds = () if exits is None else (*(one.fileno() for one in exits.all), sandbox.pidfd)
+        fds = () if exits is None else (*(one.fileno() for one in exits), sandbox.pidfd)
         reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
     def do_keep(

@@ -87,7 +87,7 @@ class Sizes:
             proc=tuple((name, copy(b"", fd)) for name, fd in kept.proc),
             sys=copy(b"", kept.sys, recursive=True),
             groups=tuple(
-                (os.fsencode(f"{_GROUPS}/{shown.name}"), copy(os.fsencode(view) + b"/" + group.name))
+                (os.fsencode(f"{_GROUPS}/{shown.name}"), copy(os.fsencode(f"{view}/{group.name}")))
                 for shown, view in self._views
                 if group is not None and shown.grouped
             ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,12 +69,12 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
     name = f"gr_{os.urandom(8).hex()}"
     with steps("cgroup"):
         group: cgroups.Group | None = None
-        joining = cgroups.Joining(None, ())
+        joining = nullcontext(cgroups.Joining([], []))
         if context.groups is not None:
             # The limit for sockets is the same for every plan: set ahead.
             group = context.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
             undo.push(_remove_group, group)
-            joining = group.join_descriptors()
+            joining = group.joining()
     with steps("sockets"):
         os.mkdir(name, 0o700, dir_fd=context.spares)
         undo.push(remove_directory, context.spares, name)
@@ -87,14 +87,11 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.push(sync.close)
         sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
-        try:
-            base = None if slot is None else context.slots.base(slot)
-            pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
-        finally:
-            theirs.close()
-            joining.close()
-            for listener in listeners:
-                listener.close()
+        base = None if slot is None else context.slots.base(slot)
+        with theirs, joining as joined:
+            pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joined, base=base, fault=fault)
+        for listener in listeners:
+            listener.close()
         undo.push(_reap, pid)
         descriptor = pidfd.open(pid)
         undo.push(os.close, descriptor)

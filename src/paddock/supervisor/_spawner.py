@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from paddock.linux import cgroups, descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
-from paddock.linux.namespaces import IdMap
 from paddock.supervisor._errors import JailError
 from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
@@ -65,29 +64,21 @@ def _in_memory(content: bytes) -> int:
 
 def _in_tmpfs(content: bytes) -> int:
     """Have a child make it: an ordinary user can mount only in a user namespace, and the caller is in none yet."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                if os.getuid():
-                    maps = (IdMap(0, os.getuid(), 1),), (IdMap(0, os.getgid(), 1),)
-                    namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
-                    namespaces.write_id_maps(os.getpid(), *maps, deny_setgroups=True)
-                place = mounts.fs_mount("tmpfs", (("mode", "0500"), ("size", "4m")), mounts.NOSUID | mounts.NODEV)
-                with open(os.open(_NAME, os.O_CREAT | os.O_WRONLY, 0o111, dir_fd=place), "wb") as file:
-                    file.write(content)
-                mounts.set_attributes(place, set=mounts.RDONLY)
-                socket.send_fds(theirs, [b"!"], [os.open(_NAME, os.O_PATH, dir_fd=place)])
-            finally:
-                os._exit(1)
-        theirs.close()
-        found = socket.recv_fds(ours, 1, 1)[1]
-        os.waitpid(pid, 0)
-    if not found:
-        raise OSError(errno.ENOEXEC, "the native guest cannot be executed: no file system can be made for it")
-    os.set_inheritable(found[0], False)
-    return found[0]
+
+    def make() -> list[int]:
+        if os.getuid():
+            namespaces.unshare_as(0, namespaces.NEWNS)
+        place = mounts.fs_mount("tmpfs", (("mode", "0500"), ("size", "4m")), mounts.NOSUID | mounts.NODEV)
+        with open(os.open(_NAME, os.O_CREAT | os.O_WRONLY, 0o111, dir_fd=place), "wb") as file:
+            file.write(content)
+        mounts.set_attributes(place, set=mounts.RDONLY)
+        return [os.open(_NAME, os.O_PATH, dir_fd=place)]
+
+    try:
+        return descriptors.of_child(make)[0]
+    except OSError as error:
+        why = f"the native guest cannot be executed: no file system can be made for it ({error.strerror})"
+        raise OSError(errno.ENOEXEC, why) from None
 
 
 def _create() -> int:
@@ -165,7 +156,6 @@ class Spawner:
         early, context = self._context.spawning, self._context
         if early is not None and self._used:
             print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
-            sys.stderr.flush()
             os._exit(1)
         self._used = True
         self._process = early or spawn(context.program, context.null)
@@ -190,9 +180,8 @@ class Spawner:
         does.
         """
         flags = SpawnFlags(0)
-        fds = [sync.fileno(), *listeners, *joining.tasks]
-        if joining.clone_into is not None:
-            fds.append(joining.clone_into)
+        fds = [sync.fileno(), *listeners, *joining.tasks, *joining.clone_into]
+        if joining.clone_into:
             flags |= SpawnFlags.CGROUP
         if base is not None:
             flags |= SpawnFlags.OWNED

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paddock.linux import cgroups
-from paddock.supervisor._exits import Exits
+from paddock.supervisor._exits import Exits, close
 from paddock.supervisor._namespaces import NamespaceSet
 from paddock.supervisor._records import Ended, Record
 from paddock.wire import close_all
@@ -19,33 +19,15 @@ from paddock.wire import close_all
 class Seen:
     """Hold the watch's measurements of one sandbox."""
 
-    memory_bytes: int = 0
-    memory_peak_bytes: int = 0
-    processes: int = 0
-    disk_bytes: int | None = None
+    used: dict[str, int] = field(default_factory=dict[str, int])
+    """What it uses, by the names of `cgroups.GroupStats`, and `disk_bytes`."""
     strikes: Counter[str] = field(default_factory=Counter[str])
     over: int = 0
     """How often in a row it exceeded its memory limit."""
-    walk: Generator[tuple[str, int, int], None, None] | None = None
-    walked: float = 0.0
-    """Seconds that the current or last walk took."""
-    walk_at: float = 0.0
-    worked: float = 0.0
+    worked: float = -1.0
     """Its processor time at the last look."""
-    counts: dict[str, Count] = field(default_factory=dict[str, "Count"])
-    """Counts of its trees, by name."""
-
-    def close(self) -> None:
-        if self.walk is not None:
-            self.walk.close()
-
-
-@dataclass(slots=True)
-class Count:
-    start: int = 0
-    """The inode number above which there may be too many files. Numbers only grow: below it counting isn't needed."""
-    after: float = 0.0
-    """When to count again: counting takes at most a tenth of the supervisor's time."""
+    uncounted: dict[str, int] = field(default_factory=dict[str, int])
+    """For each of its trees, an inode number. Numbers only grow: below it there can't be too many files."""
 
 
 class Kept(NamedTuple):
@@ -102,8 +84,7 @@ class Supervised:
         os.close(self.pidfd)
         self.kept.close()
         self.close_way()
-        self.seen.close()
         if self.diag is not None:
             os.close(self.diag)
         if self.exits is not None:
-            self.exits.close()
+            close(self.exits)

@@ -6,237 +6,182 @@ values are an attacker's and change meanwhile: a measurement may be wrong, but i
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
 import signal
-from collections.abc import Callable, Generator, Mapping
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from paddock.linux import btrfs, openat2, pidfd, proc, sock_diag
+from paddock.linux import btrfs, cgroups, openat2, pidfd, proc, sock_diag
 from paddock.linux.descriptors import closing
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._records import Ended, Record
+from paddock.supervisor._records import Ended
 from paddock.supervisor._spare import SOCKET_BYTES
-from paddock.supervisor._supervised import Count, Supervised
+from paddock.supervisor._supervised import Supervised
 
 MEMORY_SECONDS = 0.25
-SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
+LOOK_SECONDS, REST_SECONDS = 0.002, 0.02
 SHARE = 10  # looking takes at most this part of the supervisor's time
 OURS = 8  # processes of a sandbox that serve it: pid 1, agents, and what an agent is just starting
 LOOKS = 3  # so often in a row over its memory, and killing single processes has not helped
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
-_AT_ONCE = 20
+_STRIKES = {"memory": "oom_kills", "processes": "processes_refused"}
 _NEXT_TO_NOTHING_SECONDS = 0.002
 _ENTRIES_AT_ONCE = 200  # about a millisecond's worth
 _LONGEST_PATH = 4000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+Measure = Callable[[Supervised], Iterable[float]]
+"""Measure something in steps of about a millisecond. It yields the seconds until the next step."""
+
 
 class Watch:
-    """Look at all sandboxes in turn. `end(sandbox, ended)` ends one. `memory` and `disk` say whether to watch them at
-    all."""
+    """Measure all sandboxes in turn. `end(sandbox, ended)` ends one. `memory` and `disk`: it watches these."""
 
     def __init__(
         self, context: SupervisorContext, sandboxes: Mapping[str, Supervised], end: Callable[..., None]
     ) -> None:
         self._context, self._sandboxes, self._end = context, sandboxes, end
         self.memory = not context.held >= {"memory", "pids"} and proc.shows_children()
-        self._inodes = context.root_mode and btrfs.is_btrfs(context.pool)  # btrfs itself limits bytes only
-        self._sockets = context.groups is not None
-        self.disk = not self._inodes
-        self._memory_at = self._disk_at = self._next_at = 0.0
-        self._queue: list[str] = []
+        self.disk = not (context.root_mode and btrfs.is_btrfs(context.pool))  # btrfs itself limits bytes, not inodes
+        self._due: list[tuple[float, int, Supervised, Iterator[float]]] = []
+        self._numbers = itertools.count()
+        self._rests_until = 0.0
 
     def kinds(self) -> list[str]:
-        return [kind for kind, looked_at in (("memory", self.memory), ("disk", self.disk)) if looked_at]
+        return [kind for kind, watched in (("memory", self.memory), ("disk", self.disk)) if watched]
+
+    def begin(self, sandbox: Supervised) -> None:
+        rounds = [_rounds(sandbox, self._measure_rest, self._context.watch_seconds)]
+        if self.memory:
+            rounds.append(_rounds(sandbox, self._measure_memory, MEMORY_SECONDS))
+        for steps in rounds:
+            self._put(sandbox, steps)
+
+    def _put(self, sandbox: Supervised, steps: Iterator[float]) -> None:
+        now, pause = proc.boottime(), next(steps)
+        # At multiples of the pause, so that the supervisor wakes up once for all sandboxes.
+        at = (now // pause + 1) * pause if pause else now
+        heapq.heappush(self._due, (at, next(self._numbers), sandbox, steps))
 
     def next(self) -> float | None:
         """Return when to look next, in seconds of CLOCK_BOOTTIME."""
-        if not self._sandboxes:
-            return None
-        times = [self._memory_at] if self.memory else []
-        times += [self._disk_at] if self.disk else []
-        return min([*times, self._next_at] if self._inodes or self._sockets else times, default=None)
+        return max(self._due[0][0], self._rests_until) if self._due else None
 
     def look(self, now: float) -> None:
-        if self.memory and now >= self._memory_at:
-            for sandbox in self._open():
-                self._look_at_memory(sandbox)
-            self._memory_at = _later(now, MEMORY_SECONDS)
-        if self.disk and now >= self._disk_at:
-            self._disk_at = now + self._context.watch_seconds
-            for sandbox in self._open():
-                self._disk_at = min(self._disk_at, self._step(sandbox))
-        if (self._inodes or self._sockets) and self._sandboxes and now >= self._next_at:
-            for sandbox in self._some(now):
-                if self._sockets:
-                    self._look_at_sockets(sandbox)
-                if self._inodes:
-                    self._look_at_inodes(sandbox)
+        """Take some steps of what is due, and then rest."""
+        end = now
+        while self._due and self._due[0][0] <= now and self._rests_until <= now and end < now + LOOK_SECONDS:
+            _, _, sandbox, steps = heapq.heappop(self._due)
+            if self._sandboxes.get(sandbox.record.id) is sandbox and sandbox.cause is None:
+                self._put(sandbox, steps)
+            end = proc.boottime()
+        if end > now:
+            self._rests_until = now + max(REST_SECONDS, (end - now) * SHARE)
 
     def usage(self, sandbox: Supervised) -> dict[str, Any]:
         """Return what it has used until now, as its control group, its tree and the watch say."""
-        seen = sandbox.seen
         if self.memory:
-            self._measure(sandbox)
-        usage: dict[str, Any] = {"strikes": dict(seen.strikes)}
-        if seen.processes:
-            usage |= {name: getattr(seen, name) for name in ("memory_bytes", "memory_peak_bytes", "processes")}
-        if seen.disk_bytes is not None:
-            usage["disk_bytes"] = seen.disk_bytes
+            self._measure_processes(sandbox)
+        usage: dict[str, Any] = {**sandbox.seen.used, "strikes": dict(sandbox.seen.strikes)}
         if sandbox.group is not None:
-            stats = sandbox.group.stats()
-            counted = ("memory_bytes", "memory_peak_bytes", "processes", "cpu_seconds")
-            usage |= {name: value for name in counted if (value := getattr(stats, name)) is not None}
-            strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
-            usage["strikes"] |= {name: number for name, number in strikes.items() if number is not None}
-        try:
-            tree = os.open(sandbox.record.tree, _DIRECTORY, dir_fd=self._context.pool)
-        except OSError:
-            return usage
-        try:
-            if btrfs.is_btrfs(tree):
-                usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
-        except OSError:
-            pass
-        finally:
-            os.close(tree)
+            counted = sandbox.group.stats()._asdict()
+            known = {name: number for name, number in counted.items() if number is not None}
+            usage["strikes"] |= {limit: known.pop(name) for limit, name in _STRIKES.items() if name in known}
+            usage |= known
+        if self._context.quotas is not None:
+            with suppress(OSError), closing(self._open(sandbox.record.tree)) as tree:
+                usage["disk_bytes"] = btrfs.quota(self._context.quotas, btrfs.subvolume_id(tree)).used_bytes
         return usage
 
-    def _open(self) -> list[Supervised]:
-        return [sandbox for sandbox in self._sandboxes.values() if sandbox.cause is None]
+    def _open(self, name: str) -> int:
+        return os.open(name, _DIRECTORY, dir_fd=self._context.pool)
 
     # -- memory and processes
 
-    def _measure(self, sandbox: Supervised) -> list[Process]:
-        seen = sandbox.seen
-        pids = [sandbox.record.pid, *proc.descendants(sandbox.record.pid)]
-        seen.memory_bytes, found = measure_memory(pids, int(sandbox.record.limits["memory_bytes"]))
+    def _measure_processes(self, sandbox: Supervised) -> list[Process]:
+        used, record = sandbox.seen.used, sandbox.record
+        pids = [record.pid, *proc.descendants(record.pid)]
+        memory, found = measure_memory(pids, int(record.limits["memory_bytes"]))
         if sandbox.diag is not None:
-            seen.memory_bytes += sock_diag.unix_bytes(sandbox.diag)
-        seen.memory_peak_bytes = max(seen.memory_peak_bytes, seen.memory_bytes)
-        seen.processes = len(pids)
+            memory += sock_diag.unix_bytes(sandbox.diag)
+        peak = max(memory, used.get("memory_peak_bytes", 0))
+        used |= {"memory_bytes": memory, "memory_peak_bytes": peak, "processes": len(pids)}
         return found
 
-    def _look_at_memory(self, sandbox: Supervised) -> None:
-        found, seen = self._measure(sandbox), sandbox.seen
-        used, most = seen.memory_bytes, int(sandbox.record.limits["memory_bytes"])
+    def _measure_memory(self, sandbox: Supervised) -> Iterable[float]:
+        found, seen, limits = self._measure_processes(sandbox), sandbox.seen, sandbox.record.limits
+        used, most, processes = seen.used["memory_bytes"], int(limits["memory_bytes"]), seen.used["processes"]
         if used <= most:
             seen.over = 0
         elif seen.over >= LOOKS:
-            self._end(
-                sandbox, Ended(limit="memory", reason=f"the supervisor saw it use {_mib(used)} of {_mib(most)} MiB")
-            )
+            reason = f"the supervisor saw it use {used >> 20} of {most >> 20} MiB"
+            self._end(sandbox, Ended(limit="memory", reason=reason))
         else:
             seen.over += 1
             seen.strikes["memory"] += 1
             self._kill(max(found[1:] or found, key=lambda process: process.bytes))
-        if seen.processes > int(sandbox.record.limits.get("processes", seen.processes)) + OURS:
-            self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {seen.processes} processes in it"))
+        if processes > int(limits.get("processes", processes)) + OURS:
+            self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {processes} processes in it"))
+        return ()
 
     def _kill(self, process: Process) -> None:
         """Kill it, and no later process with its number."""
-        try:
-            descriptor = pidfd.open(process.pid)
-        except OSError:
-            return
-        try:
+        with suppress(OSError), closing(pidfd.open(process.pid)) as descriptor:
             if proc.start_time(process.pid) == process.start:
                 self._context.signal(descriptor, signal.SIGKILL)
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
 
-    # -- disk and inodes
+    # -- sockets and trees
 
-    def _step(self, sandbox: Supervised) -> float:
-        """Walk a part of the tree, if it is time for it. Return when to continue."""
-        start, seen = proc.boottime(), sandbox.seen
-        if seen.walk is None:
-            if start < seen.walk_at:
-                return seen.walk_at
-            seen.walk, seen.walked = self._walk(sandbox.record), 0.0
-        try:
-            name, size, count = next(seen.walk)
-        except StopIteration:
-            seen.walk = None
-            seen.walk_at = start + max(self._context.watch_seconds, seen.walked * SHARE)
-            return seen.walk_at
-        except TooDeep:
-            self._end(sandbox, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
-            return start + self._context.watch_seconds
-        seen.walked += proc.boottime() - start
-        record = sandbox.record
-        most: float | None = record.limits["disk_bytes"]
-        what = "its tree"
-        if name == record.tree:
-            seen.disk_bytes = max(size, seen.disk_bytes or 0) if seen.walk else size
-        else:
-            most, what = record.trees[name], f"{name}, which it writes"
-        if most is not None and size > most:
-            reason = f"the supervisor saw {_mib(size)} of {_mib(int(most))} MiB in {what}"
-            self._end(sandbox, Ended(limit="disk", reason=reason))
-        elif count > int(record.limits["inodes"]):
-            self._end(sandbox, Ended(limit="inodes", reason=f"the supervisor saw {count} files in {what}"))
-        return start + SLICE_SECONDS
-
-    def _walk(self, record: Record) -> Generator[tuple[str, int, int], None, None]:
-        """Walk through all its trees, one after the other."""
-        for name in (record.tree, *record.trees):
-            try:
-                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._context.pool)
-            except OSError:
-                continue
-            with closing(root):
-                for size, count in measure_tree(root):
-                    yield name, size, count
-
-    # -- sockets and inodes, where the kernel keeps the rest
-
-    def _some(self, now: float) -> list[Supervised]:
-        """Return some of the living sandboxes, so that one look stays short. Over several calls all have their turn,
-        except those that have been idle."""
-        if not self._queue:
-            self._queue = list(self._sandboxes)
-        some, self._queue = self._queue[:_AT_ONCE], self._queue[_AT_ONCE:]
-        self._next_at = now + self._context.watch_seconds * min(1.0, _AT_ONCE / max(1, len(self._sandboxes)))
-        living = [sandbox for id in some if (sandbox := self._sandboxes.get(id)) is not None and sandbox.cause is None]
-        return [sandbox for sandbox in living if _has_worked(sandbox)]
-
-    def _look_at_sockets(self, sandbox: Supervised) -> None:
-        """Measure its sockets. Each TCP socket may exceed the limit by some tens of KiB, and no group counts netlink's
-        answers: thousands of sockets would use up the machine's memory."""
-        held = proc.netlink_bytes(sandbox.record.pid)
-        if sandbox.group is not None:
-            held += sandbox.group.socket_bytes()
-        if held > MOST_SOCKET_BYTES:
+    def _measure_rest(self, sandbox: Supervised) -> Iterable[float]:
+        """Measure its sockets and trees, unless it has been idle."""
+        if not _has_worked(sandbox):
+            return
+        if sandbox.group is not None and _socket_bytes(sandbox.record.pid, sandbox.group) > MOST_SOCKET_BYTES:
             self._end(sandbox, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
-
-    def _look_at_inodes(self, sandbox: Supervised) -> None:
         record = sandbox.record
-        if any(self._has_too_many_files(sandbox, tree) for tree in (record.tree, *record.trees)):
-            self._end(sandbox, Ended(limit="inodes", reason="it had more files than its limit allows"))
+        for name, most in {record.tree: record.limits["disk_bytes"], **record.trees}.items():
+            with suppress(FileNotFoundError), closing(self._open(f"{name}/root" if self.disk else name)) as tree:
+                try:
+                    yield from self._measure_tree(sandbox, name, tree, most)
+                except TooDeep:
+                    reason = "its directories are nested too deeply to be measured"
+                    self._end(sandbox, Ended(limit="inodes", reason=reason))
 
-    def _has_too_many_files(self, sandbox: Supervised, name: str) -> bool:
-        most, known = int(sandbox.record.limits["inodes"]), sandbox.seen.counts.setdefault(name, Count())
-        start = proc.boottime()
-        if start < known.after:
-            return False
+    def _measure_tree(self, sandbox: Supervised, name: str, tree: int, most: float | None) -> Iterable[float]:
+        seen, inodes = sandbox.seen, int(sandbox.record.limits["inodes"])
+        highest = 0 if self.disk else btrfs.highest_inode(tree)
+        if not self.disk and highest < seen.uncounted.get(name, inodes):
+            return
+        own = name == sandbox.record.tree
+        what = "its tree" if own else f"{name}, which it writes"
+        size = count = 0
+        for size, count in measure_tree(tree) if self.disk else ((0, n) for n in btrfs.count_inodes(tree, highest)):
+            if self.disk and own:
+                seen.used["disk_bytes"] = max(size, seen.used.get("disk_bytes", 0))
+            if most is not None and size > most:
+                reason = f"the supervisor saw {size >> 20} of {int(most) >> 20} MiB in {what}"
+                self._end(sandbox, Ended(limit="disk", reason=reason))
+            elif count > inodes:
+                self._end(sandbox, Ended(limit="inodes", reason=f"the supervisor saw {count} files in {what}"))
+            yield 0
+        if not self.disk:
+            seen.uncounted[name] = highest + inodes - count
+        elif own:
+            seen.used["disk_bytes"] = size
+
+
+def _rounds(sandbox: Supervised, measure: Measure, pause: float) -> Iterator[float]:
+    """Measure again and again. A failure of one measurement stops no other."""
+    while True:
+        yield pause
         try:
-            tree = os.open(name, _DIRECTORY, dir_fd=self._context.pool)
-        except OSError:
-            return False
-        with closing(tree):
-            highest = btrfs.highest_inode(tree)
-            if highest < max(known.start, most):
-                return False
-            count = 0
-            for count in btrfs.count_inodes(tree):
-                if count > most:
-                    return True
-        known.start = highest + most - count
-        known.after = start + SHARE * (proc.boottime() - start)
-        return False
+            yield from measure(sandbox)
+        except Exception:
+            traceback.print_exc()
 
 
 def _has_worked(sandbox: Supervised) -> bool:
@@ -248,13 +193,10 @@ def _has_worked(sandbox: Supervised) -> bool:
     return True
 
 
-def _later(start: float, pause: float) -> float:
-    now = proc.boottime()
-    return now + max(pause, (now - start) * SHARE)
-
-
-def _mib(size: int) -> int:
-    return size >> 20
+def _socket_bytes(pid: int, group: cgroups.Group) -> int:
+    """Measure its sockets. Each TCP socket may exceed the limit by some tens of KiB, and no group counts netlink's
+    answers: thousands of sockets would use up the machine's memory."""
+    return proc.netlink_bytes(pid) + group.socket_bytes()
 
 
 # -- what has no control group and no quota to ask
@@ -272,7 +214,10 @@ def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
     Where the resident size stays below `limit` even with shared pages counted several times, nothing more exact is
     asked for.
     """
-    found = [known for pid in pids if (known := _resident(pid)) is not None]
+    found: list[Process] = []
+    for pid in pids:
+        with suppress(OSError, ValueError, IndexError):
+            found.append(Process(pid, proc.start_time(pid), proc.resident_bytes(pid)[0]))
     total = sum(process.bytes for process in found)
     if total > limit:
         found = [process._replace(bytes=_share(process)) for process in found]
@@ -280,23 +225,13 @@ def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
     return total, found
 
 
-def _resident(pid: int) -> Process | None:
-    try:
-        return Process(pid, proc.start_time(pid), proc.resident_bytes(pid)[0])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def _share(process: Process) -> int:
-    try:
+    with suppress(OSError, ValueError):  # it has ended, or it is one of ours, into which nobody may look
         return proc.proportional_bytes(process.pid)
-    except (OSError, ValueError):
-        pass  # it has ended, or it is one of ours, into which nobody may look
-    try:
+    with suppress(OSError, ValueError, IndexError):
         resident, shared = proc.resident_bytes(process.pid)
         return resident - shared
-    except (OSError, ValueError, IndexError):
-        return 0
+    return 0
 
 
 class TooDeep(Exception):

@@ -83,10 +83,7 @@ def try_overlay(directory: str) -> None:
     """
     user = os.geteuid()
     if user != 0:
-        group = os.getegid()
-        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
-        own_uid, own_gid = namespaces.IdMap(0, user, 1), namespaces.IdMap(0, group, 1)
-        namespaces.write_id_maps(os.getpid(), [own_uid], [own_gid], deny_setgroups=True)
+        namespaces.unshare_as(0, namespaces.NEWNS)
     opened = [os.open(directory, _DIRECTORY)]
     try:
         for layer in ("lower", "upper", "work"):

@@ -13,7 +13,8 @@ import socket
 import struct
 from collections import OrderedDict
 
-from ._loop import IN, OUT, Loop
+from ._loop import Loop
+from ._peer import Peer
 
 # The table of a view (`_erofs`): a head, then extents by their first block, then paths.
 BLOCK = 4096
@@ -121,56 +122,29 @@ class BlockServer:
     """Serves `view` over `stream` until the other side leaves or breaks the protocol."""
 
     def __init__(self, loop: Loop, stream: socket.socket, view: View) -> None:
-        self._loop, self._stream, self._view = loop, stream, view
+        self._view = view
         self._received = bytearray()
-        self._out: list[memoryview] = [memoryview(_GREETING)]
-        self._waiting = len(_GREETING)
         self._next = self._flags
-        stream.setblocking(False)
-        self._watch()
+        self._peer = Peer(loop, stream, self._heard, lambda: None, self._go_on, high=_WAITING)
+        self._peer.send(_GREETING)
+        self._peer.listen(True)
 
-    def _watch(self) -> None:
-        reading = IN if self._waiting < _WAITING else 0
-        self._loop.watch(self._stream.fileno(), reading | (OUT if self._out else 0), self._ready)
+    def _heard(self, data: bytes) -> None:
+        self._received += data
+        self._go_on()
 
-    def _ready(self, events: int) -> None:
+    def _go_on(self) -> None:
+        """Answer requests as long as the client takes the answers."""
         try:
-            self._send()
-            if self._waiting < _WAITING and not self._receive():
-                return self._end()
-            self._send()
+            while not self._peer.closed and not self._peer.full and self._next():
+                pass
         except (OSError, ValueError):
-            return self._end()
-        self._watch()
-
-    def _receive(self) -> bool:
-        try:
-            data = self._stream.recv(1 << 16)
-        except BlockingIOError:
-            data = None
-        if data == b"":
-            return False
-        self._received += data or b""
-        while self._next():
-            pass
-        return True
-
-    def _send(self) -> None:
-        while self._out:
-            try:
-                sent = self._stream.send(self._out[0])
-            except BlockingIOError:
-                return
-            self._waiting -= sent
-            if sent == len(self._out[0]):
-                self._out.pop(0)
-            else:
-                self._out[0] = self._out[0][sent:]
+            self._peer.close()
+        self._peer.listen(not self._peer.full)
 
     def _say(self, *parts: bytes) -> None:
         for part in filter(None, parts):
-            self._out.append(memoryview(part))
-            self._waiting += len(part)
+            self._peer.send(part)
 
     def _take(self, length: int) -> bytes | None:
         if len(self._received) < length:
@@ -210,7 +184,7 @@ class BlockServer:
         return True
 
     def _request(self) -> bool:
-        head = self._take(_REQUEST.size) if self._waiting < _WAITING else None
+        head = self._take(_REQUEST.size)
         if head is None:
             return False
         magic, _, kind, cookie, offset, length = _REQUEST.unpack(head)
@@ -228,7 +202,3 @@ class BlockServer:
         else:
             self._say(_REPLY.pack(_REPLY_MAGIC, 0, cookie), data)
         return True
-
-    def _end(self) -> None:
-        self._loop.unwatch(self._stream.fileno())
-        self._stream.close()

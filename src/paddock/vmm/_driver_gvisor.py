@@ -11,14 +11,13 @@ import errno
 import json
 import os
 import socket
-from struct import pack
 
 from ._control import Fault
 from ._loop import IN
-from ._process import install_filter
+from ._place import Done
+from ._process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
-from ._trunk import Done
 from .controller import LINE, OUT
 
 TYPE_CHECKING = False
@@ -46,10 +45,7 @@ _ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
 # arch_prctl(2), which only one of them has, and its ARCH_SET_CPUID (asm/prctl.h)
 _ARCH_PRCTL = {"x86_64": 158}
 _SET_CPUID = 0x1012
-# linux/bpf_common.h, linux/seccomp.h
-_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-_SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH, _SECCOMP_DATA_FIRST = 0, 4, 16
-_ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
+_ERRNO = 0x0005_0000  # linux/seccomp.h
 
 
 class Driver:
@@ -273,19 +269,18 @@ def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None)
     the sentry, with the same answer. Among the filters that block a call, the newest decides the result.
     """
     program = [
-        (_LOAD, 0, 0, _SECCOMP_DATA_ARCH),
-        (_JUMP_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _ALLOW),
-        (_LOAD, 0, 0, _SECCOMP_DATA_NR),
+        (LOAD, 0, 0, ARCHITECTURE),
+        (JUMP_IF_EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, ALLOW),
+        (LOAD, 0, 0, NUMBER),
     ]
     for number, answer in answers.items():
-        program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | answer)]
+        program += [(JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, _ERRNO | answer)]
     if arch_prctl is not None:
         program += [
-            (_JUMP_IF_EQUAL, 0, 3, arch_prctl),
-            (_LOAD, 0, 0, _SECCOMP_DATA_FIRST),
-            (_JUMP_IF_EQUAL, 0, 1, _SET_CPUID),
-            (_RETURN, 0, 0, _ERRNO | errno.ENODEV),
+            (JUMP_IF_EQUAL, 0, 3, arch_prctl),
+            (LOAD, 0, 0, FIRST_ARGUMENT),
+            (JUMP_IF_EQUAL, 0, 1, _SET_CPUID),
+            (RETURN, 0, 0, _ERRNO | errno.ENODEV),
         ]
-    program.append((_RETURN, 0, 0, _ALLOW))
-    install_filter(b"".join(pack("HBBI", *instruction) for instruction in program))
+    install_filter((*program, (RETURN, 0, 0, ALLOW)))

@@ -8,7 +8,6 @@ memory. While it stands, also `state` and `lines`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 
 from ._control import Fault, Json
@@ -57,7 +56,7 @@ class Driver:
         if self._make is not None:
             self._qemu.boot(self._begun)
         else:
-            self._qemu.load(self._loaded)
+            self._qemu.load(self._begun)
         exports: Any = self._options.get("exports")
         return [pid, self._show(exports)] if exports else [pid]
 
@@ -81,42 +80,27 @@ class Driver:
 
     def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
         """Bring line and files to rest, because a save must not cut a request in the middle."""
-        image = Image(str(request["memory"]), descriptors.pop()) if descriptors else None
-
-        def quiet(why: str | None) -> None:
-            if why is None:
-                self._save(image, stands)
-            else:
-                stands(why)
+        image = descriptors.pop() if descriptors else None
+        memory = "" if image is None else str(request["memory"])
 
         def stands(why: str | None) -> None:
             if image is not None:
-                os.close(image.fd)  # nobody who runs in here writes it from now on
+                os.close(image)  # nobody who runs in here writes it from now on
             done(why)
+
+        def quiet(why: str | None) -> None:
+            if why is None:
+                self._qemu.save(image, memory, stands)
+            else:
+                stands(why)
 
         def silent(why: str | None) -> None:
-            if why is not None or self._shares is None:
-                quiet(why)
-            else:
+            if why is None and self._shares is not None:
                 self._shares.stand(quiet)
+            else:
+                quiet(why)
 
         self._controller.trunk.stand(silent)
-
-    def _save(self, image: Image | None, done: Done) -> None:
-        memory = "" if image is None else image.name
-
-        def keep() -> None:
-            self._place.keep(memory)
-
-        def saved(why: str | None) -> None:
-            done(_tried(keep) if why is None else why)
-
-        # The memory refers to this view, so its copy stays with it, even if the template's later changes.
-        why = _tried(lambda: self._place.own("view", "table"))
-        if why is None:
-            self._qemu.save(None if image is None else image.fd, saved)
-        else:
-            done(why)
 
     def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
@@ -125,39 +109,8 @@ class Driver:
             self._controller.trunk.go()
             done(why)
 
-        self._go_on(over)
-
-    def _loaded(self, why: str | None) -> None:
-        if why is None:
-            self._go_on(self._begun)
-        else:
-            self._begun(why)
-
-    def _go_on(self, done: Done) -> None:
-        why = _tried(self._place.forget)
-        if why is None:
-            self._qemu.go_on(done)
-        else:
-            done(why)
+        self._qemu.go_on(over)
 
     def _begun(self, why: str | None) -> None:
         if why is not None:
             self._controller.end({"code": None, "signal": None, "words": why})
-
-
-class Image:
-    """The target of a memory save: a copy of the machine's first image."""
-
-    __slots__ = ("fd", "name")
-
-    def __init__(self, name: str, fd: int) -> None:
-        self.name, self.fd = name, fd
-
-
-def _tried(step: Callable[[], None]) -> str | None:
-    """Why it failed."""
-    try:
-        step()
-    except OSError as error:
-        return str(error)
-    return None

@@ -335,16 +335,14 @@ _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 _RESOLVE, _NO_XDEV = 0x02 | 0x04 | 0x08, 0x01
 _OPENAT2 = 437  # on every machine
 _ATTEMPTS = 64  # EAGAIN: something was renamed or mounted meanwhile, somewhere on the machine
-_EMPTY_PATH = 0x1000
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 _TIMES = struct.Struct("=4q")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_pointer, _long, _int, _unsigned = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_uint32
+_pointer, _long, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _libc.syscall.restype = _long
 _libc.syscall.argtypes = (_long, _long, _pointer, _pointer, _long)
-_libc.fchownat.argtypes = (_int, ctypes.c_char_p, _unsigned, _unsigned, _int)
 _libc.renameat2.argtypes = (_int, ctypes.c_char_p, _int, ctypes.c_char_p, ctypes.c_uint)
 _libc.fallocate.argtypes = (_int, _int, ctypes.c_int64, ctypes.c_int64)
 _libc.utimensat.argtypes = (_int, ctypes.c_char_p, _pointer, _int)
@@ -380,10 +378,6 @@ def reopen(held: int, flags: int) -> int:
 def place(held: int) -> str:
     """Return a path to the file behind a descriptor (for a link: to the link itself), for calls that need a path."""
     return f"/proc/self/fd/{held}"
-
-
-def chown(held: int, uid: int, gid: int) -> None:
-    _checked(_libc.fchownat(held, b"", uid & 0xFFFF_FFFF, gid & 0xFFFF_FFFF, _EMPTY_PATH))
 
 
 def kill_privileges(fd: int) -> None:

@@ -1,7 +1,7 @@
 """The process that serves files to a virtual machine: one FUSE stream to it, and one socket to the controller.
 
 It is a separate process, so that a slow disk delays nothing else. Orders come over the socket, one datagram of JSON
-each: `pause` (answered when the other side has all its answers and stops its requests), `save`, `go`.
+each: `stand` (answered when the other side has stopped its requests and the state is saved) and `go`.
 
 A saved state has the session's nodes: numbers and places, without descriptors. It lies beside the machine's memory, and
 a fork restores it. The fork's files are a copy of the same instant, so each place still leads to the same file. A file
@@ -99,7 +99,7 @@ class Server:
         self._splitter = wire.Splitter()
         self._waiting: list[memoryview] = []  # messages not looked at yet
         self._unsent = bytearray()
-        self._pausing = False
+        self._wanted: str | None = None  # where the state is to lie when the other side is quiet
         self._kept: str | None = None  # where the state lies as long as it is one
         self._running = True
 
@@ -131,9 +131,9 @@ class Server:
             said = wire.word(message)
             if said is None:
                 self._unsent += self._session.handle(message)
-            elif said == wire.QUIET and self._pausing:
-                self._pausing = False
-                self._reply({"quiet": True})
+            elif said == wire.QUIET and self._wanted is not None:
+                self._save(self._wanted)
+                self._wanted = None
         self._send()
 
     def _send(self) -> None:
@@ -155,16 +155,14 @@ class Server:
             self._running = False
             return
         order: Any = json.loads(message)
-        if order["op"] == "pause":
-            self._pausing = True
+        if order["op"] == "stand":
+            self._wanted = order["directory"]
             self._say(wire.PAUSE)
-        elif order["op"] == "go":
-            self._pausing = False
+        else:
+            self._wanted = None
             self._discard()
             self._say(wire.GO)
             self._reply({})
-        elif order["op"] == "save":
-            self._save(order["directory"])
 
     def _say(self, what: int) -> None:
         self._unsent += wire.say(what)

@@ -29,7 +29,6 @@ from ._fuse_nodes import (
     Node,
     Nodes,
     allocate,
-    chown,
     hold,
     kill_privileges,
     place,
@@ -47,7 +46,6 @@ _WORD, _WIDE = struct.Struct("=II"), struct.Struct("=Q")
 
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME = (1 << bit for bit in range(6))  # FATTR_*
 _ATIME_NOW, _MTIME_NOW, _KILL = 1 << 7, 1 << 8, 1 << 11
-_KEEP = 0xFFFF_FFFF  # an owner that stays
 _EXCHANGE, _NOREPLACE = 1 << 1, 1 << 0
 _MOST_XATTR = 65536
 _MOST_OFFSET = (1 << 63) - 1
@@ -246,7 +244,7 @@ class Session:
         if (status.st_uid, status.st_gid) == (uid, gid):
             return
         try:
-            chown(held, uid, gid)
+            os.chown(place(held), uid, gid)
         except PermissionError:
             if self._may_give:
                 raise
@@ -363,7 +361,7 @@ class Session:
             os.ftruncate(self._nodes.data(node, write=True), size)
         held = self._nodes.held(node)
         if valid & (_UID | _GID):
-            chown(held, uid if valid & _UID else _KEEP, gid if valid & _GID else _KEEP)
+            os.chown(place(held), uid if valid & _UID else -1, gid if valid & _GID else -1)
         if valid & _MODE:
             os.chmod(place(held), mode & 0o7777)
         elif valid & _KILL:

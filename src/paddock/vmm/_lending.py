@@ -8,22 +8,16 @@ linux/seccomp.h, linux/bpf_common.h.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import socket
 from contextlib import suppress
-from struct import Struct, pack
+from struct import Struct
 
 from ._loop import IN, Loop
+from ._process import ALLOW, AND, ARCHITECTURE, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, THIRD_ARGUMENT, install_filter
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_SECCOMP = 317  # x86_64
-_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
-_X86_64, _OPENAT = 0xC000_003E, 257
-_LOAD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
-_NR, _ARCH, _FLAGS = 0, 4, 32
-_ALLOW, _NOTIFY = 0x7FFF_0000, 0x7FC0_0000
+_X86_64, _OPENAT, _NOTIFY = 0xC000_003E, 257, 0x7FC0_0000
 _NOTICE, _ANSWER, _LOAN = Struct("=QIIiIQ6Q"), Struct("=QqiI"), Struct("=QIIII")
 _RECEIVE, _SEND, _ADD = 0xC050_2100, 0xC018_2101, 0x4018_2103
 _GO_ON, _ADD_AND_SEND = 1, 2
@@ -42,7 +36,7 @@ class Lending:
 
     def ask(self) -> None:
         """Install the filter in the child, and send its listener to the parent."""
-        socket.send_fds(self._theirs, [b"\0"], [_listen()])
+        socket.send_fds(self._theirs, [b"\0"], [install_filter(_FILTER, listener=True)])
 
     def begin(self) -> None:
         """Note that the child is on its way."""
@@ -87,30 +81,14 @@ class Lending:
             os.close(memory)
 
 
-def _listen() -> int:
-    program = b"".join(
-        pack("HBBI", *instruction)
-        for instruction in (
-            (_LOAD, 0, 0, _ARCH),
-            (_JUMP_IF_EQUAL, 0, 5, _X86_64),
-            (_LOAD, 0, 0, _NR),
-            (_JUMP_IF_EQUAL, 0, 3, _OPENAT),
-            (_LOAD, 0, 0, _FLAGS),
-            (_AND, 0, 0, os.O_ACCMODE),
-            (_JUMP_IF_EQUAL, 1, 0, os.O_RDWR),
-            (_RETURN, 0, 0, _ALLOW),
-            (_RETURN, 0, 0, _NOTIFY),
-        )
-    )
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-    filter = Program(len(program) // 8, program)
-    listener = _libc.syscall(
-        ctypes.c_long(_SECCOMP), ctypes.c_uint(_SET_MODE_FILTER), ctypes.c_uint(_NEW_LISTENER), ctypes.byref(filter)
-    )
-    if listener < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"seccomp: {os.strerror(number)}")
-    return listener
+_FILTER = (
+    (LOAD, 0, 0, ARCHITECTURE),
+    (JUMP_IF_EQUAL, 0, 5, _X86_64),
+    (LOAD, 0, 0, NUMBER),
+    (JUMP_IF_EQUAL, 0, 3, _OPENAT),
+    (LOAD, 0, 0, THIRD_ARGUMENT),
+    (AND, 0, 0, os.O_ACCMODE),
+    (JUMP_IF_EQUAL, 1, 0, os.O_RDWR),
+    (RETURN, 0, 0, ALLOW),
+    (RETURN, 0, 0, _NOTIFY),
+)

@@ -62,13 +62,10 @@ class Loop:
         """Run a callback in the next round, after the ready descriptors."""
         self._soon.append(callback)
 
-    def at(self, boottime: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (boottime, next(self._order), timer))
-        return timer
-
     def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        return self.at(boottime() + seconds, callback)
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (boottime() + seconds, next(self._order), timer))
+        return timer
 
     def stop(self) -> None:
         self._running = False

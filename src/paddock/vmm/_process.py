@@ -10,14 +10,21 @@ import gc
 import os
 import signal
 import sys
+from struct import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
-_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
+# linux/bpf_common.h, linux/seccomp.h
+LOAD, AND, JUMP_IF_EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
+ALLOW = 0x7FFF_0000
 
 
 def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> None:
@@ -82,14 +89,16 @@ def set_parent_death_signal(number: int) -> None:
     _checked(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0))
 
 
-def install_filter(program: bytes) -> None:
-    """seccomp(2): a compiled filter more, for the caller and all that it starts. Needs no_new_privs."""
+def install_filter(instructions: Sequence[tuple[int, int, int, int]], *, listener: bool = False) -> int:
+    """seccomp(2): a filter more, for the caller and all that it starts. Needs no_new_privs.
 
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-    filter = Program(len(program) // 8, program)
-    _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter), 0, 0))
+    Return the descriptor of its notices, if there is to be a `listener`.
+    """
+    program = b"".join(pack("HBBI", *instruction) for instruction in instructions)
+    pointer = ctypes.create_string_buffer(program, len(program))
+    filter = pack("HxxxxxxP", len(instructions), ctypes.addressof(pointer))
+    number, flags = _SECCOMP[os.uname().machine], _NEW_LISTENER if listener else 0
+    return _checked(_libc.syscall(ctypes.c_long(number), _SET_MODE_FILTER, flags, filter))
 
 
 def _checked(result: int) -> int:

@@ -84,10 +84,12 @@ class Qemu:
         self._play(self._negotiate(), done)
 
     def load(self, done: Done) -> None:
+        """Load the state, and let the machine go on."""
         self._play(self._load(), done)
 
-    def save(self, image: int | None, done: Done) -> None:
-        self._play(self._save(image), done)
+    def save(self, image: int | None, memory: str, done: Done) -> None:
+        """Save the state. `image` is a copy of the machine's first memory for its present one, named `memory`."""
+        self._play(self._save(image, memory), done)
 
     def go_on(self, done: Done) -> None:
         self._play(self._go_on(), done)
@@ -117,14 +119,18 @@ class Qemu:
             os.close(fd)
         if (yield _ENDED)["status"] != "completed":
             raise Failed("the state of the machine cannot be loaded")
+        yield from self._go_on()
 
-    def _save(self, image: int | None) -> Script:
+    def _save(self, image: int | None, memory: str) -> Script:
         if image is None and not self._boots:
             raise Failed("what it has changed of its memory has nowhere to go")
+        # The memory refers to this view, so its copy stays with it, even if the template's later changes.
+        self._place.own("view", "table")
         yield Command("stop")
         yield Command("xen-save-devices-state", {"filename": self._place.path("state.new"), "live": False})
         if image is not None:
             self._save_memory(image)
+        self._place.keep(memory)
 
     def _save_memory(self, image: int) -> None:
         try:
@@ -135,6 +141,7 @@ class Qemu:
             raise
 
     def _go_on(self) -> Script:
+        self._place.forget()
         yield Command("cont")
         if self._told_to_load:
             self._controller.figures["restore"] = time.monotonic() - self._told_to_load

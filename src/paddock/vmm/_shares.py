@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from ._fuse_nodes import Export
 from ._fuse_server import start_file_server
 from ._loop import IN, Loop, Timer
+from ._place import Done
 
 _QUIET_SECONDS = 10.0
 _MOST = 65536
-
-Done = Callable[[str | None], None]
 
 
 class Shares:
@@ -49,7 +47,8 @@ class Shares:
         """
         self._done = done
         self._patience = self._loop.after(_QUIET_SECONDS, self._impatient)
-        self._say({"op": "pause"})
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        self._say({"op": "stand", "directory": self._directory})
 
     def go(self) -> None:
         self._say({"op": "go"})
@@ -64,10 +63,7 @@ class Shares:
             self._finish("what serves the machine's files has ended")
             return
         answer: Any = json.loads(data)
-        if "quiet" in answer and self._done is not None:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            self._say({"op": "save", "directory": self._directory})
-        elif "lost" in answer:
+        if "lost" in answer:
             self._finish(None)
         elif "error" in answer:
             self.go()

@@ -13,6 +13,7 @@ from struct import Struct
 
 from ._loop import Loop, Timer
 from ._peer import Peer, Stream
+from ._place import Done
 
 _HELLO, _OPEN, _DATA, _CREDIT, _END, _STILL, _GO = range(1, 8)
 _HEADER, _NUMBER = Struct("<IHHI"), Struct("<I")
@@ -21,8 +22,6 @@ _BODY = 1 << 15
 _WINDOW = 1 << 18
 _MOST_LINES = 64
 _QUIET_SECONDS = 10.0
-
-Done = Callable[[str | None], None]
 
 
 class Offence(Exception):

@@ -3,9 +3,8 @@
 A service passes a socket in to it (`_came`), for one identity inside, or for `control`. The service that starts it has
 its connection on the standard input.
 
-Its configuration: `name` of its own socket, `identities`, and one of two kinds of guest. `child` has `argv`, `env`,
-`cwd` and `uid` of a program. Its input and output are the one line for all data (`_trunk`). Or `driver` names the
-module `_driver_<driver>` of a level, with its `options`. `env` is the environment of the sandbox's commands.
+Its configuration: `name` of its own socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
+level, with its `options`. `env` is the environment of the sandbox's commands.
 `waiting`: it is a spare until a claim. `fatal_imports`, in tests: an import after the start ends the process.
 
 It ends with any of its children, and ends the others. The sandbox then ends too. A spare also ends with the connection
@@ -30,8 +29,9 @@ from struct import unpack
 from ._control import Control, Fault, Json, read_orders
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
+from ._place import Done
 from ._process import prepare_process, set_parent_death_signal
-from ._trunk import Done, Trunk
+from ._trunk import Trunk
 
 TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:
@@ -120,14 +120,8 @@ class Controller:
         """Durations of some steps in seconds, for `ping`."""
         self._ended: Json | None = None
         self._told = False
-        self._driver = self._make_driver()
-
-    def _make_driver(self) -> Driver:
-        name = self._config.get("driver")
-        if name is None:
-            return _Plain(self, self._config["child"])
-        module: Any = import_module(f"{__package__}._driver_{name}")
-        return module.Driver(self, self._config.get("options", {}))
+        module: Any = import_module(f"{__package__}._driver_{config['driver']}")
+        self._driver: Driver = module.Driver(self, config["options"])
 
     def run(self) -> None:
         try:
@@ -366,28 +360,6 @@ class _Freeze:
             self.control.refuse(self._asked, Fault("invalid_state", f"it stays frozen: {why}"[:500]))
 
 
-class _Plain:
-    """A level whose guest is one program."""
-
-    pipes = True
-
-    def __init__(self, controller: Controller, child: Json) -> None:
-        self._controller, self._child = controller, child
-
-    def start(self, ends: dict[str, int]) -> list[int]:
-        return [self._controller.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
-
-    def show(self, request: Json) -> None:
-        raise Fault("unsupported", "this level shows no files")
-
-    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        raise Fault("unsupported", "this level saves no memory")
-
-    def thaw(self, done: Done) -> None: ...
-
-    def ending(self) -> None: ...
-
-
 class Log:
     """The last output of children. They write to `writer`."""
 
@@ -451,7 +423,7 @@ def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:
         os.dup2(fd, number)
     for number in (signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    os.chdir(child.get("cwd", "/"))
+    os.chdir("/")
     os.execve(child["argv"][0], child["argv"], child.get("env", {}))
 
 

@@ -46,22 +46,12 @@ _TRIES = 200
 _PAUSE_SECONDS = 0.005
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """The program that is the isolation: the guest's line is its standard input and output."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str] = {}
-    cwd: str = "/"
-
-
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation
-    in place of
-    `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
-    the service, until it is claimed."""
+    """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation. `env`: the
+    sandbox's own part of its environment, which comes with each command. `waiting`: it ends with the service, until it
+    is claimed."""
 
-    child: Child | None = None
-    driver: str | None = None
+    driver: str
     options: dict[str, Any] = {}
     env: dict[str, str] = {}
     waiting: bool = False
@@ -205,11 +195,9 @@ class VmmInstance(JailInstance):
             "identities": self._level.identities,
             "env": told.env,
             "waiting": told.waiting,
+            "driver": told.driver,
+            "options": told.options,
         }
-        if told.driver is not None:
-            config |= {"driver": told.driver, "options": told.options}
-        else:
-            config["child"] = msgspec.to_builtins(told.child)
         self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())

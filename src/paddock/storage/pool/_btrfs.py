@@ -206,7 +206,10 @@ class BtrfsPool(Pool):
 
     def usage(self, name: str) -> btrfs.Quota | None:
         with within(self, name, "measure") as tree:
-            return None if self._quota == "off" else btrfs.quota(tree, btrfs.subvolume_id(tree))
+            if self._quota == "off":
+                return None
+            with closing(btrfs.open_quotas(tree)) as quotas:
+                return btrfs.quota(quotas, btrfs.subvolume_id(tree))
 
     def checks(self) -> tuple[Check, ...]:
         if self._quota != "off":
