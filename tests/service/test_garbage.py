@@ -189,7 +189,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
 async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:
     async with rig.service(templates=Versions(rig.pool)) as service:
         made = await service.perform(CreateSandbox(), ME)
-        service._store.execute("UPDATE sandboxes SET layers = ''", ())
+        service._store.execute("UPDATE sandboxes SET layers = '[]'", ())
         rig.pool.create("tp_old")
         report = await service.perform(CollectGarbage(), ME)
         assert [made.id in (item.kept_because or "") for item in report.items] == [True]

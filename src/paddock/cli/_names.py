@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from paddock.supervisor.layout import DATABASE
 
-_SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND state IN ('creating', 'running', 'paused') ORDER BY id"
+_SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND ended_at IS NULL ORDER BY id"
 _TASKS = "SELECT name FROM workspaces WHERE owner = ? ORDER BY name"
 
 

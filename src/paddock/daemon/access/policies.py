@@ -43,7 +43,7 @@ _PRUNE = (
     " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
 )
 _IN_WORKSPACE = (
-    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
+    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(workspace, '$.workspace') = ?"
     " GROUP BY policy ORDER BY max(created_at) DESC"
 )
 """The revisions of sandboxes that worked in it, latest first, as long as they are recorded."""

@@ -61,7 +61,7 @@ class Cleanup(Component):
         ResourceExhaustedError if only its row shows that it lives: it is hibernated or being restored.
         """
         try:
-            ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
+            ended = self._store.move(row, state, limit=limit, reason=reason)
         except ResourceExhaustedError:
             if row.restoring is not None:
                 raise

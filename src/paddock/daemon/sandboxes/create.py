@@ -22,7 +22,7 @@ from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.lanes import Hold
-from paddock.daemon.store.database import Key, Row
+from paddock.daemon.store.database import Row
 from paddock.daemon.store.trees import WorkspaceTree, own_copy
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
@@ -85,18 +85,18 @@ class Creation(Component):
     async def create(self, action: model.CreateSandbox, op: Operation) -> Sandbox:
         spec, owner = action.spec, op.principal.id
         validate.check_spec(spec)
-        if spec.limits.cpus > max(cores := os.cpu_count() or 1, model.Limits().cpus):
-            _log.warning(
-                "limits.cpus is %g, and this machine has %d: it gets no more than those", spec.limits.cpus, cores
-            )
-        key = self._key(action)
+        if spec.limits.cpus > model.Limits().cpus and spec.limits.cpus > (os.cpu_count() or 1):
+            said = "limits.cpus is %g, and this machine has %d: it gets no more than those"
+            _log.warning(said, spec.limits.cpus, os.cpu_count())
+        if action.idempotency_key is not None:
+            validate.check_key(action.idempotency_key)
         source, policy, workspace = None, None, None
         async with AsyncExitStack() as holds:  # until the row says what it needs
             if spec.snapshot is None:
                 template = await self._template(spec.template, holds)
             else:
                 source = self._snapshots.find(spec.snapshot, owner)
-                template, spec = source.template, await self._snapshots.spec_from(source, spec)
+                template, spec = source.made_from, await self._snapshots.spec_from(source, spec)
             backend = self._backends.choose(spec.level)
             for capability in validate.required_capabilities(spec, source):
                 backend.capabilities.require(capability, backend.name)
@@ -137,11 +137,14 @@ class Creation(Component):
 
             with self._with_spare(request) as (request, there):
                 row = request.row
-                known = self._store.add(row, key, also=None if workspace is full is None else also)
+                if action.idempotency_key is not None:
+                    digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
+                    row = replace(row, idempotency_key=action.idempotency_key, spec_digest=digest)
+                    request = replace(request, row=row)
+                known = self._store.add(row, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
         if known is not None:
-            assert key is not None
-            return await self._made_before(known.id, key.digest == known.digest)
+            return await self._made_before(known.id, row.spec_digest == known.spec_digest)
 
         async def fill() -> None:
             limit, pool = spec.limits.disk_mib << 20, self._pool()
@@ -303,12 +306,6 @@ class Creation(Component):
                 hint="paddock doctor; or copy it in: paddock cp",
             )
 
-    def _key(self, action: model.CreateSandbox) -> Key | None:
-        if action.idempotency_key is None:
-            return None
-        validate.check_key(action.idempotency_key)
-        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
-
     async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
             if is_image(name):  # which is looked for again each time
@@ -400,7 +397,7 @@ class Creation(Component):
             self._bindings.drop(row.id)
             if not hold.overtaken:  # else the kill records it
                 try:
-                    self._store.move(row, State.FAILED, reason=message_of(error), release_key=True)
+                    self._store.move(row, State.FAILED, reason=message_of(error))
                 except PaddockError as another:
                     error.add_note(f"and this could not be recorded: {another}")
 

@@ -209,10 +209,10 @@ class Snapshots(Component):
     async def check_layers(self, row: SnapshotRow) -> None:
         """Raise InvalidStateError if a layer below its files is gone."""
         names = set(await asyncio.to_thread(self._pool().names))
-        missing = [layer for layer in row.template.layers if layer not in names]
+        missing = [layer for layer in row.made_from.layers if layer not in names]
         if missing:
             raise InvalidStateError(
-                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
+                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.made_from.name!r}, which is gone",
                 snapshot=row.id,
             )
         missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]

@@ -77,7 +77,7 @@ def _of_snapshots(store: SnapshotStore, *, whole: bool) -> Iterable[TreeReferenc
         yield TreeReference(row.id, row.id, "it is what the snapshot holds")
         if not whole:
             yield TreeReference(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
-        for layer in row.template.layers:
+        for layer in row.made_from.layers:
             yield TreeReference(layer, row.id, "the snapshot lies over it")
         yield from _of_workspace(row.id, row.workspace)
 
@@ -109,8 +109,8 @@ def _of_workspaces(store: WorkspaceStore, *, whole: bool) -> Iterable[TreeRefere
         name = row.workspace.name
         if whole and row.state is not WorkspaceState.READY:
             continue
-        if row.repository is not None and not whole:
-            yield TreeReference(row.repository, row.id, f"the history of workspace {name} is there")
+        if row.cache is not None and not whole:
+            yield TreeReference(row.cache, row.id, f"the history of workspace {name} is there")
         if row.state is not WorkspaceState.EVICTED:
             yield TreeReference(row.id, row.id, f"it is workspace {name}")
         for layer in row.layers:

@@ -146,7 +146,7 @@ class Workspaces(Component):
             observed_at=found and found.observed_at,
             submodules=action.submodules,
         )
-        row = WorkspaceRow(workspace, repository=found and found.repository)
+        row = WorkspaceRow(workspace, cache=found and found.repository)
         async with self._lanes.exclusive(row.id):
             self._rows.add(row)
             try:
@@ -249,7 +249,7 @@ class Workspaces(Component):
     async def _begin(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceRow:
         """Make the tree as it was before the first write."""
         limit = row.workspace.disk_mib << 20
-        if row.repository is None:
+        if row.cache is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
         from paddock.storage.git import pins
@@ -257,7 +257,7 @@ class Workspaces(Component):
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
+        await in_thread(pins.pin, self._repositories.directory / row.cache, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, op)
         layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
@@ -322,10 +322,10 @@ class Workspaces(Component):
     def _delete(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
         self._archiver.archives.remove(row.id)
-        if row.repository is not None:
+        if row.cache is not None:
             from paddock.storage.git import pins
 
-            pins.unpin(self._repositories.directory / row.repository, row.id)
+            pins.unpin(self._repositories.directory / row.cache, row.id)
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
@@ -422,7 +422,7 @@ def _tree(row: WorkspaceRow, epoch: int) -> WorkspaceTree:
     return WorkspaceTree(
         tree=row.id,
         layers=row.layers,
-        repository=row.repository,
+        repository=row.cache,
         disk_mib=row.workspace.disk_mib,
         epoch=epoch,
         workspace=row.id,
@@ -436,10 +436,10 @@ def _span(seconds: float) -> str:
 
 def _acquired(row: WorkspaceRow) -> Acquired:
     w = row.workspace
-    if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
+    if row.cache is None or w.repository is None or w.commit is None or w.branch is None:
         raise InternalError(f"the row of workspace {row.id} does not say what it began with")
     return Acquired(
-        repository=model.RepositoryId(row.repository),
+        repository=model.RepositoryId(row.cache),
         url=w.repository,
         commit=w.commit,
         ref=None,
