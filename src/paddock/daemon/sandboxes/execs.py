@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from paddock import model
 from paddock.backends._base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
@@ -26,29 +27,7 @@ from paddock.errors import (
     SandboxDiedError,
 )
 from paddock.linux.proc import is_running
-from paddock.model import (
-    AttachExec,
-    ByteReader,
-    ExecHandle,
-    ExecId,
-    ExecInfo,
-    ExecResult,
-    ExecSpec,
-    ExitStatus,
-    Limit,
-    ListExecs,
-    Noun,
-    Output,
-    PtySize,
-    ReadOutput,
-    RunExec,
-    SandboxId,
-    SignalExec,
-    StartExec,
-    Usage,
-    mint,
-    replace,
-)
+from paddock.model import mint, replace
 
 from . import validate
 from .cleanup import Cleanup
@@ -62,15 +41,15 @@ if TYPE_CHECKING:
     from paddock.gateway.rules.redaction import Redaction
 
 # In this order: a memory kill explains what a fork that failed only accompanied.
-_COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
+_COUNTED = (model.Limit.MEMORY, model.Limit.PROCESSES, model.Limit.INODES, model.Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
 _ORPHAN_SECONDS = 10.0
 """Between two looks at whose callers have died."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
 _MESSAGES = (
-    (b"Too many open files", Limit.OPEN_FILES),
-    (b"File too large", Limit.DISK),
-    (b"Disk quota exceeded", Limit.DISK),
+    (b"Too many open files", model.Limit.OPEN_FILES),
+    (b"File too large", model.Limit.DISK),
+    (b"Disk quota exceeded", model.Limit.DISK),
 )
 
 
@@ -79,7 +58,7 @@ class StartedCommand(NamedTuple):
 
     row: Row
     held: RunningSandbox
-    before: Mapping[Limit, int]
+    before: Mapping[model.Limit, int]
     handle: Command
 
 
@@ -96,7 +75,7 @@ class Execs(Component):
         super().__init__(context)
         self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
         self._bindings, self._policies = bindings, policies
-        self._kept: dict[ExecId, Kept] = {}
+        self._kept: dict[model.ExecId, Kept] = {}
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
         """This daemon leaves, and the next one takes over kept commands."""
@@ -121,14 +100,14 @@ class Execs(Component):
                     with contextlib.suppress(PaddockError, OSError):
                         await self._end(id, sandbox)
 
-    async def _end(self, id: ExecId, sandbox: SandboxId) -> None:
+    async def _end(self, id: model.ExecId, sandbox: model.SandboxId) -> None:
         row = self._store.get(sandbox)
         if row is not None and row.state in LIVE:
             held = await self._running.get_or_adopt(row)
             await (await held.instance.take_up(id)).aclose()
 
-    @handles(RunExec)
-    async def run(self, action: RunExec, op: Operation) -> ExecResult:
+    @handles(model.RunExec)
+    async def run(self, action: model.RunExec, op: Operation) -> model.ExecResult:
         validate.check_run(action)
         id, turn = _id(action), Turn()
         op.on_end(turn.give)
@@ -170,10 +149,10 @@ class Execs(Component):
             err.close()
         printed = {name: meter.content() for name, meter in zip(("out", "err"), collector.meters, strict=True)}
         op.done({"exec": id, "pid": handle.pid, "status": status, **printed})
-        return ExecResult(id=id, status=status, out=out.output(), err=err.output())
+        return model.ExecResult(id=id, status=status, out=out.output(), err=err.output())
 
-    @handles(StartExec)
-    async def start(self, action: StartExec, op: Operation) -> ExecHandle:
+    @handles(model.StartExec)
+    async def start(self, action: model.StartExec, op: Operation) -> model.ExecHandle:
         validate.check_exec(action.spec)
         turn = Turn()
         try:
@@ -193,7 +172,7 @@ class Execs(Component):
             typed=action.spec.pty is not None,
         )
 
-    async def _reattach(self, sandbox: str, id: ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
+    async def _reattach(self, sandbox: str, id: model.ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
         async with self._sandboxes.use(sandbox, op) as (row, held):
             before = await _hits(held)  # of what struck earlier, nobody knows whether it ran then
             found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
@@ -204,7 +183,9 @@ class Execs(Component):
                     raise
                 raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
-    async def _start(self, action: RunExec | StartExec, id: ExecId, op: Operation, turn: Turn) -> StartedCommand:
+    async def _start(
+        self, action: model.RunExec | model.StartExec, id: model.ExecId, op: Operation, turn: Turn
+    ) -> StartedCommand:
         """Start a command. The lane is shared only until the command is in the guest's table, so a long command delays
         no pause."""
         async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
@@ -214,19 +195,19 @@ class Execs(Component):
                 await self._policies.command(action, row, op)
                 spec = await self._bindings.in_environment(row, spec)
                 spec = await self._policies.in_environment(row, spec)
-            if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
+            if isinstance(action, model.RunExec) and spec.stdin is not (action.input is not None):
                 # Only `input` writes to the pipe: without it the command reads an end at once.
                 spec = replace(spec, stdin=action.input is not None)
-            background = isinstance(action, StartExec) and action.background
+            background = isinstance(action, model.StartExec) and action.background
             try:
                 before = await _hits(held)
                 return StartedCommand(row, held, before, await _started(held, spec, id, background=background))
             except GuestProtocolError as error:
                 raise await self._running.disobeyed(held, error) from None
 
-    @handles(AttachExec)
-    async def attach(self, action: AttachExec, op: Operation) -> ExecHandle:
-        id = ExecId(action.exec)
+    @handles(model.AttachExec)
+    async def attach(self, action: model.AttachExec, op: Operation) -> model.ExecHandle:
+        id = model.ExecId(action.exec)
         is_kept = id in self._kept
         started = await self._reattach(action.sandbox, id, op, is_kept=is_kept)
         return GuardedExec(
@@ -240,21 +221,21 @@ class Execs(Component):
             close_kept=partial(self._kept.pop, id, None) if is_kept else None,
         )
 
-    @handles(ListExecs)
-    async def list(self, action: ListExecs, op: Operation) -> tuple[ExecInfo, ...]:
+    @handles(model.ListExecs)
+    async def list(self, action: model.ListExecs, op: Operation) -> tuple[model.ExecInfo, ...]:
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
             return await held.instance.execs()
 
-    @handles(ReadOutput)
-    async def output(self, action: ReadOutput, op: Operation) -> ByteReader:
+    @handles(model.ReadOutput)
+    async def output(self, action: model.ReadOutput, op: Operation) -> model.ByteReader:
         validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
         async with self._sandboxes.use(action.sandbox, op) as (row, held):
             path = f"{self._cleanup.outputs}/{row.id}/{action.exec}{ending}"
-            inner: ByteReader | None = await asyncio.to_thread(kept, path)
+            inner: model.ByteReader | None = await asyncio.to_thread(kept, path)
             try:
                 if inner is None:
-                    inner = await held.instance.output(ExecId(action.exec), number)
+                    inner = await held.instance.output(model.ExecId(action.exec), number)
             except NotFoundError:
                 raise NotFoundError(
                     f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
@@ -263,14 +244,14 @@ class Execs(Component):
                 ) from None
         return Outbound(inner, redacting(self._bindings.redaction(row.id)), Record(row, self._running, op))
 
-    @handles(SignalExec)
-    async def signal(self, action: SignalExec, op: Operation) -> None:
+    @handles(model.SignalExec)
+    async def signal(self, action: model.SignalExec, op: Operation) -> None:
         validate.check_signal(action.signal)
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
-            await held.instance.signal_exec(ExecId(action.exec), action.signal)
+            await held.instance.signal_exec(model.ExecId(action.exec), action.signal)
 
 
-async def _started(held: RunningSandbox, spec: ExecSpec, id: ExecId, *, background: bool) -> Command:
+async def _started(held: RunningSandbox, spec: model.ExecSpec, id: model.ExecId, *, background: bool) -> Command:
     """Start a command. A shell line runs in `/bin/sh` where its own shell is missing."""
     if spec.shell and not held.lacks_bash:
         try:
@@ -287,19 +268,21 @@ def _owner_lives(owner: str) -> bool:
     return owner.startswith("0 ") or is_running(owner)
 
 
-def _not_started(id: ExecId, error: PaddockError, op: Operation) -> ExecResult:
+def _not_started(id: model.ExecId, error: PaddockError, op: Operation) -> model.ExecResult:
     """Say it as a shell does (POSIX, 2.8.2): the program that asked for the command knows what to do with that."""
     code = 127 if isinstance(error, ProgramNotFoundError) else 126
-    status, said = ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
+    status, said = model.ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
     op.done({"exec": id, "status": status, "refused": error.message})
-    return ExecResult(id=id, status=status, out=Output(), err=Output(head=said, total_bytes=len(said)))
+    return model.ExecResult(
+        id=id, status=status, out=model.Output(), err=model.Output(head=said, total_bytes=len(said))
+    )
 
 
-def _id(action: RunExec | StartExec) -> ExecId:
+def _id(action: model.RunExec | model.StartExec) -> model.ExecId:
     if action.id is None:
-        return ExecId(mint(Noun.EXEC))
+        return model.ExecId(mint(model.Noun.EXEC))
     validate.check_exec_id(action.id)
-    return ExecId(action.id)
+    return model.ExecId(action.id)
 
 
 def _check_revision(row: Row, expected: str | None) -> None:
@@ -371,7 +354,7 @@ class GuardedExec:
         self._end.cancel()
         await self._inner.leave()
 
-    async def wait(self) -> ExitStatus:
+    async def wait(self) -> model.ExitStatus:
         stop_telling = self._held.tell_of_pauses()
         try:
             ended = await asyncio.shield(self._end)
@@ -395,7 +378,7 @@ class GuardedExec:
         await self._running.resume_for_input(self._row)
         await self._inner.kill()
 
-    async def resize(self, size: PtySize) -> None:
+    async def resize(self, size: model.PtySize) -> None:
         await self._running.resume_for_input(self._row)
         await self._inner.resize(size)
 
@@ -423,7 +406,7 @@ class GuardedExec:
         except GuestProtocolError as error:
             raise await self._running.disobeyed(self._held, error) from None
 
-    async def _supervise(self) -> ExitStatus | Exception:
+    async def _supervise(self) -> model.ExitStatus | Exception:
         """Return errors as a result: no caller may be waiting, and the record holds them."""
         try:
             await asyncio.sleep(0)  # the caller begins to read before this looks at what was printed
@@ -442,7 +425,7 @@ class GuardedExec:
         self._done({"status": status})
         return status
 
-    async def _watch(self) -> ExitStatus:
+    async def _watch(self) -> model.ExitStatus:
         try:
             status = await finish(self._inner, self._timeout, self._held.instance.pause_clock)
         except GuestProtocolError as error:
@@ -452,7 +435,7 @@ class GuardedExec:
             self._drained.set()
             await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
-            return replace(status, limit=Limit.OUTPUT)
+            return replace(status, limit=model.Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:
             await self.stderr.flow.caught_up()
         return await _with_limit(self._running, self._start, status, self._meters[1].ending)
@@ -478,15 +461,15 @@ class GuardedExec:
         return {"exec": self.id, "pid": self.pid, **written, **printed}
 
 
-async def _hits(held: RunningSandbox) -> Mapping[Limit, int]:
+async def _hits(held: RunningSandbox) -> Mapping[model.Limit, int]:
     """Return how often each limit was exceeded until now, before a command starts. Raises SandboxDiedError."""
     strikes = held.instance.strikes()
     return (await held.instance.usage()).strikes if strikes is None else strikes
 
 
 async def _with_limit(
-    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
-) -> ExitStatus:
+    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+) -> model.ExitStatus:
     """Say which limit a command that failed has exceeded. Exit 0 costs nothing.
 
     A limit that an earlier command hit is never attributed to it. Commands that run at the same time share the hits:
@@ -500,19 +483,19 @@ async def _with_limit(
 
 
 async def _limit_hit(
-    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
-) -> Limit | None:
+    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+) -> model.Limit | None:
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit where there is no quota
-        return Limit.DISK
+        return model.Limit.DISK
     held = started.held
     usage = await running.with_disk(held, await held.instance.usage())
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit
     if _is_full(held, usage) and _is_full(held, await running.settled_disk(held)):
-        return Limit.DISK
+        return model.Limit.DISK
     return next((limit for message, limit in _MESSAGES if message in error_text), None)
 
 
-def _is_full(held: RunningSandbox, usage: Usage) -> bool:
+def _is_full(held: RunningSandbox, usage: model.Usage) -> bool:
     return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES
