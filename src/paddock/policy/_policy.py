@@ -60,23 +60,18 @@ def local_policy(uid: int) -> Policy:
 
 
 def _nested(principal: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
-    needed = _is_of_children(principal, action)
-    return (True, "a program inside a sandbox may have children of it") if needed else None
-
-
-def _is_of_children(principal: model.Principal, action: model.Action[Any]) -> bool:
-    """Tell whether a program inside a sandbox needs this for children. The service checks that they are its own."""
+    """Allow a program inside a sandbox what children need. The service checks that they are its own."""
     outer = principal.sandbox
     match action:
         case _ if outer is None:
-            return False
+            return None
         case model.CreateSandbox(spec=spec):
             # The child may not use the host's or another caller's resources, outlive its parent, or have children
             # itself.
             host = spec.mounts or spec.snapshot or spec.workspace or spec.policy is not None
-            return not (host or spec.persistent or spec.nested)
+            needed = not (host or spec.persistent or spec.nested)
         case model.ForkSandbox() | model.PromoteChild():
-            return action.sandbox == outer
+            needed = action.sandbox == outer
         case (
             model.KillSandbox()
             | model.PauseSandbox()
@@ -85,11 +80,10 @@ def _is_of_children(principal: model.Principal, action: model.Action[Any]) -> bo
             | model.ReadFile()
             | model.WriteFile()
         ):
-            return action.sandbox != outer
-        case model.ListSandboxes():
-            return True
+            needed = action.sandbox != outer
         case _:
-            return False
+            needed = isinstance(action, model.ListSandboxes)
+    return (True, "a program inside a sandbox may have children of it") if needed else None
 
 
 def _ceilings(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:

@@ -278,9 +278,9 @@ def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
         case model.WriteFile(path=path) | model.MakeDirectory(path=path) | model.SetFileAttributes(path=path):
             return files.write(path)
         case model.CopyFile(destination=path) | model.UploadTree(path=path):
-            return files.fill(path)
+            return files.replace(path)
         case model.MoveFile(source=source, destination=destination):
-            return strictest(files.move(source), files.fill(destination))
+            return strictest(files.replace(source), files.replace(destination))
         case model.RemoveFile(path=path):
             return files.remove(path)
         case _:
