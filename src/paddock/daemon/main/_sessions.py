@@ -137,15 +137,10 @@ class SessionFiles:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         place = self._directory / f"{session.token}.json"
         staged = place.with_suffix(".new")
-        file = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            with open(file, "wb", closefd=False) as writer:
-                writer.write(msgspec.json.encode(row) + b"\n")
-            staged.rename(place)
-        except BaseException:
-            os.close(file)
-            raise
-        return file
+        staged.touch(0o600)
+        staged.write_bytes(msgspec.json.encode(row) + b"\n")
+        staged.rename(place)
+        return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def close(self) -> None:
         for file in self._files.values():

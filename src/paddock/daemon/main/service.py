@@ -183,10 +183,6 @@ class Service:
         finally:
             self._performers.discard(task)
 
-    async def end(self, id: SandboxId) -> None:
-        """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
-        await self.sandboxes.end(id)
-
     def has_running(self) -> bool:
         """Tell whether any sandbox runs, or is being made or restored."""
         return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())

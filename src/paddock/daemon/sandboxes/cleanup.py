@@ -43,16 +43,12 @@ class Cleanup(Component):
                 if not audited:
                     told = {"state": state.value, "limit": limit and limit.value, "reason": reason}
                     self._audit.event("sandbox.ended", sandbox=row.id, **told)
-                self._unrecorded[row.id] = verdict
+                    self._unrecorded[row.id] = verdict
             try:
                 row = self._record(row, *verdict)
             except InvalidStateError:
-                del self._unrecorded[row.id]
+                self._unrecorded.pop(row.id, None)
                 return now  # it was made again since `row` was read
-            except ResourceExhaustedError:
-                if audited:  # the kill has failed, and its outcome says so
-                    del self._unrecorded[row.id]
-                raise
         await self.clean_up(row)
         return row
 
@@ -67,9 +63,10 @@ class Cleanup(Component):
         except ResourceExhaustedError:
             if row.restoring is not None:
                 raise
+            self._unrecorded[row.id] = state, limit, reason
             sandbox = replace(row.sandbox, state=state, limit=limit, reason=reason, ended_at=self._clock.wall())
             return replace(row, sandbox=sandbox)
-        del self._unrecorded[row.id]
+        self._unrecorded.pop(row.id, None)
         return ended
 
     async def clean_up(self, row: Row) -> None:

@@ -187,7 +187,7 @@ class Creation(Component):
     @handles(model.ForkSandbox)
     async def fork(self, action: model.ForkSandbox, op: Operation) -> tuple[Sandbox, ...]:
         parent, held = await self._sandboxes.reach(action.sandbox, op)
-        validate.check_count(action.count, MOST_FORKS)
+        validate.check_range("count", action.count, 1, MOST_FORKS)
         held.backend.capabilities.require("freeze", held.backend.name)
         of, template = parent.sandbox, held.instance.template
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds

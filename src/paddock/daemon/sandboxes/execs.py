@@ -108,7 +108,8 @@ class Execs(Component):
 
     @handles(model.RunExec)
     async def run(self, action: model.RunExec, op: Operation) -> model.ExecResult:
-        validate.check_run(action)
+        validate.check_exec(action.spec)
+        validate.check_range("capture_bytes", action.capture_bytes, 0, 1 << 30, " (1 GiB)")
         id, turn = _id(action), Turn()
         op.on_end(turn.give)
         try:
@@ -246,7 +247,7 @@ class Execs(Component):
 
     @handles(model.SignalExec)
     async def signal(self, action: model.SignalExec, op: Operation) -> None:
-        validate.check_signal(action.signal)
+        validate.check_range("signal", action.signal, 1, 64)
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
             await held.instance.signal_exec(model.ExecId(action.exec), action.signal)
 

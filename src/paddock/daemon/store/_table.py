@@ -22,7 +22,7 @@ class Table(Generic[T]):
     """
 
     def __init__(self, name: str, row: type[T], seen: type[Value], json: tuple[str, ...]) -> None:
-        self._name, self._row, self._json = name, row, json
+        self.name, self._row, self._json = name, row, json
         self._first, *own = row.__struct_fields__
         self._own = frozenset(own)
         self._columns = (*own, *seen.__fields__)
@@ -32,7 +32,7 @@ class Table(Generic[T]):
     def update(self, row: T, *columns: str) -> tuple[str, dict[str, object]]:
         """Return the statement that writes these columns of a row, and the values in it."""
         assignments = ", ".join(f'"{name}" = :{name}' for name in columns)
-        return f"UPDATE {self._name} SET {assignments} WHERE id = :id", self._of(row, ("id", *columns))
+        return f"UPDATE {self.name} SET {assignments} WHERE id = :id", self._of(row, ("id", *columns))
 
     def values(self, row: T) -> dict[str, object]:
         """Return the values of a row, by column."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -94,6 +94,7 @@ class HasId(Protocol):
 
 R = TypeVar("R")
 T = TypeVar("T", bound=HasId)
+S = TypeVar("S", bound=msgspec.Struct)
 Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
@@ -184,19 +185,14 @@ class Store:
         return self.one(_SANDBOXES.row, sql, (owner, name))
 
     def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
-        return tuple(starmap(_SANDBOXES.row, self.beginning(_SANDBOXES.select, owner, prefix)))
+        return self.beginning(_SANDBOXES.row, _SANDBOXES.select, owner, prefix)
 
-    def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
-        """Return what `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
+    def beginning(self, make: Callable[..., R], select: str, owner: str, prefix: str) -> tuple[R, ...]:
+        """Return what `select` says of those of the owner whose ids begin so, and of no more than `exactly_one`
+        tells."""
         # A range, so that the primary key is used and a caller's wildcard means nothing.
         sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
-        return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
-
-    def named(self, select: str, owner: str, reference: str) -> list[tuple[Any, ...]]:
-        """Return what `select` says of the one of that id or name; else of those whose ids begin so."""
-        exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
-        found = self.execute(exact, (owner, reference, reference)).fetchall()
-        return found or self.beginning(select, owner, reference)
+        return self.every(make, sql, (owner, prefix, prefix + "\x7f"))
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         """Return the living ones, or all, oldest first; of one owner also what programs inside its sandboxes made."""
@@ -388,14 +384,36 @@ class SnapshotRow(msgspec.Struct, frozen=True):
 _SNAPSHOTS = Table("snapshots", SnapshotRow, Snapshot, json=("spec", "made_from", "workspace"))
 
 
-class SnapshotStore:
+class _Rows(Generic[S]):
+    """The rows of a table in which each has an owner, and may have a name."""
+
+    def __init__(self, store: Store, table: Table[S]) -> None:
+        self._store, self._table = store, table
+
+    def add(self, row: S) -> None:
+        self._store.execute(self._table.insert, self._table.values(row))
+
+    def get(self, id: str) -> S | None:
+        return self._store.one(self._table.row, f"{self._table.select} WHERE id = ?", (id,))
+
+    def find(self, owner: str, reference: str) -> tuple[S, ...]:
+        """Return the one of that id or name; else those whose ids begin so."""
+        exact = f"{self._table.select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
+        found = self._store.every(self._table.row, exact, (owner, reference, reference))
+        return found or self._store.beginning(self._table.row, self._table.select, owner, reference)
+
+    def remove(self, id: str) -> None:
+        self._store.execute(f"DELETE FROM {self._table.name} WHERE id = ?", (id,))  # noqa: S608 (its own name)
+
+
+class SnapshotStore(_Rows[SnapshotRow]):
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store, _SNAPSHOTS)
 
     def add(self, row: SnapshotRow) -> None:
         """Add a row. Raises AlreadyExistsError if the name is taken."""
         try:
-            self._store.execute(_SNAPSHOTS.insert, _SNAPSHOTS.values(row))
+            super().add(row)
         except sqlite3.IntegrityError:
             raise AlreadyExistsError(
                 f"a snapshot is already named {row.snapshot.name!r}",
@@ -409,16 +427,6 @@ class SnapshotStore:
     def is_hibernation(self, id: str) -> bool:
         """Tell whether a living sandbox wakes from it."""
         return any(row.restoring == id for row in self._store.list())
-
-    def remove(self, id: str) -> None:
-        self._store.execute("DELETE FROM snapshots WHERE id = ?", (id,))
-
-    def get(self, id: str) -> SnapshotRow | None:
-        return self._store.one(_SNAPSHOTS.row, f"{_SNAPSHOTS.select} WHERE id = ?", (id,))
-
-    def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
-        """Return the one of that id or name; else those whose ids begin so."""
-        return tuple(starmap(_SNAPSHOTS.row, self._store.named(_SNAPSHOTS.select, owner, reference)))
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
@@ -459,22 +467,12 @@ _WORKSPACES = Table("workspaces", WorkspaceRow, Workspace, json=("layers", "kept
 _SETTLED = ("state", "branch", "commit", "observed_at", "cache", "base", "layers", "kept", "unfetched")
 
 
-class WorkspaceStore:
+class WorkspaceStore(_Rows[WorkspaceRow]):
     def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def add(self, row: WorkspaceRow) -> None:
-        self._store.execute(_WORKSPACES.insert, _WORKSPACES.values(row))
-
-    def get(self, id: str) -> WorkspaceRow | None:
-        return self._store.one(_WORKSPACES.row, f"{_WORKSPACES.select} WHERE id = ?", (id,))
+        super().__init__(store, _WORKSPACES)
 
     def named(self, owner: str, name: str) -> WorkspaceRow | None:
         return self._store.one(_WORKSPACES.row, f"{_WORKSPACES.select} WHERE owner = ? AND name = ?", (owner, name))
-
-    def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
-        """Return the one of that id or name; else those whose ids begin so."""
-        return tuple(starmap(_WORKSPACES.row, self._store.named(_WORKSPACES.select, owner, reference)))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
@@ -502,6 +500,3 @@ class WorkspaceStore:
 
     def pin(self, id: str, until: float | None) -> None:
         self._store.execute("UPDATE workspaces SET pinned_until = ? WHERE id = ?", (until, id))
-
-    def remove(self, id: str) -> None:
-        self._store.execute("DELETE FROM workspaces WHERE id = ?", (id,))

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
 
 from paddock import model
 from paddock.daemon.access.policies import Policies
@@ -31,13 +30,7 @@ from ._bases import Base
 from .repositories import Repositories
 
 DISK_MIB = 10_240
-
-
-class OpenedWorkspace(NamedTuple):
-    """A workspace, as callers see it, and its tree."""
-
-    workspace: Workspace
-    tree: WorkspaceTree
+MOST_PIN_SECONDS = 366 * 86_400
 
 
 class Workspaces(Component):
@@ -66,7 +59,7 @@ class Workspaces(Component):
 
     @handles(model.PinWorkspace)
     async def pin(self, action: model.PinWorkspace, op: Operation) -> Workspace:
-        validate.check_pin(action.seconds)
+        validate.check_range("seconds", action.seconds, 0, MOST_PIN_SECONDS, " (a year)")
         row = self.find(action.workspace, op.principal.id)
         until = self._clock.wall() + action.seconds if action.seconds else None
         self._rows.pin(row.id, until)
@@ -109,12 +102,12 @@ class Workspaces(Component):
             await self._mounted_by(row)
             yield _tree(row, row.workspace.epoch + 1)
 
-    async def opened(self, reference: str, owner: str, op: Operation) -> OpenedWorkspace:
+    async def opened(self, reference: str, owner: str, op: Operation) -> tuple[Workspace, WorkspaceTree]:
         """Return what it began with, and its tree in the pool. Raises NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._checked_out(id, op) or self.find(reference, owner)
-        return OpenedWorkspace(self._view(row), _tree(row, row.workspace.epoch))
+        return self._view(row), _tree(row, row.workspace.epoch)
 
     async def _opened(self, action: model.OpenWorkspace, op: Operation) -> WorkspaceRow:
         owner = op.principal.id
@@ -377,12 +370,11 @@ class Workspaces(Component):
                     clean = status.clean
                     why += ", nothing is only here" if clean else f", keeps {status.only_here}"
             why = f"workspace {row.workspace.name}: {why}"
-            take = partial(self._take, row.id, why)
-            one = Candidate(row.id, "workspace", why, size, take, refusal, only_when_full=True)
+            one = Candidate(row.id, "workspace", why, size, partial(self._take, why), refusal, only_when_full=True)
             found.append((refusal is not None, not clean, used, one))
         return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
-    async def _take(self, id: str, why: str) -> None:
+    async def _take(self, why: str, id: str) -> None:
         await self.evict(id)
         self._audit.event("workspace.evicted", workspace=id, message=why)
 
