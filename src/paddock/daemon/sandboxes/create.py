@@ -22,7 +22,7 @@ from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.lanes import Hold
-from paddock.daemon.store.database import Row
+from paddock.daemon.store.database import Row, SnapshotRow
 from paddock.daemon.store.trees import WorkspaceTree, own_copy
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
@@ -115,18 +115,12 @@ class Creation(Component):
                 self._nested.check(outer, spec, 1)
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
-            request = self._request_for(
-                spec,
-                template,
-                backend,
-                owner,
-                origin=None if source is None else source.id,
-                workspace=workspace,
-                copy_of=None if source is None else source.workspace,
-                policy=policy,
-                protect=() if policy is None else protected(policy.document, template),
-                inherits=spec.policy is None,
-            )
+            protect = () if policy is None else protected(policy.document, template)
+            request = self._request_for(spec, template, backend, owner, source, policy, protect, workspace)
+            if action.idempotency_key is not None:
+                digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
+                row = replace(request.row, idempotency_key=action.idempotency_key, spec_digest=digest)
+                request = replace(request, row=row)
             full = self._full(spec, 1)
 
             def also(row: Row) -> None:
@@ -137,10 +131,6 @@ class Creation(Component):
 
             with self._with_spare(request) as (request, there):
                 row = request.row
-                if action.idempotency_key is not None:
-                    digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
-                    row = replace(row, idempotency_key=action.idempotency_key, spec_digest=digest)
-                    request = replace(request, row=row)
                 known = self._store.add(row, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
         if known is not None:
@@ -202,18 +192,7 @@ class Creation(Component):
         if (full := self._full(spec, action.count)) is not None:
             raise full
         requests = [
-            self._request_for(
-                spec,
-                template,
-                held.backend,
-                owner,
-                origin=parent.id,
-                copy_of=parent.workspace,
-                policy=policy,
-                protect=protect,
-                inherits=True,
-            )
-            for _ in range(action.count)
+            self._request_for(spec, template, held.backend, owner, parent, policy, protect) for _ in range(action.count)
         ]
         rows = [request.row for request in requests]
         for row in rows:
@@ -258,15 +237,12 @@ class Creation(Component):
         template: Template,
         backend: Backend,
         owner: str,
-        *,
-        origin: str | None,
-        workspace: WorkspaceTree | None = None,
-        copy_of: WorkspaceTree | None,
+        source: SnapshotRow | Row | None,
         policy: Snapshot | None,
         protect: tuple[str, ...],
-        inherits: bool,
+        workspace: WorkspaceTree | None = None,
     ) -> CreateRequest:
-        """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
+        """Describe a new one, not recorded yet, made from `source`, over `workspace` or a copy of that of `source`."""
         now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
         sandbox = Sandbox(
             id=id,
@@ -278,12 +254,13 @@ class Creation(Component):
             created_at=now,
             expires_at=now + spec.ttl_seconds,
             owner=owner,
-            origin=origin,
+            origin=None if source is None else source.id,
             policy=None if policy is None else policy.revision,
         )
-        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or own_copy(copy_of, id)
+        deadline = self._clock.boottime() + spec.ttl_seconds
+        workspace = workspace or own_copy(source and source.workspace, id)
         row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
-        return CreateRequest(row, template, backend, policy, protect, inherits)
+        return CreateRequest(row, template, backend, policy, protect, inherits=spec.policy is None)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """Return what the first call with that key made; waits for it if it is still at it."""

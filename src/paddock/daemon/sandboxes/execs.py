@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from paddock import model
 from paddock.backends._base import Backend, Command, Kept
@@ -15,7 +14,6 @@ from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
-from paddock.daemon.tasks import Tasks
 from paddock.errors import (
     DaemonLostError,
     GuestProtocolError,
@@ -36,9 +34,6 @@ from .instance import RunningSandbox
 from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
 from .streams import Inbound, Outbound, Record
-
-if TYPE_CHECKING:
-    from paddock.gateway.rules.redaction import Redaction
 
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (model.Limit.MEMORY, model.Limit.PROCESSES, model.Limit.INODES, model.Limit.DISK)
@@ -73,9 +68,9 @@ class Execs(Component):
         policies: Policies,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
-        self._bindings, self._policies = bindings, policies
-        self._kept: dict[model.ExecId, Kept] = {}
+        self._sandboxes, self._cleanup, self._policies = sandboxes, cleanup, policies
+        self.running, self.bindings, self.tasks = running, bindings, context.tasks
+        self.kept: dict[model.ExecId, Kept] = {}
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
         """This daemon leaves, and the next one takes over kept commands."""
@@ -83,27 +78,27 @@ class Execs(Component):
     async def recover(self, backends: Iterable[Backend]) -> None:
         """Learn which commands an earlier daemon kept. End those that no caller can ask for."""
         for backend in backends:
-            self._kept.update(await backend.kept())
-        if self._kept:
-            self._tasks.start(self._end_orphans(), name="end commands whose callers have gone")
+            self.kept.update(await backend.kept())
+        if self.kept:
+            self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
 
     def keeps(self, id: str) -> bool:
-        return id in self._kept
+        return id in self.kept
 
     async def _end_orphans(self) -> None:
         """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
-        while self._kept:
+        while self.kept:
             await asyncio.sleep(_ORPHAN_SECONDS)
-            for id, (sandbox, owner) in tuple(self._kept.items()):
+            for id, (sandbox, owner) in tuple(self.kept.items()):
                 if not _owner_lives(owner):
-                    self._kept.pop(id, None)
+                    self.kept.pop(id, None)
                     with contextlib.suppress(PaddockError, OSError):
                         await self._end(id, sandbox)
 
     async def _end(self, id: model.ExecId, sandbox: model.SandboxId) -> None:
         row = self._store.get(sandbox)
         if row is not None and row.state in LIVE:
-            held = await self._running.get_or_adopt(row)
+            held = await self.running.get_or_adopt(row)
             await (await held.instance.take_up(id)).aclose()
 
     @handles(model.RunExec)
@@ -113,7 +108,7 @@ class Execs(Component):
         id, turn = _id(action), Turn()
         op.on_end(turn.give)
         try:
-            if id in self._kept:
+            if id in self.kept:
                 started = await self._reattach(action.sandbox, id, op, is_kept=True)
             else:
                 started = await self._start(action, id, op, turn)
@@ -129,7 +124,7 @@ class Execs(Component):
             err,
             input=action.input,
             most_bytes=held.limits.output_mib << 20,
-            redaction=self._bindings.redaction(row.id),
+            redaction=self.bindings.redaction(row.id),
             pause_clock=held.instance.pause_clock,
         )
         stop_telling = held.tell_of_pauses()
@@ -138,13 +133,13 @@ class Execs(Component):
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
                 stop_telling()
-                self._kept.pop(id, None)
+                self.kept.pop(id, None)
                 await (handle.leave() if self.leaves else handle.aclose())
-            status = await _with_limit(self._running, started, status, err.ending() or out.ending())
+            status = await _with_limit(self.running, started, status, err.ending() or out.ending())
         except SandboxDiedError:
-            raise await self._running.dead(row) from None
+            raise await self.running.dead(row) from None
         except GuestProtocolError as error:
-            raise await self._running.disobeyed(held, error) from None
+            raise await self.running.disobeyed(held, error) from None
         finally:
             out.close()
             err.close()
@@ -162,15 +157,9 @@ class Execs(Component):
             turn.give()
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
+        typed = action.spec.pty is not None
         return GuardedExec(
-            started,
-            self._running,
-            self._tasks,
-            op,
-            self._bindings.redaction(started.row.id),
-            timeout_seconds=timeout_seconds,
-            background=action.background,
-            typed=action.spec.pty is not None,
+            self, started, op, timeout_seconds=timeout_seconds, background=action.background, typed=typed
         )
 
     async def _reattach(self, sandbox: str, id: model.ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
@@ -194,7 +183,7 @@ class Execs(Component):
             spec = action.spec
             if row.sandbox.policy is not None:
                 await self._policies.command(action, row, op)
-                spec = await self._bindings.in_environment(row, spec)
+                spec = await self.bindings.in_environment(row, spec)
                 spec = await self._policies.in_environment(row, spec)
             if isinstance(action, model.RunExec) and spec.stdin is not (action.input is not None):
                 # Only `input` writes to the pipe: without it the command reads an end at once.
@@ -204,23 +193,14 @@ class Execs(Component):
                 before = await _hits(held)
                 return StartedCommand(row, held, before, await _started(held, spec, id, background=background))
             except GuestProtocolError as error:
-                raise await self._running.disobeyed(held, error) from None
+                raise await self.running.disobeyed(held, error) from None
 
     @handles(model.AttachExec)
     async def attach(self, action: model.AttachExec, op: Operation) -> model.ExecHandle:
         id = model.ExecId(action.exec)
-        is_kept = id in self._kept
+        is_kept = id in self.kept
         started = await self._reattach(action.sandbox, id, op, is_kept=is_kept)
-        return GuardedExec(
-            started,
-            self._running,
-            self._tasks,
-            op,
-            self._bindings.redaction(started.row.id),
-            background=not is_kept,
-            typed=True,
-            close_kept=partial(self._kept.pop, id, None) if is_kept else None,
-        )
+        return GuardedExec(self, started, op, background=not is_kept, typed=True, is_kept=is_kept)
 
     @handles(model.ListExecs)
     async def list(self, action: model.ListExecs, op: Operation) -> tuple[model.ExecInfo, ...]:
@@ -243,7 +223,7 @@ class Execs(Component):
                     " no room for",
                     hint=f"paddock logs {row.id}",
                 ) from None
-        return Outbound(inner, redacting(self._bindings.redaction(row.id)), Record(row, self._running, op))
+        return Outbound(inner, redacting(self.bindings.redaction(row.id)), Record(row, self.running, op))
 
     @handles(model.SignalExec)
     async def signal(self, action: model.SignalExec, op: Operation) -> None:
@@ -304,22 +284,22 @@ class GuardedExec:
 
     def __init__(
         self,
+        execs: Execs,
         started: StartedCommand,
-        running: RunningSandboxes,
-        tasks: Tasks,
         op: Operation,
-        redaction: Redaction | None,
         *,
         timeout_seconds: float | None = None,
         background: bool,
         typed: bool,
-        close_kept: Callable[[], object] | None = None,
+        is_kept: bool = False,
     ) -> None:
-        self._start, self._running, self._op = started, running, op
+        self._execs, self._start, self._running, self._op = execs, started, execs.running, op
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
-        inner, record = self._inner, Record(self._row, running, None)
-        self._close_kept = close_kept
+        inner, record = self._inner, Record(self._row, self._running, None)
+        self.taken_up = is_kept
+        """Its caller follows it already, and has begun to read."""
+        redaction = execs.bindings.redaction(self._row.id)
         op.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
@@ -328,11 +308,12 @@ class GuardedExec:
             for is_error in (False, True)
         ]
         self._meters, self._most = meters, self._held.limits.output_mib << 20
-        drained = None if background else asyncio.Event()
-        self._outlives = None if drained is None else Outliving(inner, timeout_seconds, drained.set)
-        self._drained = drained
+        self._drained = asyncio.Event()
+        self._outlives = None if background else Outliving(inner, timeout_seconds, self._drained.set)
+        if background:
+            self._drained.set()
         self.stdout, self.stderr = (
-            None if reader is None else Outbound(reader, meter, record, after=drained)
+            None if reader is None else Outbound(reader, meter, record, after=self._drained)
             for reader, meter in zip((inner.stdout, inner.stderr), meters, strict=True)
         )
         waking = record.waking(digests=not typed)
@@ -340,12 +321,7 @@ class GuardedExec:
         self._written = None if typed or inner.stdin is None else waking
         self._recorded: dict[str, object] | None = None
         self._closing = False
-        self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
-
-    @property
-    def taken_up(self) -> bool:
-        """Its caller follows it already, and has begun to read."""
-        return self._close_kept is not None
+        self._end = execs.tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     async def leave(self) -> None:
         """Release a command that its caller never got. A kept one continues until the caller asks again."""
@@ -384,8 +360,8 @@ class GuardedExec:
         await self._inner.resize(size)
 
     async def aclose(self) -> None:
-        if self._close_kept is not None:
-            self._close_kept()
+        if self.taken_up:
+            self._execs.kept.pop(self.id, None)
         if self._end.done():
             await self._close_inner()
             if self._recorded is not None and self._recorded != (passed := self._passed()):
@@ -420,9 +396,9 @@ class GuardedExec:
             self._op.failed(error)
             return error
         finally:
-            if self._outlives is not None and self._drained is not None:
+            if self._outlives is not None:
                 self._outlives.stop()
-                self._drained.set()
+            self._drained.set()
         self._done({"status": status})
         return status
 
@@ -431,7 +407,7 @@ class GuardedExec:
             status = await finish(self._inner, self._timeout, self._held.instance.pause_clock)
         except GuestProtocolError as error:
             raise await self._running.disobeyed(self._held, error) from None
-        if self._outlives is not None and self._drained is not None:
+        if self._outlives is not None:
             await self._outlives.over()
             self._drained.set()
             await asyncio.sleep(0)  # whoever waits for that begins to read
