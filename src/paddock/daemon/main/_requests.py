@@ -179,7 +179,11 @@ class Requests:
         PROCESS.set(f"{session.pid} {session.start_time}")
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
-        result = await self._performed(action, named)
+        result: Any = await self._api.perform(named, self._principal)
+        if isinstance(named, model.CreateSandbox) and named is not action and result.ended_at is not None:
+            # This daemon or the one before undid what the request made, and the caller asks again: make another.
+            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
+            result = await self._api.perform(again, self._principal)
         if type(action) not in _UNDONE:
             await self._keep(session, action, result)
             reply(Kind.REPLY, await _encoded(result))
@@ -196,16 +200,6 @@ class Requests:
             reply(Kind.REPLY, codec.encode(result))
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
-
-    async def _performed(self, action: model.Action[Any], named: model.Action[Any]) -> Any:
-        """Return what the service answers, unless the caller leaves before that: then it is undone, or done all the
-        same."""
-        result = await self._api.perform(named, self._principal)
-        if isinstance(named, model.CreateSandbox) and named is not action and result.ended_at is not None:
-            # This daemon or the one before undid what the request made, and the caller asks again: make another.
-            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
-            result = await self._api.perform(again, self._principal)
-        return result
 
     async def _keep(self, session: Session, action: model.Action[Any], result: object) -> None:
         if isinstance(action, model.CreateSandbox | model.GetSandbox):

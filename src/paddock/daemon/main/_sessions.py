@@ -12,9 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from paddock.daemon.clock import start_time
 from paddock.errors import DaemonLostError, InvalidStateError
 from paddock.linux import pidfd
+from paddock.linux.proc import start_time
 from paddock.model import SandboxId
 
 from ._asked import RETURN_SECONDS
@@ -44,7 +44,9 @@ class Session:
         """Of handles: those of an earlier daemon have other numbers."""
         self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
-        self.start_time = start_time(pid)
+        self.start_time: str | None = None
+        with contextlib.suppress(OSError):
+            self.start_time = str(start_time(pid))
         """Read while the pidfd was open: both belong to the same process if this is the expected time."""
 
     def next_handle(self) -> int:
