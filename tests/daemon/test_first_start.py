@@ -124,8 +124,8 @@ def test_a_snapshot_of_an_older_paddock_makes_sandboxes_and_they_fork(old_state:
         box.snapshot("ours")
     stop_daemon(old_state)
     with closing(sqlite3.connect(old_state / "paddock.db")) as db:  # its own template was another machine's
-        ours = "(SELECT template FROM snapshots WHERE name = 'ours')"
-        db.execute(f"UPDATE snapshots SET template = {ours} WHERE name = 'before'")
+        ours = "(SELECT made_from FROM snapshots WHERE name = 'ours')"
+        db.execute(f"UPDATE snapshots SET made_from = {ours} WHERE name = 'before'")
         db.commit()
     with Sandbox.create(snapshot="before", transport=transport) as box, box.fork() as child:
         for one in (box, child):

@@ -41,20 +41,20 @@ ASKED = Files(FileRules(protect=("kept",), approve=("delete",)), workdir="/works
     ],
 )
 def test_what_is_protected_is_neither_written_nor_removed_nor_moved(path: str, rule: int | None) -> None:
-    for found in (KEPT.write(path), KEPT.remove(path), KEPT.move(path), KEPT.fill(path)):
+    for found in (KEPT.write(path), KEPT.remove(path), KEPT.replace(path)):
         expected = ("allow", "files") if rule is None else ("deny", f"files.protect[{rule}]")
         assert (found.verdict, found.rule) == expected
 
 
 @pytest.mark.parametrize("path", [".git", "/workspace", ".", "/", ".github", ".github/workflows", "/home"])
 def test_what_holds_something_protected_is_not_removed_moved_or_filled_but_may_be_touched(path: str) -> None:
-    assert KEPT.remove(path).verdict == KEPT.move(path).verdict == KEPT.fill(path).verdict == "deny"
+    assert KEPT.remove(path).verdict == KEPT.replace(path).verdict == "deny"
     assert KEPT.write(path).verdict == "allow"
 
 
 def test_a_deletion_is_asked_for_where_it_is_not_forbidden() -> None:
     assert (ASKED.remove("kept").verdict, ASKED.remove("x").verdict) == ("deny", "approve")
-    assert (ASKED.write("x").verdict, ASKED.move("x").verdict) == ("allow", "allow")
+    assert (ASKED.write("x").verdict, ASKED.replace("x").verdict) == ("allow", "allow")
 
 
 def test_what_can_be_mounted_are_those_with_a_name() -> None:

@@ -240,7 +240,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         again = await rig.base(await rig.acquire(origin))
         (candidate,) = await rig.shelf.bases.candidates()
         assert (candidate.only_when_full, candidate.kept) == (True, None)
-        assert await candidate.take() is None
+        assert await candidate.take(candidate.what) is None
         assert again.id not in rig.pool.names()
 
 

@@ -42,11 +42,11 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     assert "ws_1" in (await kept() or "")
     (one,) = await collector.candidates()
     with pytest.raises(InvalidStateError, match="ws_1"):  # asked again at the last moment
-        await one.take()
+        await one.take(one.what)
     assert shelf.path(acquired).exists()
     pins.unpin(shelf.path(acquired), "ws_1")
     assert await kept() is None
     (one,) = await collector.candidates()
-    assert await one.take() is None
+    assert await one.take(one.what) is None
     assert not shelf.path(acquired).exists()
     assert await collector.candidates() == []

@@ -10,7 +10,7 @@ from paddock.model import CreateSandbox, KillSandbox, ListSandboxes
 
 async def test_sweeps_stop_when_nothing_lives_and_begin_again_with_a_request(rig: Rig) -> None:
     async with rig.service() as service:
-        service.activity = Activity(service._store.any_lives)
+        service.activity = Activity(lambda: bool(service._store.list()))
         rounds = aiter(service.activity.rounds(0.0))
         await anext(rounds)
         assert service.activity.rests

@@ -14,7 +14,6 @@ from service_world import ME, Command, Rig, until
 
 from paddock.backends._base import Ending
 from paddock.backends._pump import Flow, Pump, pour
-from paddock.daemon.clock import start_time
 from paddock.daemon.main.service import Service
 from paddock.daemon.sandboxes import execs
 from paddock.errors import (
@@ -24,6 +23,7 @@ from paddock.errors import (
     ProgramNotFoundError,
     SandboxDiedError,
 )
+from paddock.linux.proc import start_time
 from paddock.model import (
     AttachExec,
     ByteReader,

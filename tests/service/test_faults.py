@@ -302,14 +302,14 @@ async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
         monkeypatch.setattr(service._store, "move", full)
         for _ in range(2):
             with pytest.raises(ResourceExhaustedError):
-                await service.end(made.id)
+                await service.sandboxes.end(made.id)
         with pytest.raises(ResourceExhaustedError):
             await service.perform(KillSandbox(sandbox=made.id), ME)
         monkeypatch.undo()
         result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "here"))), ME)
         assert result.stdout == "here\n"
         await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
-        await service.end(made.id)
+        await service.sandboxes.end(made.id)
         assert rig.pool.names() == ()
         records = await service.perform(ListAudit(sandbox=made.id), ME)
         assert sum(record.action == "sandbox.ended" for record in records) == 1

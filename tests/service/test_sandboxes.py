@@ -306,9 +306,9 @@ async def test_what_nobody_can_adopt_dies_with_its_service(rig: Rig) -> None:
 async def test_closing_lets_all_live_on_and_the_end_of_a_program_ends_its_sandbox(rig: Rig) -> None:
     async with rig.service() as service:
         ended, lives = [await service.perform(CreateSandbox(), ME) for _ in range(2)]
-        await service.end(ended.id)
-        await service.end(ended.id)
-        await service.end(SandboxId("sb_none"))
+        await service.sandboxes.end(ended.id)
+        await service.sandboxes.end(ended.id)
+        await service.sandboxes.end(SandboxId("sb_none"))
     async with rig.service() as service:
         seen = await service.perform(GetSandbox(sandbox=ended.id), ME)
         assert (seen.state, seen.reason) == (State.KILLED, "the program that made it ended")

@@ -6,14 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paddock.daemon.clock import Clock
 from paddock.daemon.store import _schema
-from paddock.daemon.store.database import Key, Row, Store
+from paddock.daemon.store.database import Row, Store
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import AlreadyExistsError, InternalError, NotConfiguredError, ResourceExhaustedError
-from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
+from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State, replace
 from tests.databases import schema_of
 
 
@@ -24,6 +25,7 @@ def row(
     owner: str = "me",
     state: State = State.RUNNING,
     workspace: WorkspaceTree | None = None,
+    key: str | None = None,
 ) -> Row:
     sandbox = Sandbox(
         id=SandboxId(id),
@@ -36,7 +38,7 @@ def row(
         expires_at=2.0,
         owner=owner,
     )
-    return Row(sandbox, 5.0, "boot", workspace=workspace)
+    return Row(sandbox, 5.0, "boot", workspace=workspace, idempotency_key=key, spec_digest=key and "d")
 
 
 @pytest.mark.parametrize("before", [None, 0o644])
@@ -76,25 +78,26 @@ def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
     """The values are those that the first version with workspaces, policies and secrets wrote; with the note that it
     kept of its migrations."""
     _made_by(tmp_path / "db", 11)
-    store = Store(tmp_path / "new")
-    store.add(row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1")))
+    workspace = WorkspaceTree("ws_1", ("bs_1",), "rp_1")
+    paused = row("sb_a", name="n", state=State.PAUSED, workspace=workspace, key="k")
+    paused = replace(paused, layers=("tp_2", "tp_1"), sandbox=replace(paused.sandbox, reason="it rests"))
     db = sqlite3.connect(tmp_path / "db")
-    columns = [column[1] for column in db.execute("PRAGMA table_info(sandboxes)").fetchall()]
-    columns.remove("holder")
-    (values,) = store.execute(f"SELECT {', '.join(columns)} FROM sandboxes", ()).fetchall()
-    store.close()
     db.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     db.execute("INSERT INTO alembic_version VALUES ('0011')")
-    columns, values = ["holder", *columns], ("boot:1:2:3", *values)
     db.execute("INSERT INTO leases VALUES ('reaper', 'boot:1:2:3', 1, 2.0)")
     for table, id, holder in (("snapshots", "sn_whole", None), ("snapshots", "sn_half", "boot:1:2:3")):
-        db.execute(f"INSERT INTO {table} VALUES (?, '', ?, '', '', '', 0.0, ?, NULL, NULL)", (id, id, holder))
-    marks = ", ".join("?" * len(columns))
-    db.execute(f"INSERT INTO sandboxes ({', '.join(columns)}) VALUES ({marks})", values)
+        db.execute(f"INSERT INTO {table} VALUES (?, '', ?, '', '{{}}', '{{}}', 0.0, ?, NULL, NULL)", (id, id, holder))
+    encoded = (msgspec.json.encode(paused.sandbox.spec), msgspec.json.encode(workspace))
+    db.execute(
+        "INSERT INTO sandboxes VALUES ('sb_a', 'me', 'n', 'paused', 'jail', 'jail', 'host', ?, 1.0, 2.0, NULL, NULL,"
+        " 'it rests', 5.0, 'boot', 'boot:1:2:3', NULL, NULL, ?, 0, 'tp_2 tp_1', NULL)",
+        encoded,
+    )
+    db.execute("INSERT INTO idempotency_keys VALUES ('me', 'k', 'd', 'sb_a', 1.0)")
     db.commit()
     db.close()
     store = Store(tmp_path / "db")
-    assert store.get("sb_a") == row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1"))
+    assert store.get("sb_a") == store.by_name("me", "n", living=True) == paused
     whole = store.execute("SELECT id, is_whole FROM snapshots ORDER BY id", ()).fetchall()
     assert whole == [("sn_half", 0), ("sn_whole", 1)], "what was being made by a service of that version goes"
     store.close()
@@ -170,9 +173,9 @@ def test_a_refused_name_does_not_use_up_the_key(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     store.add(row("sb_a", name="n"))
     with pytest.raises(AlreadyExistsError):
-        store.add(row("sb_b", name="n"), Key("k", "d"))
-    assert store.add(row("sb_b"), Key("k", "d")) is None
-    known = store.add(row("sb_c"), Key("k", "d"))
+        store.add(row("sb_b", name="n", key="k"))
+    assert store.add(row("sb_b", key="k")) is None
+    known = store.add(row("sb_c", key="k"))
     assert known is not None
     assert known.id == "sb_b"
     assert store.get("sb_c") is None
@@ -208,11 +211,11 @@ def test_pruning_forgets_only_what_ended_long_ago(tmp_path: Path) -> None:
     times = iter((10.0, 20.0))
     store = Store(tmp_path / "db", Clock(wall=lambda: next(times)))
     for id in ("sb_a", "sb_b", "sb_c"):
-        store.add(row(id), Key(id, "d"))
+        store.add(row(id, key=id))
     store.move(row("sb_a"), State.FAILED)
     store.move(row("sb_b"), State.FAILED)
-    assert store.prune(15.0) == 1
+    store.prune(15.0)
     assert [r.id for r in store.list(ended=True)] == ["sb_b", "sb_c"]
-    assert store.add(row("sb_d"), Key("sb_a", "d")) is None
+    assert store.add(row("sb_d", key="sb_a")) is None
     store.checkpoint()
     store.close()

@@ -408,7 +408,7 @@ async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
         (candidate,) = await collector.candidates()
         assert "keeps 1 untracked file" in candidate.why
         assert keeping.looked == 1
-        assert await candidate.take() is None
+        assert await candidate.take(candidate.what) is None
         assert any(b"workspace.evicted" in path.read_bytes() for path in (rig.state_dir / "audit").rglob("*.jsonl"))
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
         await service.perform(OpenWorkspace(name="task"), ME)

@@ -223,7 +223,7 @@ def machine(current: Callable[[], World]) -> Generator[None]:
 
     with ExitStack() as patches:
         for where, name, what in (
-            (_sessions, "start_time", lambda pid: "then" if pid in current().processes else None),
+            (_sessions, "start_time", open_pidfd),
             (_sessions, "pidfd", SimpleNamespace(open=open_pidfd)),
             (
                 _sessions,

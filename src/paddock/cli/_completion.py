@@ -71,7 +71,7 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
     return _names() if VERBS[name].names or before[-1] == "--task" else []
 
 
-_SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND state IN ('creating', 'running', 'paused') ORDER BY id"
+_SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND ended_at IS NULL ORDER BY id"
 _TASKS = "SELECT name FROM workspaces WHERE owner = ? ORDER BY name"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from paddock.linux import proc
 from paddock.linux.proc import boot_id as boot_id
 
 
@@ -16,13 +15,3 @@ class Clock(msgspec.Struct, frozen=True):
 
     wall: Callable[[], float] = time.time
     boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def start_time(pid: int) -> str | None:
-    """Return the start time of a process. With the pid and the boot it identifies the process. None if there is no such
-    process, or it is dead."""
-    try:
-        fields = proc.stat(pid)
-    except OSError:
-        return None
-    return None if fields[2] in (b"Z", b"X") else fields[21].decode()

@@ -13,28 +13,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from paddock.model import (
-    Action,
-    CreateSandbox,
-    Decision,
-    ExtendSandbox,
-    ForkSandbox,
-    KillSandbox,
-    Limits,
-    ListSandboxes,
-    PauseSandbox,
-    Principal,
-    PromoteChild,
-    ReadFile,
-    ResumeSandbox,
-    RunExec,
-    WriteFile,
-)
+from paddock import model
 
-Rule: TypeAlias = Callable[[Principal, Action[Any]], tuple[bool, str] | None]
+Rule: TypeAlias = Callable[[model.Principal, model.Action[Any]], tuple[bool, str] | None]
 """A rule: whether it allows an action, and the reason. None: the rule doesn't apply."""
 
-_MOST = Limits(
+_MOST = model.Limits(
     cpus=256,
     memory_mib=1 << 20,
     swap_mib=1 << 20,
@@ -52,7 +36,7 @@ _MOST_TTL_SECONDS = 30 * 86_400.0
 class Policy(msgspec.Struct, frozen=True):
     rules: Mapping[str, Rule] = {}
 
-    def decide(self, principal: Principal, action: Action[Any]) -> Decision:
+    def decide(self, principal: model.Principal, action: model.Action[Any]) -> model.Decision:
         """Decide on an action of a principal. It never raises, except for exceptions that end the program."""
         for name, rule in self.rules.items():
             try:
@@ -60,8 +44,8 @@ class Policy(msgspec.Struct, frozen=True):
             except Exception as error:
                 answer = False, f"rule {name!r} failed: {type(error).__name__}: {error}"
             if answer is not None:
-                return Decision(allowed=answer[0], reason=answer[1], rule=name)
-        return Decision(allowed=False, reason="no rule allows this", rule="default")
+                return model.Decision(allowed=answer[0], reason=answer[1], rule=name)
+        return model.Decision(allowed=False, reason="no rule allows this", rule="default")
 
 
 def local_policy(uid: int) -> Policy:
@@ -69,46 +53,47 @@ def local_policy(uid: int) -> Policy:
     and nothing for others.
     """
 
-    def own_uid(principal: Principal, _: Action[Any]) -> tuple[bool, str] | None:
+    def own_uid(principal: model.Principal, _: model.Action[Any]) -> tuple[bool, str] | None:
         return (True, f"the state directory belongs to uid {uid}") if principal.id == f"local:{uid}" else None
 
     return Policy({"ceilings": _ceilings, "nested": _nested, "own-uid": own_uid})
 
 
-def _nested(principal: Principal, action: Action[Any]) -> tuple[bool, str] | None:
-    needed = _is_of_children(principal, action)
-    return (True, "a program inside a sandbox may have children of it") if needed else None
-
-
-def _is_of_children(principal: Principal, action: Action[Any]) -> bool:
-    """Tell whether a program inside a sandbox needs this for children. The service checks that they are its own."""
+def _nested(principal: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
+    """Allow a program inside a sandbox what children need. The service checks that they are its own."""
     outer = principal.sandbox
     match action:
         case _ if outer is None:
-            return False
-        case CreateSandbox(spec=spec):
+            return None
+        case model.CreateSandbox(spec=spec):
             # The child may not use the host's or another caller's resources, outlive its parent, or have children
             # itself.
             host = spec.mounts or spec.snapshot or spec.workspace or spec.policy is not None
-            return not (host or spec.persistent or spec.nested)
-        case ForkSandbox() | PromoteChild():
-            return action.sandbox == outer
-        case KillSandbox() | PauseSandbox() | ResumeSandbox() | RunExec() | ReadFile() | WriteFile():
-            return action.sandbox != outer
-        case ListSandboxes():
-            return True
+            needed = not (host or spec.persistent or spec.nested)
+        case model.ForkSandbox() | model.PromoteChild():
+            needed = action.sandbox == outer
+        case (
+            model.KillSandbox()
+            | model.PauseSandbox()
+            | model.ResumeSandbox()
+            | model.RunExec()
+            | model.ReadFile()
+            | model.WriteFile()
+        ):
+            needed = action.sandbox != outer
         case _:
-            return False
+            needed = isinstance(action, model.ListSandboxes)
+    return (True, "a program inside a sandbox may have children of it") if needed else None
 
 
-def _ceilings(_: Principal, action: Action[Any]) -> tuple[bool, str] | None:
+def _ceilings(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
     match action:
-        case CreateSandbox(spec=spec):
+        case model.CreateSandbox(spec=spec):
             asked = {
                 f"limits.{field}": (getattr(spec.limits, field), getattr(_MOST, field)) for field in _MOST.__fields__
             }
             asked["ttl_seconds"] = spec.ttl_seconds, _MOST_TTL_SECONDS
-        case ExtendSandbox(ttl_seconds=ttl):
+        case model.ExtendSandbox(ttl_seconds=ttl):
             asked = {"ttl_seconds": (ttl, _MOST_TTL_SECONDS)}
         case _:
             return None

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from itertools import starmap
 
 import msgspec
 
@@ -193,8 +192,8 @@ class Approvals(Component):
         if found is not None:
             return found
         prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
-        several = self._store.beginning(_SELECT, owner, reference) if prefix else ()
-        return exactly_one([*starmap(_approval, several)], "approval", reference, hint="paddock approvals ls --all")
+        several = self._store.beginning(_approval, _SELECT, owner, reference) if prefix else ()
+        return exactly_one(several, "approval", reference, hint="paddock approvals ls --all")
 
     def _get(self, owner: str, id: str) -> Approval | None:
         return self._store.one(_approval, f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id))

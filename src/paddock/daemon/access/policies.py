@@ -43,7 +43,7 @@ _PRUNE = (
     " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
 )
 _IN_WORKSPACE = (
-    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
+    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(workspace, '$.workspace') = ?"
     " GROUP BY policy ORDER BY max(created_at) DESC"
 )
 """The revisions of sandboxes that worked in it, latest first, as long as they are recorded."""
@@ -278,9 +278,9 @@ def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
         case model.WriteFile(path=path) | model.MakeDirectory(path=path) | model.SetFileAttributes(path=path):
             return files.write(path)
         case model.CopyFile(destination=path) | model.UploadTree(path=path):
-            return files.fill(path)
+            return files.replace(path)
         case model.MoveFile(source=source, destination=destination):
-            return strictest(files.move(source), files.fill(destination))
+            return strictest(files.replace(source), files.replace(destination))
         case model.RemoveFile(path=path):
             return files.remove(path)
         case _:

@@ -266,8 +266,7 @@ class SecretBindings(Component):
             if before is None or is_kept(secret.rule.source):
                 (now,) = await self._fetch_all([secret], optional=True)
                 if before != (None if now is None else now.value):
-                    self._set(state, secret, self._bound(secret, now))
-                    self._redact(state)
+                    self._keep(state, [secret], [now])
         return to_bytes(tuple(state.bounds.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
@@ -306,9 +305,7 @@ class SecretBindings(Component):
         state = await self._state(row)
         fetched = await self._fetch_all(secrets)
         self._add(secrets)
-        for secret, one in zip(secrets, fetched, strict=True):
-            self._set(state, secret, self._bound(secret, one))
-        self._redact(state)
+        self._keep(state, secrets, fetched)
         for secret in secrets:
             await self.changed(row.id, state.bounds[secret.name])
 
@@ -383,19 +380,19 @@ class SecretBindings(Component):
     def _hold(self, sandbox: str, secrets: Sequence[SandboxSecret], fetched: Sequence[Fetched | None]) -> _State:
         self.drop(sandbox)
         state = self._sandboxes[sandbox] = _State()
-        for secret, one in zip(secrets, fetched, strict=True):
-            self._set(state, secret, self._bound(secret, one))
-        self._redact(state)
+        self._keep(state, secrets, fetched)
         return state
 
-    def _set(self, state: _State, secret: SandboxSecret, bound: Bound) -> None:
-        """Keep the value, and renew it ahead of its end."""
-        state.bounds[secret.name] = bound
-        if (before := state.renewals.pop(secret.name, None)) is not None:
-            before.cancel()
-        if bound.expires_at is not None:
-            name = f"renew secret {secret.name} of {secret.sandbox}"
-            state.renewals[secret.name] = self._tasks.start(self._renew(secret), name=name)
+    def _keep(self, state: _State, secrets: Sequence[SandboxSecret], fetched: Sequence[Fetched | None]) -> None:
+        """Keep the values, and renew each ahead of its end."""
+        for secret, one in zip(secrets, fetched, strict=True):
+            bound = state.bounds[secret.name] = self._bound(secret, one)
+            if (before := state.renewals.pop(secret.name, None)) is not None:
+                before.cancel()
+            if bound.expires_at is not None:
+                name = f"renew secret {secret.name} of {secret.sandbox}"
+                state.renewals[secret.name] = self._tasks.start(self._renew(secret), name=name)
+        self._redact(state)
 
     def _redact(self, state: _State) -> None:
         bounds = state.bounds.values()

@@ -22,8 +22,8 @@ from paddock.supervisor import layout
 
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
-    from paddock.backends.jail import JailBackend, SupervisorClient
-    from paddock.storage import Pool, Templates
+    from paddock.backends.jail import SupervisorClient
+    from paddock.storage import Templates
     from paddock.storage.git import Proof, Remote
     from paddock.storage.templates.images import Images
 
@@ -37,7 +37,8 @@ _log = logging.getLogger("paddock")
 class Node:
     """Hold the service of a state directory and its parts. `open` it, `start` it, `aclose` it.
 
-    The next request tries again to open a pool that failed: the obstacle may be gone.
+    If the pool can't be opened, requests that need it raise the reason, and `doctor` works. The next request tries
+    again: the obstacle may be gone.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -50,8 +51,11 @@ class Node:
         told = forget_figures(state_dir, self.config)
         self.notices = [told] if told else []
         """Messages for the first client."""
-        self._state_dir, self._jail, self._storage = state_dir, JailBackend(state_dir), _Storage(state_dir)
-        self._opening = asyncio.Lock()
+        self._state_dir, self._jail = state_dir, JailBackend(state_dir)
+        self._opening, self._importing = asyncio.Lock(), Lock()
+        self._opened: Templates | None = None
+        self._images: Images | None = None
+        self._problem: PaddockError = NotConfiguredError("the pool is not open")
 
     @cached_property
     def service(self) -> Service:
@@ -59,13 +63,13 @@ class Node:
 
         from .service import Service
 
-        state_dir, jail, storage = self._state_dir, self._jail, self._storage
+        state_dir, jail = self._state_dir, self._jail
         return Service(
             state_dir,
             backends=lambda: chain((jail,), _other_backends(state_dir, jail.supervisor)),
-            pool=storage.pool,
-            templates=storage.templates,
-            images=storage.images,
+            pool=lambda: self.templates().pool,
+            templates=self.templates,
+            images=self.images,
             policy=local_policy(os.getuid()),
             config=self.config,
             credentials=_own_credential,
@@ -77,14 +81,37 @@ class Node:
         The supervisor starts while the service is imported: both take as long.
         """
         importing = asyncio.to_thread(import_module, "paddock.daemon.main.service")
-        await asyncio.gather(self._storage.open(self._jail), importing)
+        await asyncio.gather(self._open_pool(), importing)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
-        if not self._storage.is_open:
+        if self._opened is None:
             async with self._opening:
-                if not self._storage.is_open:
+                if self._opened is None:
                     await self.open()
         return await self.service.perform(action, principal)
+
+    async def _open_pool(self) -> None:
+        if not (self._state_dir / layout.SUPERVISOR_CONFIG).exists():
+            _log.info("making the pool of this state directory")
+        try:
+            self._opened = await self._jail.supervisor.templates()
+        except ResourceExhaustedError:
+            raise  # that will pass: the next call opens everything anew
+        except PaddockError as error:
+            self._problem = error
+
+    def templates(self) -> Templates:
+        if self._opened is None:
+            raise copy(self._problem)
+        return self._opened
+
+    def images(self) -> Images:
+        with self._importing:
+            if self._images is None:
+                from paddock.storage.templates.images import Images  # most sandboxes need none
+
+                self._images = Images(self.templates().pool, self._state_dir)
+        return self._images
 
     async def aclose(self) -> None:
         async with AsyncExitStack() as closing:
@@ -110,45 +137,3 @@ def _other_backends(state_dir: Path, supervisor: SupervisorClient) -> Iterator[B
                 yield load(name)(state_dir, **({"supervisor": supervisor} if name in OVER_THE_SUPERVISOR else {}))
             except (ImportError, AttributeError) as error:  # one broken plug-in must not take the other backends down
                 warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
-
-
-class _Storage:
-    """Hold the pool and its templates. If they can't be opened, requests that need them raise the reason, and `doctor`
-    works."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._state_dir = state_dir
-        self._templates: Templates | None = None
-        self._images: Images | None = None
-        self._importing = Lock()
-        self._problem: PaddockError = NotConfiguredError("the pool is not open")
-
-    async def open(self, jail: JailBackend) -> None:
-        if not (self._state_dir / layout.SUPERVISOR_CONFIG).exists():
-            _log.info("making the pool of this state directory")
-        try:
-            self._templates = await jail.supervisor.templates()
-        except ResourceExhaustedError:
-            raise  # that will pass: the next call opens everything anew
-        except PaddockError as error:
-            self._problem = error
-
-    @property
-    def is_open(self) -> bool:
-        return self._templates is not None
-
-    def templates(self) -> Templates:
-        if self._templates is None:
-            raise copy(self._problem)
-        return self._templates
-
-    def pool(self) -> Pool:
-        return self.templates().pool
-
-    def images(self) -> Images:
-        with self._importing:
-            if self._images is None:
-                from paddock.storage.templates.images import Images  # most sandboxes need none
-
-                self._images = Images(self.pool(), self._state_dir)
-        return self._images

@@ -16,15 +16,9 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from paddock import model
 from paddock.backends._pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgumentError, PaddockError
-from paddock.model import (
-    ByteReader,
-    ByteStream,
-    ByteWriter,
-    ChangeStream,
-    ExecHandle,
-)
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
 from paddock.wire import close_all
@@ -41,7 +35,7 @@ _PIPE_BYTES = 1 << 20
 class Output:
     """Carry a stream that the client reads. `near` is closed at its end."""
 
-    def __init__(self, inner: ByteReader, near: int, pump: Pump) -> None:
+    def __init__(self, inner: model.ByteReader, near: int, pump: Pump) -> None:
         self._inner = inner
         self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
         self._task.add_done_callback(lambda _: os.close(near))
@@ -69,7 +63,7 @@ class Output:
 class Input:
     """Carry a stream that the client writes. `near` is closed at its end."""
 
-    def __init__(self, inner: ByteWriter, near: int, pump: Pump) -> None:
+    def __init__(self, inner: model.ByteWriter, near: int, pump: Pump) -> None:
         self._inner, self._flow = inner, Flow(pump, near)
         self._task = asyncio.ensure_future(self._run())  # ended by `close` and `abort`
         self._task.add_done_callback(lambda _: os.close(near))
@@ -128,7 +122,7 @@ class Opened:
         return await method(call)
 
 
-def open_reader(number: int, inner: ByteReader, pump: Pump) -> Opened:
+def open_reader(number: int, inner: model.ByteReader, pump: Pump) -> Opened:
     far, near = _out()
     output = Output(inner, near, pump)
 
@@ -142,7 +136,7 @@ def open_reader(number: int, inner: ByteReader, pump: Pump) -> Opened:
     return Opened(reply, let_go, {"end": lambda _: output.end(wait=True)}, (far,))
 
 
-def open_writer(number: int, inner: ByteWriter, pump: Pump) -> Opened:
+def open_writer(number: int, inner: model.ByteWriter, pump: Pump) -> Opened:
     far, near = _in()
     input = Input(inner, near, pump)
     reply = HandleReply(handle=number, streams=("in",))
@@ -150,7 +144,7 @@ def open_writer(number: int, inner: ByteWriter, pump: Pump) -> Opened:
     return Opened(reply, input.abort, methods, (far,))
 
 
-def open_stream(number: int, inner: ByteStream, pump: Pump) -> Opened:
+def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     output = Output(inner, os.dup(ours.fileno()), pump)
@@ -211,11 +205,11 @@ def open_publication(number: int, inner: Publishing, pump: Pump) -> Opened:
     return Opened(reply, inner.aclose, {"finish": finish})
 
 
-def open_watch(number: int, inner: ChangeStream, pump: Pump) -> Opened:
+def open_watch(number: int, inner: model.ChangeStream, pump: Pump) -> Opened:
     return Opened(HandleReply(handle=number), inner.aclose, {"next": lambda _: inner.next()})
 
 
-def open_exec(number: int, inner: ExecHandle, pump: Pump, near: int | None = None) -> Opened:
+def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None = None) -> Opened:
     """`near`: where the caller's stdin comes from, if it was open at an earlier daemon."""
 
     async def wait(call: Call) -> object:

@@ -11,34 +11,10 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
+from paddock import model
 from paddock.backends._pump import Pump
 from paddock.errors import DaemonLostError, InvalidArgumentError, InvalidStateError, PaddockError, exhaustion
-from paddock.model import (
-    Action,
-    AttachExec,
-    ConnectPort,
-    CreateSandbox,
-    DownloadTree,
-    ForkSandbox,
-    GetArtifact,
-    GetSandbox,
-    KillSandbox,
-    OpenPullRequest,
-    Principal,
-    PromoteMount,
-    PushBranch,
-    ReadFile,
-    ReadOutput,
-    RunExec,
-    Sandbox,
-    StartExec,
-    StreamAudit,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-    codec,
-    replace,
-)
+from paddock.model import codec, replace
 from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS
 from paddock.wire import AGAIN, Frame, Kind
 
@@ -66,7 +42,7 @@ _progress: ContextVar[tuple[asyncio.AbstractEventLoop, Reply] | None] = ContextV
 class Api(Protocol):
     """What the daemon listens for: a `Service`, or what a test puts in its place."""
 
-    async def perform(self, action: Action[R], principal: Principal) -> R: ...
+    async def perform(self, action: model.Action[R], principal: model.Principal) -> R: ...
 
 
 class ProgressHandler(logging.Handler):
@@ -81,17 +57,19 @@ class ProgressHandler(logging.Handler):
                 loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(said))
 
 
-_OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
-    ((StartExec, AttachExec), open_exec),
-    ((ReadFile, DownloadTree, ReadOutput, GetArtifact, StreamAudit), open_reader),
-    ((WriteFile, UploadTree), open_writer),
-    ((ConnectPort,), open_stream),
-    ((WatchFiles,), open_watch),
-    ((PromoteMount,), open_promotion),
-    ((PushBranch, OpenPullRequest), open_publication),
+_OPENED: tuple[tuple[tuple[type[model.Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
+    ((model.StartExec, model.AttachExec), open_exec),
+    ((model.ReadFile, model.DownloadTree, model.ReadOutput, model.GetArtifact, model.StreamAudit), open_reader),
+    ((model.WriteFile, model.UploadTree), open_writer),
+    ((model.ConnectPort,), open_stream),
+    ((model.WatchFiles,), open_watch),
+    ((model.PromoteMount,), open_promotion),
+    ((model.PushBranch, model.OpenPullRequest), open_publication),
 )
 
-_UNDONE = frozenset((CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds)))
+_UNDONE = frozenset(
+    (model.CreateSandbox, model.ForkSandbox, model.KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
+)
 """Actions that are undone, or completed, when their caller leaves before the answer. Others are cancelled."""
 
 
@@ -101,9 +79,9 @@ class Requests:
     def __init__(
         self,
         api: Api,
-        principal: Principal,
+        principal: model.Principal,
         *,
-        owned: Callable[[Session, Sandbox], Awaitable[None]],
+        owned: Callable[[Session, model.Sandbox], Awaitable[None]],
         control: Callable[[str, Session], Any],
         kept: Callable[[str], bool] = lambda id: False,
     ) -> None:
@@ -166,9 +144,11 @@ class Requests:
                 reply(found.kind, found.body)
                 return True
             await let_go(session, found.body)
-        if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
+        if isinstance(request.action, model.CreateSandbox) or (
+            request.action is not None and request.action.REPEATABLE
+        ):
             return False
-        if isinstance(request.action, RunExec) and self._kept(request.action.id or key[1]):
+        if isinstance(request.action, model.RunExec) and self._kept(request.action.id or key[1]):
             return False
         reply(Kind.ERROR, codec.encode_error(DaemonLostError("nobody knows what became of it", unknown=True)))
         return True
@@ -188,24 +168,28 @@ class Requests:
         self,
         task: asyncio.Task[None],
         session: Session,
-        action: Action[Any],
+        action: model.Action[Any],
         request: codec.Request,
         frame: Frame,
         reply: Reply,
     ) -> None:
         named = _named(action, request.id)
-        if request.has_input and isinstance(named, RunExec):
+        if request.has_input and isinstance(named, model.RunExec):
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
         PROCESS.set(f"{session.pid} {session.start_time}")
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
-        result = await self._performed(action, named)
+        result: Any = await self._api.perform(named, self._principal)
+        if isinstance(named, model.CreateSandbox) and named is not action and result.ended_at is not None:
+            # This daemon or the one before undid what the request made, and the caller asks again: make another.
+            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
+            result = await self._api.perform(again, self._principal)
         if type(action) not in _UNDONE:
             await self._keep(session, action, result)
             reply(Kind.REPLY, await _encoded(result))
             return
         try:
-            if task.cancelling() and not (self.leaves and isinstance(action, CreateSandbox | ForkSandbox)):
+            if task.cancelling() and not (self.leaves and isinstance(action, model.CreateSandbox | model.ForkSandbox)):
                 raise asyncio.CancelledError
             await self._keep(session, action, result)
             opened = self._open(session, action, result, frame.descriptors[0] if request.has_input else None)
@@ -217,41 +201,31 @@ class Requests:
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
 
-    async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
-        """Return what the service answers, unless the caller leaves before that: then it is undone, or done all the
-        same."""
-        result = await self._api.perform(named, self._principal)
-        if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
-            # This daemon or the one before undid what the request made, and the caller asks again: make another.
-            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
-            result = await self._api.perform(again, self._principal)
-        return result
-
-    async def _keep(self, session: Session, action: Action[Any], result: object) -> None:
-        if isinstance(action, CreateSandbox | GetSandbox):
-            await self._owned(session, cast("Sandbox", result))
-        elif isinstance(action, ForkSandbox):
-            for child in cast("tuple[Sandbox, ...]", result):
+    async def _keep(self, session: Session, action: model.Action[Any], result: object) -> None:
+        if isinstance(action, model.CreateSandbox | model.GetSandbox):
+            await self._owned(session, cast("model.Sandbox", result))
+        elif isinstance(action, model.ForkSandbox):
+            for child in cast("tuple[model.Sandbox, ...]", result):
                 await self._owned(session, child)
 
-    def _open(self, session: Session, action: Action[Any], result: Any, input: int | None) -> Opened | None:
+    def _open(self, session: Session, action: model.Action[Any], result: Any, input: int | None) -> Opened | None:
         for kinds, make in _OPENED:
             if isinstance(action, kinds):
                 number = session.next_handle()
-                if isinstance(action, AttachExec) and input is not None:
+                if isinstance(action, model.AttachExec) and input is not None:
                     make = partial(open_exec, near=os.dup(input))
                 opened = session.handles[number] = make(number, result, self._pump)
                 return opened
         return None
 
-    async def _undo(self, action: Action[Any], result: Any) -> None:
+    async def _undo(self, action: model.Action[Any], result: Any) -> None:
         """Give back what a client asked for and left before it came."""
-        if self.leaves and isinstance(action, AttachExec):
+        if self.leaves and isinstance(action, model.AttachExec):
             return  # the next daemon is asked for it
-        made: tuple[Sandbox, ...] = ()
-        if isinstance(action, CreateSandbox) and not action.idempotency_key:
+        made: tuple[model.Sandbox, ...] = ()
+        if isinstance(action, model.CreateSandbox) and not action.idempotency_key:
             made = (result,)
-        elif isinstance(action, ForkSandbox):
+        elif isinstance(action, model.ForkSandbox):
             made = result
         elif hasattr(result, "leave"):
             await result.leave()
@@ -259,7 +233,7 @@ class Requests:
             await result.abort()
         elif hasattr(result, "aclose"):
             await result.aclose()
-        await all_of(self._api.perform(KillSandbox(sandbox=one.id), self._principal) for one in made)
+        await all_of(self._api.perform(model.KillSandbox(sandbox=one.id), self._principal) for one in made)
 
 
 async def _encoded(result: object) -> bytes:
@@ -276,11 +250,11 @@ async def _encoded(result: object) -> bytes:
     return b"[" + b",".join(parts) + b"]"
 
 
-def _named(action: Action[Any], id: str | None) -> Action[Any]:
+def _named(action: model.Action[Any], id: str | None) -> model.Action[Any]:
     """With the request's id where an id outlives this daemon: that of a command, the key of a sandbox."""
-    if isinstance(action, RunExec | StartExec):
+    if isinstance(action, model.RunExec | model.StartExec):
         return replace(action, id=id) if action.id is None else action
-    if isinstance(action, CreateSandbox) and action.idempotency_key is None:
+    if isinstance(action, model.CreateSandbox) and action.idempotency_key is None:
         return replace(action, idempotency_key=id)
     return action
 

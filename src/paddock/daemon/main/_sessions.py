@@ -12,9 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from paddock.daemon.clock import start_time
 from paddock.errors import DaemonLostError, InvalidStateError
 from paddock.linux import pidfd
+from paddock.linux.proc import start_time
 from paddock.model import SandboxId
 
 from ._asked import RETURN_SECONDS
@@ -44,7 +44,9 @@ class Session:
         """Of handles: those of an earlier daemon have other numbers."""
         self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
-        self.start_time = start_time(pid)
+        self.start_time: str | None = None
+        with contextlib.suppress(OSError):
+            self.start_time = str(start_time(pid))
         """Read while the pidfd was open: both belong to the same process if this is the expected time."""
 
     def next_handle(self) -> int:
@@ -137,15 +139,10 @@ class SessionFiles:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         place = self._directory / f"{session.token}.json"
         staged = place.with_suffix(".new")
-        file = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            with open(file, "wb", closefd=False) as writer:
-                writer.write(msgspec.json.encode(row) + b"\n")
-            staged.rename(place)
-        except BaseException:
-            os.close(file)
-            raise
-        return file
+        staged.touch(0o600)
+        staged.write_bytes(msgspec.json.encode(row) + b"\n")
+        staged.rename(place)
+        return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def close(self) -> None:
         for file in self._files.values():

@@ -10,7 +10,7 @@ others, with or without a daemon.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -89,11 +89,12 @@ class Recovery(Component):
 
     async def _sandboxes(self) -> None:
         """Ask the backends that rows name. One that can't be asked changes nothing. `Live.check_all` records ends."""
-        for backend in map(self._backends.find, sorted(self._store.backends())):
+        for backend in self._asked():
             # A row comes before everything else: a sandbox that lives without a row at the end has none.
             before = {row.id: row for row in self._store.list()}
-            living = None if backend is None else await self._living(backend)
-            if backend is None or living is None:
+            try:
+                living = await backend.living()
+            except (PaddockError, OSError):
                 continue
             rows, utilities = {row.id: row for row in self._store.list()}, self._repositories.utilities.living()
             work: list[Awaitable[None]] = []
@@ -148,17 +149,11 @@ class Recovery(Component):
                 # When it resumed is unknown; the backend, asked to resume a running one, returns the deadline.
                 await self._running.resume(now, await self._running.get_or_adopt(now))
 
-    def _asked(self) -> list[Backend]:
-        """Backends that rows name, and that work."""
-        named = map(self._backends.find, sorted(self._store.backends()))
-        return [backend for backend in named if backend is not None and backend.probe() is None]
-
-    async def _living(self, backend: Backend) -> Mapping[SandboxId, Ending | None] | None:
-        """Return the living ones; None if the backend can't be asked."""
-        try:
-            return None if backend.probe() is not None else await backend.living()
-        except (PaddockError, OSError):
-            return None
+    def _asked(self) -> Iterator[Backend]:
+        """Yield the backends that rows name, and that work."""
+        for backend in map(self._backends.find, sorted(self._store.backends())):
+            if backend is not None and backend.probe() is None:
+                yield backend
 
     async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
         try:

@@ -156,7 +156,7 @@ class Service:
         of_the_machine = (image_handlers, reports, self.evidence, self.garbage, self.storage)
         self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
         self._audit.hide = bindings.without_values
-        self.activity = Activity(self._store.any_lives)
+        self.activity = Activity(lambda: bool(self._store.list()))
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Do what `action` asks, if the policy lets `principal`, and return what the action's type says.
@@ -182,10 +182,6 @@ class Service:
                     raise exhausted from error
         finally:
             self._performers.discard(task)
-
-    async def end(self, id: SandboxId) -> None:
-        """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
-        await self.sandboxes.end(id)
 
     def has_running(self) -> bool:
         """Tell whether any sandbox runs, or is being made or restored."""

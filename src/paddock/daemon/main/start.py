@@ -62,17 +62,13 @@ def main(options: dict[str, Any]) -> None:
         watchdog = Watchdog()
         with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
             runner.run(_until_told(Daemon(state_dir, lock, watchdog), ready))
-    except PaddockError as error:
-        _log.error("the daemon could not start: %s", error.message)
-        _tell(ready, codec.encode_error(error))
-        code = 1
-    except (OSError, RuntimeError) as error:
-        _log.exception("the daemon could not go on")
-        _tell(ready, codec.encode_error(exhaustion(error) or error))
-        code = 1
     except BaseException as error:
-        _log.exception("the daemon could not go on")
-        _tell(ready, codec.encode_error(error))
+        if isinstance(error, PaddockError):
+            _log.error("the daemon could not start: %s", error.message)
+        else:
+            _log.exception("the daemon could not go on")
+        exhausted = exhaustion(error) if isinstance(error, OSError | RuntimeError) else None
+        _tell(ready, codec.encode_error(exhausted or error))
         code = 1
     logging.shutdown()
     os._exit(code)  # doesn't wait for threads that hang in a call to a registry; the lock falls with the process
@@ -204,18 +200,14 @@ class Daemon:
     async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
         await all_of(opened.let_go() for opened in session.handles.values())
         session.handles.clear()
-        await self._end_with_program(session.token, sandboxes)
+        await self._end_sandboxes(sandboxes)
+        await asyncio.to_thread(self._files.forget, session.token)  # until then it tells the next daemon of them
         if session.has_asked:
             self._look_whether_idle()
 
-    async def _end_with_program(self, token: str, sandboxes: set[SandboxId]) -> None:
-        """If this daemon ends before they do, the file of the session tells the next one of them."""
-        await self._end_sandboxes(sandboxes)
-        await asyncio.to_thread(self._files.forget, token)
-
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
         """End these sandboxes, and repeat until they have ended: nothing else ends them."""
-        while errors := await all_of(self._node.service.end(id) for id in sandboxes):
+        while errors := await all_of(self._node.service.sandboxes.end(id) for id in sandboxes):
             for error in errors:
                 _log.error("a sandbox could not be ended with its program: %s", error)
             await asyncio.sleep(_AGAIN_SECONDS)

@@ -25,9 +25,7 @@ class Cleanup(Component):
         self._gateways, self._snapshots = gateways, snapshots
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
-        """How and why those have ended of which the row does not say so yet: the disk was full."""
-        self._audited: set[str] = set()
-        """Sandboxes whose end is in the audit log and could not be written to the database yet."""
+        """How and why those have ended of which the audit log says so, and the row not yet: the disk was full."""
 
     async def finalize(self, row: Row, ending: Ending | None, *, audited: bool = False) -> Row:
         """Record that a sandbox has ended, and clean up after it. A recorded end stays.
@@ -39,18 +37,18 @@ class Cleanup(Component):
         if has_ended(now):
             row = now  # somebody else was there first
         else:
-            state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
-            if not audited and row.id not in self._audited and row.id not in self._unrecorded:
-                self._audit.event(
-                    "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
-                )
-                self._audited.add(row.id)
+            verdict = self._unrecorded.get(row.id)
+            if verdict is None:
+                verdict = state, limit, reason = self._verdict(row, ending)
+                if not audited:
+                    told = {"state": state.value, "limit": limit and limit.value, "reason": reason}
+                    self._audit.event("sandbox.ended", sandbox=row.id, **told)
+                    self._unrecorded[row.id] = verdict
             try:
-                row = self._record(row, state, limit, reason)
+                row = self._record(row, *verdict)
             except InvalidStateError:
-                self._audited.discard(row.id)
+                self._unrecorded.pop(row.id, None)
                 return now  # it was made again since `row` was read
-            self._audited.discard(row.id)
         await self.clean_up(row)
         return row
 
@@ -61,7 +59,7 @@ class Cleanup(Component):
         ResourceExhaustedError if only its row shows that it lives: it is hibernated or being restored.
         """
         try:
-            ended = self._store.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
+            ended = self._store.move(row, state, limit=limit, reason=reason)
         except ResourceExhaustedError:
             if row.restoring is not None:
                 raise

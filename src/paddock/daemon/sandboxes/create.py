@@ -22,7 +22,7 @@ from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.lanes import Hold
-from paddock.daemon.store.database import Key, Row
+from paddock.daemon.store.database import Row, SnapshotRow
 from paddock.daemon.store.trees import WorkspaceTree, own_copy
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
@@ -85,18 +85,18 @@ class Creation(Component):
     async def create(self, action: model.CreateSandbox, op: Operation) -> Sandbox:
         spec, owner = action.spec, op.principal.id
         validate.check_spec(spec)
-        if spec.limits.cpus > max(cores := os.cpu_count() or 1, model.Limits().cpus):
-            _log.warning(
-                "limits.cpus is %g, and this machine has %d: it gets no more than those", spec.limits.cpus, cores
-            )
-        key = self._key(action)
+        if spec.limits.cpus > model.Limits().cpus and spec.limits.cpus > (os.cpu_count() or 1):
+            said = "limits.cpus is %g, and this machine has %d: it gets no more than those"
+            _log.warning(said, spec.limits.cpus, os.cpu_count())
+        if action.idempotency_key is not None:
+            validate.check_key(action.idempotency_key)
         source, policy, workspace = None, None, None
         async with AsyncExitStack() as holds:  # until the row says what it needs
             if spec.snapshot is None:
                 template = await self._template(spec.template, holds)
             else:
                 source = self._snapshots.find(spec.snapshot, owner)
-                template, spec = source.template, await self._snapshots.spec_from(source, spec)
+                template, spec = source.made_from, await self._snapshots.spec_from(source, spec)
             backend = self._backends.choose(spec.level)
             for capability in validate.required_capabilities(spec, source):
                 backend.capabilities.require(capability, backend.name)
@@ -115,18 +115,12 @@ class Creation(Component):
                 self._nested.check(outer, spec, 1)
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
-            request = self._request_for(
-                spec,
-                template,
-                backend,
-                owner,
-                origin=None if source is None else source.id,
-                workspace=workspace,
-                copy_of=None if source is None else source.workspace,
-                policy=policy,
-                protect=() if policy is None else protected(policy.document, template),
-                inherits=spec.policy is None,
-            )
+            protect = () if policy is None else protected(policy.document, template)
+            request = self._request_for(spec, template, backend, owner, source, policy, protect, workspace)
+            if action.idempotency_key is not None:
+                digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
+                row = replace(request.row, idempotency_key=action.idempotency_key, spec_digest=digest)
+                request = replace(request, row=row)
             full = self._full(spec, 1)
 
             def also(row: Row) -> None:
@@ -137,11 +131,10 @@ class Creation(Component):
 
             with self._with_spare(request) as (request, there):
                 row = request.row
-                known = self._store.add(row, key, also=None if workspace is full is None else also)
+                known = self._store.add(row, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
         if known is not None:
-            assert key is not None
-            return await self._made_before(known.id, key.digest == known.digest)
+            return await self._made_before(known.id, row.spec_digest == known.spec_digest)
 
         async def fill() -> None:
             limit, pool = spec.limits.disk_mib << 20, self._pool()
@@ -184,7 +177,7 @@ class Creation(Component):
     @handles(model.ForkSandbox)
     async def fork(self, action: model.ForkSandbox, op: Operation) -> tuple[Sandbox, ...]:
         parent, held = await self._sandboxes.reach(action.sandbox, op)
-        validate.check_count(action.count, MOST_FORKS)
+        validate.check_range("count", action.count, 1, MOST_FORKS)
         held.backend.capabilities.require("freeze", held.backend.name)
         of, template = parent.sandbox, held.instance.template
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
@@ -199,18 +192,7 @@ class Creation(Component):
         if (full := self._full(spec, action.count)) is not None:
             raise full
         requests = [
-            self._request_for(
-                spec,
-                template,
-                held.backend,
-                owner,
-                origin=parent.id,
-                copy_of=parent.workspace,
-                policy=policy,
-                protect=protect,
-                inherits=True,
-            )
-            for _ in range(action.count)
+            self._request_for(spec, template, held.backend, owner, parent, policy, protect) for _ in range(action.count)
         ]
         rows = [request.row for request in requests]
         for row in rows:
@@ -255,15 +237,12 @@ class Creation(Component):
         template: Template,
         backend: Backend,
         owner: str,
-        *,
-        origin: str | None,
-        workspace: WorkspaceTree | None = None,
-        copy_of: WorkspaceTree | None,
+        source: SnapshotRow | Row | None,
         policy: Snapshot | None,
         protect: tuple[str, ...],
-        inherits: bool,
+        workspace: WorkspaceTree | None = None,
     ) -> CreateRequest:
-        """Describe a new one, not recorded yet, over `workspace` or a copy of one."""
+        """Describe a new one, not recorded yet, made from `source`, over `workspace` or a copy of that of `source`."""
         now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
         sandbox = Sandbox(
             id=id,
@@ -275,12 +254,13 @@ class Creation(Component):
             created_at=now,
             expires_at=now + spec.ttl_seconds,
             owner=owner,
-            origin=origin,
+            origin=None if source is None else source.id,
             policy=None if policy is None else policy.revision,
         )
-        deadline, workspace = self._clock.boottime() + spec.ttl_seconds, workspace or own_copy(copy_of, id)
+        deadline = self._clock.boottime() + spec.ttl_seconds
+        workspace = workspace or own_copy(source and source.workspace, id)
         row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
-        return CreateRequest(row, template, backend, policy, protect, inherits)
+        return CreateRequest(row, template, backend, policy, protect, inherits=spec.policy is None)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """Return what the first call with that key made; waits for it if it is still at it."""
@@ -302,12 +282,6 @@ class Creation(Component):
                 f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
                 hint="paddock doctor; or copy it in: paddock cp",
             )
-
-    def _key(self, action: model.CreateSandbox) -> Key | None:
-        if action.idempotency_key is None:
-            return None
-        validate.check_key(action.idempotency_key)
-        return Key(action.idempotency_key, hashlib.sha256(_spec_bytes(action.spec)).hexdigest())
 
     async def _template(self, name: str, holds: AsyncExitStack) -> Template:
         try:
@@ -400,7 +374,7 @@ class Creation(Component):
             self._bindings.drop(row.id)
             if not hold.overtaken:  # else the kill records it
                 try:
-                    self._store.move(row, State.FAILED, reason=message_of(error), release_key=True)
+                    self._store.move(row, State.FAILED, reason=message_of(error))
                 except PaddockError as another:
                     error.add_note(f"and this could not be recorded: {another}")
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from paddock import model
 from paddock.backends._base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
-from paddock.daemon.tasks import Tasks
 from paddock.errors import (
     DaemonLostError,
     GuestProtocolError,
@@ -26,29 +25,7 @@ from paddock.errors import (
     SandboxDiedError,
 )
 from paddock.linux.proc import is_running
-from paddock.model import (
-    AttachExec,
-    ByteReader,
-    ExecHandle,
-    ExecId,
-    ExecInfo,
-    ExecResult,
-    ExecSpec,
-    ExitStatus,
-    Limit,
-    ListExecs,
-    Noun,
-    Output,
-    PtySize,
-    ReadOutput,
-    RunExec,
-    SandboxId,
-    SignalExec,
-    StartExec,
-    Usage,
-    mint,
-    replace,
-)
+from paddock.model import mint, replace
 
 from . import validate
 from .cleanup import Cleanup
@@ -58,19 +35,16 @@ from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
 from .streams import Inbound, Outbound, Record
 
-if TYPE_CHECKING:
-    from paddock.gateway.rules.redaction import Redaction
-
 # In this order: a memory kill explains what a fork that failed only accompanied.
-_COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
+_COUNTED = (model.Limit.MEMORY, model.Limit.PROCESSES, model.Limit.INODES, model.Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
 _ORPHAN_SECONDS = 10.0
 """Between two looks at whose callers have died."""
 # The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
 _MESSAGES = (
-    (b"Too many open files", Limit.OPEN_FILES),
-    (b"File too large", Limit.DISK),
-    (b"Disk quota exceeded", Limit.DISK),
+    (b"Too many open files", model.Limit.OPEN_FILES),
+    (b"File too large", model.Limit.DISK),
+    (b"Disk quota exceeded", model.Limit.DISK),
 )
 
 
@@ -79,7 +53,7 @@ class StartedCommand(NamedTuple):
 
     row: Row
     held: RunningSandbox
-    before: Mapping[Limit, int]
+    before: Mapping[model.Limit, int]
     handle: Command
 
 
@@ -94,9 +68,9 @@ class Execs(Component):
         policies: Policies,
     ) -> None:
         super().__init__(context)
-        self._sandboxes, self._running, self._cleanup = sandboxes, running, cleanup
-        self._bindings, self._policies = bindings, policies
-        self._kept: dict[ExecId, Kept] = {}
+        self._sandboxes, self._cleanup, self._policies = sandboxes, cleanup, policies
+        self.running, self.bindings, self.tasks = running, bindings, context.tasks
+        self.kept: dict[model.ExecId, Kept] = {}
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
         """This daemon leaves, and the next one takes over kept commands."""
@@ -104,36 +78,37 @@ class Execs(Component):
     async def recover(self, backends: Iterable[Backend]) -> None:
         """Learn which commands an earlier daemon kept. End those that no caller can ask for."""
         for backend in backends:
-            self._kept.update(await backend.kept())
-        if self._kept:
-            self._tasks.start(self._end_orphans(), name="end commands whose callers have gone")
+            self.kept.update(await backend.kept())
+        if self.kept:
+            self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
 
     def keeps(self, id: str) -> bool:
-        return id in self._kept
+        return id in self.kept
 
     async def _end_orphans(self) -> None:
         """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
-        while self._kept:
+        while self.kept:
             await asyncio.sleep(_ORPHAN_SECONDS)
-            for id, (sandbox, owner) in tuple(self._kept.items()):
+            for id, (sandbox, owner) in tuple(self.kept.items()):
                 if not _owner_lives(owner):
-                    self._kept.pop(id, None)
+                    self.kept.pop(id, None)
                     with contextlib.suppress(PaddockError, OSError):
                         await self._end(id, sandbox)
 
-    async def _end(self, id: ExecId, sandbox: SandboxId) -> None:
+    async def _end(self, id: model.ExecId, sandbox: model.SandboxId) -> None:
         row = self._store.get(sandbox)
         if row is not None and row.state in LIVE:
-            held = await self._running.get_or_adopt(row)
+            held = await self.running.get_or_adopt(row)
             await (await held.instance.take_up(id)).aclose()
 
-    @handles(RunExec)
-    async def run(self, action: RunExec, op: Operation) -> ExecResult:
-        validate.check_run(action)
+    @handles(model.RunExec)
+    async def run(self, action: model.RunExec, op: Operation) -> model.ExecResult:
+        validate.check_exec(action.spec)
+        validate.check_range("capture_bytes", action.capture_bytes, 0, 1 << 30, " (1 GiB)")
         id, turn = _id(action), Turn()
         op.on_end(turn.give)
         try:
-            if id in self._kept:
+            if id in self.kept:
                 started = await self._reattach(action.sandbox, id, op, is_kept=True)
             else:
                 started = await self._start(action, id, op, turn)
@@ -149,7 +124,7 @@ class Execs(Component):
             err,
             input=action.input,
             most_bytes=held.limits.output_mib << 20,
-            redaction=self._bindings.redaction(row.id),
+            redaction=self.bindings.redaction(row.id),
             pause_clock=held.instance.pause_clock,
         )
         stop_telling = held.tell_of_pauses()
@@ -158,22 +133,22 @@ class Execs(Component):
                 status = await collector.run(action.spec.timeout_seconds)
             finally:
                 stop_telling()
-                self._kept.pop(id, None)
+                self.kept.pop(id, None)
                 await (handle.leave() if self.leaves else handle.aclose())
-            status = await _with_limit(self._running, started, status, err.ending() or out.ending())
+            status = await _with_limit(self.running, started, status, err.ending() or out.ending())
         except SandboxDiedError:
-            raise await self._running.dead(row) from None
+            raise await self.running.dead(row) from None
         except GuestProtocolError as error:
-            raise await self._running.disobeyed(held, error) from None
+            raise await self.running.disobeyed(held, error) from None
         finally:
             out.close()
             err.close()
         printed = {name: meter.content() for name, meter in zip(("out", "err"), collector.meters, strict=True)}
         op.done({"exec": id, "pid": handle.pid, "status": status, **printed})
-        return ExecResult(id=id, status=status, out=out.output(), err=err.output())
+        return model.ExecResult(id=id, status=status, out=out.output(), err=err.output())
 
-    @handles(StartExec)
-    async def start(self, action: StartExec, op: Operation) -> ExecHandle:
+    @handles(model.StartExec)
+    async def start(self, action: model.StartExec, op: Operation) -> model.ExecHandle:
         validate.check_exec(action.spec)
         turn = Turn()
         try:
@@ -182,18 +157,12 @@ class Execs(Component):
             turn.give()
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
+        typed = action.spec.pty is not None
         return GuardedExec(
-            started,
-            self._running,
-            self._tasks,
-            op,
-            self._bindings.redaction(started.row.id),
-            timeout_seconds=timeout_seconds,
-            background=action.background,
-            typed=action.spec.pty is not None,
+            self, started, op, timeout_seconds=timeout_seconds, background=action.background, typed=typed
         )
 
-    async def _reattach(self, sandbox: str, id: ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
+    async def _reattach(self, sandbox: str, id: model.ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
         async with self._sandboxes.use(sandbox, op) as (row, held):
             before = await _hits(held)  # of what struck earlier, nobody knows whether it ran then
             found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
@@ -204,7 +173,9 @@ class Execs(Component):
                     raise
                 raise DaemonLostError("it ended with its daemon", unknown=True) from None
 
-    async def _start(self, action: RunExec | StartExec, id: ExecId, op: Operation, turn: Turn) -> StartedCommand:
+    async def _start(
+        self, action: model.RunExec | model.StartExec, id: model.ExecId, op: Operation, turn: Turn
+    ) -> StartedCommand:
         """Start a command. The lane is shared only until the command is in the guest's table, so a long command delays
         no pause."""
         async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
@@ -212,65 +183,56 @@ class Execs(Component):
             spec = action.spec
             if row.sandbox.policy is not None:
                 await self._policies.command(action, row, op)
-                spec = await self._bindings.in_environment(row, spec)
+                spec = await self.bindings.in_environment(row, spec)
                 spec = await self._policies.in_environment(row, spec)
-            if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
+            if isinstance(action, model.RunExec) and spec.stdin is not (action.input is not None):
                 # Only `input` writes to the pipe: without it the command reads an end at once.
                 spec = replace(spec, stdin=action.input is not None)
-            background = isinstance(action, StartExec) and action.background
+            background = isinstance(action, model.StartExec) and action.background
             try:
                 before = await _hits(held)
                 return StartedCommand(row, held, before, await _started(held, spec, id, background=background))
             except GuestProtocolError as error:
-                raise await self._running.disobeyed(held, error) from None
+                raise await self.running.disobeyed(held, error) from None
 
-    @handles(AttachExec)
-    async def attach(self, action: AttachExec, op: Operation) -> ExecHandle:
-        id = ExecId(action.exec)
-        is_kept = id in self._kept
+    @handles(model.AttachExec)
+    async def attach(self, action: model.AttachExec, op: Operation) -> model.ExecHandle:
+        id = model.ExecId(action.exec)
+        is_kept = id in self.kept
         started = await self._reattach(action.sandbox, id, op, is_kept=is_kept)
-        return GuardedExec(
-            started,
-            self._running,
-            self._tasks,
-            op,
-            self._bindings.redaction(started.row.id),
-            background=not is_kept,
-            typed=True,
-            close_kept=partial(self._kept.pop, id, None) if is_kept else None,
-        )
+        return GuardedExec(self, started, op, background=not is_kept, typed=True, is_kept=is_kept)
 
-    @handles(ListExecs)
-    async def list(self, action: ListExecs, op: Operation) -> tuple[ExecInfo, ...]:
+    @handles(model.ListExecs)
+    async def list(self, action: model.ListExecs, op: Operation) -> tuple[model.ExecInfo, ...]:
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
             return await held.instance.execs()
 
-    @handles(ReadOutput)
-    async def output(self, action: ReadOutput, op: Operation) -> ByteReader:
+    @handles(model.ReadOutput)
+    async def output(self, action: model.ReadOutput, op: Operation) -> model.ByteReader:
         validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
         async with self._sandboxes.use(action.sandbox, op) as (row, held):
             path = f"{self._cleanup.outputs}/{row.id}/{action.exec}{ending}"
-            inner: ByteReader | None = await asyncio.to_thread(kept, path)
+            inner: model.ByteReader | None = await asyncio.to_thread(kept, path)
             try:
                 if inner is None:
-                    inner = await held.instance.output(ExecId(action.exec), number)
+                    inner = await held.instance.output(model.ExecId(action.exec), number)
             except NotFoundError:
                 raise NotFoundError(
                     f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
                     " no room for",
                     hint=f"paddock logs {row.id}",
                 ) from None
-        return Outbound(inner, redacting(self._bindings.redaction(row.id)), Record(row, self._running, op))
+        return Outbound(inner, redacting(self.bindings.redaction(row.id)), Record(row, self.running, op))
 
-    @handles(SignalExec)
-    async def signal(self, action: SignalExec, op: Operation) -> None:
-        validate.check_signal(action.signal)
+    @handles(model.SignalExec)
+    async def signal(self, action: model.SignalExec, op: Operation) -> None:
+        validate.check_range("signal", action.signal, 1, 64)
         async with self._sandboxes.use(action.sandbox, op) as (_, held):
-            await held.instance.signal_exec(ExecId(action.exec), action.signal)
+            await held.instance.signal_exec(model.ExecId(action.exec), action.signal)
 
 
-async def _started(held: RunningSandbox, spec: ExecSpec, id: ExecId, *, background: bool) -> Command:
+async def _started(held: RunningSandbox, spec: model.ExecSpec, id: model.ExecId, *, background: bool) -> Command:
     """Start a command. A shell line runs in `/bin/sh` where its own shell is missing."""
     if spec.shell and not held.lacks_bash:
         try:
@@ -287,19 +249,21 @@ def _owner_lives(owner: str) -> bool:
     return owner.startswith("0 ") or is_running(owner)
 
 
-def _not_started(id: ExecId, error: PaddockError, op: Operation) -> ExecResult:
+def _not_started(id: model.ExecId, error: PaddockError, op: Operation) -> model.ExecResult:
     """Say it as a shell does (POSIX, 2.8.2): the program that asked for the command knows what to do with that."""
     code = 127 if isinstance(error, ProgramNotFoundError) else 126
-    status, said = ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
+    status, said = model.ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
     op.done({"exec": id, "status": status, "refused": error.message})
-    return ExecResult(id=id, status=status, out=Output(), err=Output(head=said, total_bytes=len(said)))
+    return model.ExecResult(
+        id=id, status=status, out=model.Output(), err=model.Output(head=said, total_bytes=len(said))
+    )
 
 
-def _id(action: RunExec | StartExec) -> ExecId:
+def _id(action: model.RunExec | model.StartExec) -> model.ExecId:
     if action.id is None:
-        return ExecId(mint(Noun.EXEC))
+        return model.ExecId(mint(model.Noun.EXEC))
     validate.check_exec_id(action.id)
-    return ExecId(action.id)
+    return model.ExecId(action.id)
 
 
 def _check_revision(row: Row, expected: str | None) -> None:
@@ -320,22 +284,22 @@ class GuardedExec:
 
     def __init__(
         self,
+        execs: Execs,
         started: StartedCommand,
-        running: RunningSandboxes,
-        tasks: Tasks,
         op: Operation,
-        redaction: Redaction | None,
         *,
         timeout_seconds: float | None = None,
         background: bool,
         typed: bool,
-        close_kept: Callable[[], object] | None = None,
+        is_kept: bool = False,
     ) -> None:
-        self._start, self._running, self._op = started, running, op
+        self._execs, self._start, self._running, self._op = execs, started, execs.running, op
         self._row, self._held, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
-        inner, record = self._inner, Record(self._row, running, None)
-        self._close_kept = close_kept
+        inner, record = self._inner, Record(self._row, self._running, None)
+        self.taken_up = is_kept
+        """Its caller follows it already, and has begun to read."""
+        redaction = execs.bindings.redaction(self._row.id)
         op.defer()
         self.id, self.pid = inner.id, inner.pid
         self._printed_too_much = False
@@ -344,11 +308,12 @@ class GuardedExec:
             for is_error in (False, True)
         ]
         self._meters, self._most = meters, self._held.limits.output_mib << 20
-        drained = None if background else asyncio.Event()
-        self._outlives = None if drained is None else Outliving(inner, timeout_seconds, drained.set)
-        self._drained = drained
+        self._drained = asyncio.Event()
+        self._outlives = None if background else Outliving(inner, timeout_seconds, self._drained.set)
+        if background:
+            self._drained.set()
         self.stdout, self.stderr = (
-            None if reader is None else Outbound(reader, meter, record, after=drained)
+            None if reader is None else Outbound(reader, meter, record, after=self._drained)
             for reader, meter in zip((inner.stdout, inner.stderr), meters, strict=True)
         )
         waking = record.waking(digests=not typed)
@@ -356,12 +321,7 @@ class GuardedExec:
         self._written = None if typed or inner.stdin is None else waking
         self._recorded: dict[str, object] | None = None
         self._closing = False
-        self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
-
-    @property
-    def taken_up(self) -> bool:
-        """Its caller follows it already, and has begun to read."""
-        return self._close_kept is not None
+        self._end = execs.tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     async def leave(self) -> None:
         """Release a command that its caller never got. A kept one continues until the caller asks again."""
@@ -371,7 +331,7 @@ class GuardedExec:
         self._end.cancel()
         await self._inner.leave()
 
-    async def wait(self) -> ExitStatus:
+    async def wait(self) -> model.ExitStatus:
         stop_telling = self._held.tell_of_pauses()
         try:
             ended = await asyncio.shield(self._end)
@@ -395,13 +355,13 @@ class GuardedExec:
         await self._running.resume_for_input(self._row)
         await self._inner.kill()
 
-    async def resize(self, size: PtySize) -> None:
+    async def resize(self, size: model.PtySize) -> None:
         await self._running.resume_for_input(self._row)
         await self._inner.resize(size)
 
     async def aclose(self) -> None:
-        if self._close_kept is not None:
-            self._close_kept()
+        if self.taken_up:
+            self._execs.kept.pop(self.id, None)
         if self._end.done():
             await self._close_inner()
             if self._recorded is not None and self._recorded != (passed := self._passed()):
@@ -423,7 +383,7 @@ class GuardedExec:
         except GuestProtocolError as error:
             raise await self._running.disobeyed(self._held, error) from None
 
-    async def _supervise(self) -> ExitStatus | Exception:
+    async def _supervise(self) -> model.ExitStatus | Exception:
         """Return errors as a result: no caller may be waiting, and the record holds them."""
         try:
             await asyncio.sleep(0)  # the caller begins to read before this looks at what was printed
@@ -436,23 +396,23 @@ class GuardedExec:
             self._op.failed(error)
             return error
         finally:
-            if self._outlives is not None and self._drained is not None:
+            if self._outlives is not None:
                 self._outlives.stop()
-                self._drained.set()
+            self._drained.set()
         self._done({"status": status})
         return status
 
-    async def _watch(self) -> ExitStatus:
+    async def _watch(self) -> model.ExitStatus:
         try:
             status = await finish(self._inner, self._timeout, self._held.instance.pause_clock)
         except GuestProtocolError as error:
             raise await self._running.disobeyed(self._held, error) from None
-        if self._outlives is not None and self._drained is not None:
+        if self._outlives is not None:
             await self._outlives.over()
             self._drained.set()
             await asyncio.sleep(0)  # whoever waits for that begins to read
         if self._printed_too_much:
-            return replace(status, limit=Limit.OUTPUT)
+            return replace(status, limit=model.Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:
             await self.stderr.flow.caught_up()
         return await _with_limit(self._running, self._start, status, self._meters[1].ending)
@@ -478,15 +438,15 @@ class GuardedExec:
         return {"exec": self.id, "pid": self.pid, **written, **printed}
 
 
-async def _hits(held: RunningSandbox) -> Mapping[Limit, int]:
+async def _hits(held: RunningSandbox) -> Mapping[model.Limit, int]:
     """Return how often each limit was exceeded until now, before a command starts. Raises SandboxDiedError."""
     strikes = held.instance.strikes()
     return (await held.instance.usage()).strikes if strikes is None else strikes
 
 
 async def _with_limit(
-    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
-) -> ExitStatus:
+    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+) -> model.ExitStatus:
     """Say which limit a command that failed has exceeded. Exit 0 costs nothing.
 
     A limit that an earlier command hit is never attributed to it. Commands that run at the same time share the hits:
@@ -500,19 +460,19 @@ async def _with_limit(
 
 
 async def _limit_hit(
-    running: RunningSandboxes, started: StartedCommand, status: ExitStatus, error_text: bytes
-) -> Limit | None:
+    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+) -> model.Limit | None:
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit where there is no quota
-        return Limit.DISK
+        return model.Limit.DISK
     held = started.held
     usage = await running.with_disk(held, await held.instance.usage())
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit
     if _is_full(held, usage) and _is_full(held, await running.settled_disk(held)):
-        return Limit.DISK
+        return model.Limit.DISK
     return next((limit for message, limit in _MESSAGES if message in error_text), None)
 
 
-def _is_full(held: RunningSandbox, usage: Usage) -> bool:
+def _is_full(held: RunningSandbox, usage: model.Usage) -> bool:
     return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from paddock.backends._threads import in_its_own_thread
@@ -93,8 +92,8 @@ class ImageHandlers(Component):
         found: list[Candidate] = []
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
-            size, kept, take = await measured(pool, name), why_needed(needed, name), partial(self._take, name)
-            found.append(Candidate(name, "image", why, size, take, kept, only_when_full=name in had))
+            size, kept = await measured(pool, name), why_needed(needed, name)
+            found.append(Candidate(name, "image", why, size, self._take, kept, only_when_full=name in had))
         # An image before its layers, which it shares with others.
         return sorted(found, key=lambda each: each.what.startswith("tp_oci_layer_"))
 

@@ -145,9 +145,9 @@ class Restore(Component):
         # It keeps the policy that it has now: a snapshot brings none with it.
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
-        protect = () if policy is None else protected(policy.document, snapshot.template)
+        protect = () if policy is None else protected(policy.document, snapshot.made_from)
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
-        plan = CreateRequest(next, snapshot.template, backend, policy, protect).plan(self._config.retention_seconds)
+        plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
             if row.sandbox.spec.nested:
@@ -169,9 +169,9 @@ class Restore(Component):
 
     async def _check(self, row: Row, held: RunningSandbox, snapshot: SnapshotRow) -> None:
         """Raise InvalidStateError if this sandbox can't have the files of the snapshot."""
-        if snapshot.template != held.instance.template:
+        if snapshot.made_from != held.instance.template:
             raise InvalidStateError(
-                f"snapshot {snapshot.id} was made on another version of template {snapshot.template.name!r}"
+                f"snapshot {snapshot.id} was made on another version of template {snapshot.made_from.name!r}"
                 f" than {row.id} runs on",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from paddock import model
 from paddock.backends._base import Backend, Paused
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context, Operation, handles
@@ -25,18 +26,7 @@ from paddock.errors import (
     SupervisorUnavailableError,
 )
 from paddock.linux.descriptors import closing
-from paddock.model import (
-    CreateSnapshot,
-    DeleteSnapshot,
-    Limits,
-    Noun,
-    SandboxSpec,
-    Snapshot,
-    SnapshotId,
-    Template,
-    mint,
-    replace,
-)
+from paddock.model import mint, replace
 from paddock.storage.diff.listing import Listing, list_changes
 
 from . import _copies, validate
@@ -56,8 +46,10 @@ class Snapshots(Component):
         self._unwanted: set[str] = set()
         """Complete ones to delete."""
 
-    async def create(self, action: CreateSnapshot, row: Row, held: RunningSandbox, op: Operation) -> Snapshot:
-        validate.check_name(action.name, Noun.SNAPSHOT)
+    async def create(
+        self, action: model.CreateSnapshot, row: Row, held: RunningSandbox, op: Operation
+    ) -> model.Snapshot:
+        validate.check_name(action.name, model.Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, op.principal.id)
         snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
@@ -125,7 +117,7 @@ class Snapshots(Component):
         for row in self._rows.list(sandbox):
             await self.discard(row.id)
 
-    async def discard(self, id: SnapshotId) -> None:
+    async def discard(self, id: model.SnapshotId) -> None:
         """Delete a snapshot of which no caller knows. If the disk is full, the next sweep deletes what stays."""
         try:
             self._rows.remove(id)
@@ -164,11 +156,11 @@ class Snapshots(Component):
     def get(self, id: str) -> SnapshotRow | None:
         return self._rows.get(id)
 
-    async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
+    async def spec_from(self, row: SnapshotRow, asked: model.SandboxSpec) -> model.SandboxSpec:
         """Return the spec of a sandbox made from it: its template and mounts, and its level unless another is named.
         Raises InvalidArgumentError."""
         of = row.snapshot
-        if asked.template not in (SandboxSpec().template, of.template):
+        if asked.template not in (model.SandboxSpec().template, of.template):
             raise InvalidArgumentError(
                 f"snapshot {row.id} was made on template {of.template!r}; it cannot be laid over {asked.template!r}",
                 hint=f"leave the template out, or name {of.template!r}",
@@ -187,7 +179,7 @@ class Snapshots(Component):
             level=asked.level or of.spec.level,
         )
 
-    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend) -> None:
+    def fits(self, row: SnapshotRow, limits: model.Limits, backend: Backend) -> None:
         """InvalidArgumentError if either is of a level that copies memory as well, and the other is not; or if that
         would be of another size."""
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
@@ -209,10 +201,10 @@ class Snapshots(Component):
     async def check_layers(self, row: SnapshotRow) -> None:
         """Raise InvalidStateError if a layer below its files is gone."""
         names = set(await asyncio.to_thread(self._pool().names))
-        missing = [layer for layer in row.template.layers if layer not in names]
+        missing = [layer for layer in row.made_from.layers if layer not in names]
         if missing:
             raise InvalidStateError(
-                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
+                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.made_from.name!r}, which is gone",
                 snapshot=row.id,
             )
         missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]
@@ -221,11 +213,11 @@ class Snapshots(Component):
                 f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
             )
 
-    def list(self, source: str | None, op: Operation) -> tuple[Snapshot, ...]:
+    def list(self, source: str | None, op: Operation) -> tuple[model.Snapshot, ...]:
         return tuple(row.snapshot for row in self._rows.list(op.principal.id, source) if row.is_whole)
 
-    @handles(DeleteSnapshot)
-    async def delete(self, action: DeleteSnapshot, op: Operation) -> None:
+    @handles(model.DeleteSnapshot)
+    async def delete(self, action: model.DeleteSnapshot, op: Operation) -> None:
         row = self.find(action.snapshot, op.principal.id)
         what = f"delete the snapshot {row.id} of {row.snapshot.source}"
         await self._policies.ask("delete", action, op, about=row.id, own=row.snapshot.policy, what=what)
@@ -265,9 +257,9 @@ class Snapshots(Component):
         with closing(self._pool().open(tree)) as fd:
             return list_changes(fd, first=_NAMED, own=own)
 
-    def _of(self, row: Row, owner: str) -> Snapshot:
-        return Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
+    def _of(self, row: Row, owner: str) -> model.Snapshot:
+        return model.Snapshot(
+            id=model.SnapshotId(mint(model.Noun.SNAPSHOT)),
             source=row.id,
             spec=replace(row.sandbox.spec, level=row.sandbox.level),
             template=row.sandbox.template,
@@ -301,11 +293,11 @@ class Snapshots(Component):
                 self._audit.event("snapshot.unfinished", snapshot=row.id, message=message)
 
 
-def _size(limits: Limits) -> tuple[float, ...]:
+def _size(limits: model.Limits) -> tuple[float, ...]:
     return limits.memory_mib, limits.cpus, limits.disk_mib, limits.inodes
 
 
-def _changed(template: Template, action: CreateSnapshot) -> Template:
+def _changed(template: model.Template, action: model.CreateSnapshot) -> model.Template:
     """Return the template as sandboxes from the snapshot have it. InvalidArgumentError, NotFoundError."""
     if not (action.env or action.workdir or action.user):
         return template

@@ -6,6 +6,8 @@ When one ends, its outcome is recorded with its length and digest, never with it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from paddock.backends._pump import Flow, Meter, draw, pour
 from paddock.daemon.context import Operation
@@ -14,6 +16,8 @@ from paddock.errors import SandboxDiedError
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, FileChange, FileInfo
 
 from .running import RunningSandboxes
+
+T = TypeVar("T")
 
 
 class Record:
@@ -28,14 +32,19 @@ class Record:
         if self._op is not None:
             self._op.done(detail)
 
-    async def failed(self, error: Exception) -> Exception:
-        """Record the failure; return the error to raise instead."""
-        if self._op is None:
-            return error
-        if isinstance(error, SandboxDiedError):
-            error = await self._running.dead(self._row)
-        self._op.failed(error)
-        return error
+    async def result(self, work: Awaitable[T], *, unless: tuple[type[Exception], ...] = ()) -> T:
+        """Return what `work` on the stream returns. Record its failure, and raise it with the reason of a death."""
+        try:
+            return await work
+        except unless:
+            raise
+        except Exception as error:
+            failure = error
+        if self._op is not None:
+            if isinstance(failure, SandboxDiedError):
+                failure = await self._running.dead(self._row)
+            self._op.failed(failure)
+        raise failure from None
 
     def part(self) -> Record:
         """Return the record of one direction of the stream: nothing."""
@@ -64,14 +73,11 @@ class Outbound:
     async def read(self, size: int = 65536) -> bytes:
         if self._after is not None:
             await self._after.wait()
-        try:
-            # Data that is held back entirely isn't the end.
-            while size and not self._ready and not self._ended:
-                data = await self._inner.read(size)
-                self._ended = not data
-                self._ready = self.meter.feed(data)
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        # Data that is held back entirely isn't the end.
+        while size and not self._ready and not self._ended:
+            data = await self._record.result(self._inner.read(size))
+            self._ended = not data
+            self._ready = self.meter.feed(data)
         data, self._ready = self._ready[:size], self._ready[size:]
         self.meter.add(data)
         if self.meter.blocked():
@@ -84,12 +90,7 @@ class Outbound:
         flow.meter, flow.skip, self.flow = self.meter, self.skip, flow
         if self._after is not None:
             await self._after.wait()
-        try:
-            await pour(self._inner, flow)
-        except BrokenPipeError:
-            raise  # the client has gone, and closes it
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        await self._record.result(pour(self._inner, flow), unless=(BrokenPipeError,))  # a client that goes closes it
         self._ended = True
         self._finish()
 
@@ -111,26 +112,17 @@ class Inbound:
         self._inner, self.meter, self._record = inner, meter, record
 
     async def write(self, data: bytes) -> None:
-        try:
-            await self.meter.unblock()
-            await self._inner.write(data)
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        await self._record.result(self.meter.unblock())
+        await self._record.result(self._inner.write(data))
         self.meter.add(data)
 
     async def draw(self, flow: Flow) -> None:
         flow.meter = self.meter
-        try:
-            await draw(self._inner, flow)
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        await self._record.result(draw(self._inner, flow))
 
     async def aclose(self) -> FileInfo | None:
-        try:
-            await self.meter.unblock()
-            info = await self._inner.aclose()
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        await self._record.result(self.meter.unblock())
+        info = await self._record.result(self._inner.aclose())
         self._record.done({"content": self.meter.content()})
         return info
 
@@ -178,10 +170,7 @@ class Changes:
         self._seen = 0
 
     async def next(self) -> tuple[FileChange, ...]:
-        try:
-            changes = await self._inner.next()
-        except Exception as error:
-            raise await self._record.failed(error) from None
+        changes = await self._record.result(self._inner.next())
         self._seen += len(changes)
         if not changes:
             self._record.done({"changes": self._seen})

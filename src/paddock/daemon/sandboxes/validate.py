@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.errors import InvalidArgumentError
-from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, RunExec, SandboxSpec
+from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, SandboxSpec
 from paddock.model.ids import is_id
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MAX_TTL_SECONDS = 30 * 86_400
 MIN_IDLE_SECONDS = 1.0
-MAX_PIN_SECONDS = 366 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own limit is a quarter of the stack: 2 MiB
 _MAX_LABELS = 64
@@ -36,11 +35,11 @@ def check_spec(spec: SandboxSpec) -> None:
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgumentError(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
-    _check_range("nested", spec.nested, 0, MAX_CHILDREN)
+    check_range("nested", spec.nested, 0, MAX_CHILDREN)
     if spec.workspace is not None:
         _check_workspace(spec)
     if spec.idle_seconds is not None:
-        _check_range("idle_seconds", spec.idle_seconds, MIN_IDLE_SECONDS, MAX_TTL_SECONDS)
+        check_range("idle_seconds", spec.idle_seconds, MIN_IDLE_SECONDS, MAX_TTL_SECONDS)
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
@@ -103,16 +102,8 @@ def check_workspace(action: OpenWorkspace) -> None:
         raise InvalidArgumentError(f"disk_mib={action.disk_mib} must be at least 1", field="disk_mib")
 
 
-def check_pin(seconds: float) -> None:
-    _check_range("seconds", seconds, 0, MAX_PIN_SECONDS, " (a year)")
-
-
-def check_count(count: int, most: int) -> None:
-    _check_range("count", count, 1, most)
-
-
 def check_ttl(seconds: float) -> None:
-    _check_range("ttl", seconds, 1, MAX_TTL_SECONDS, " (30 days)")
+    check_range("ttl", seconds, 1, MAX_TTL_SECONDS, " (30 days)")
 
 
 def check_limits(limits: Limits) -> None:
@@ -149,11 +140,6 @@ def check_exec(spec: ExecSpec) -> None:
         raise InvalidArgumentError("rows and columns of a pty must be 1 to 65535", field="pty")
 
 
-def check_run(action: RunExec) -> None:
-    check_exec(action.spec)
-    _check_range("capture_bytes", action.capture_bytes, 0, 1 << 30, " (1 GiB)")
-
-
 def check_file(action: Action[object]) -> None:
     """Paths, offsets and ports; everything else about files only the sandbox knows."""
     for field in ("path", "source", "destination", "name", "pattern"):
@@ -168,7 +154,7 @@ def check_file(action: Action[object]) -> None:
         ("port", 1, 65_535),
     ):
         if (value := getattr(action, field, None)) is not None:
-            _check_range(field, value, least, most)
+            check_range(field, value, least, most)
 
 
 def check_key(key: str) -> None:
@@ -184,11 +170,7 @@ def check_exec_id(text: str) -> None:
         )
 
 
-def check_signal(number: int) -> None:
-    _check_range("signal", number, 1, 64)
-
-
-def _check_range(field: str, value: float, least: float, most: float, unit: str = "") -> None:
+def check_range(field: str, value: float, least: float, most: float, unit: str = "") -> None:
     if not least <= value <= most:  # NaN is not
         raise InvalidArgumentError(f"{field}={value:.10g} must be {least:.10g} to {most:.10g}{unit}", field=field)
 

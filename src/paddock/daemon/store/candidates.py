@@ -12,7 +12,7 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import NotFoundError
 from paddock.storage.pool.base import Pool
 
-Take: TypeAlias = Callable[[], Awaitable[str | None]]
+Take: TypeAlias = Callable[[str], Awaitable[str | None]]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Candidate(msgspec.Struct, frozen=True):
     why: str
     size: int | None
     take: Take
-    """Delete it, or return why it was kept: a row needs it by now."""
+    """Delete what has that name, or return why it was kept: a row needs it by now."""
     kept: str | None = None
     """Why it is never deleted."""
     only_when_full: bool = False

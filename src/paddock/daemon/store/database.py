@@ -1,4 +1,3 @@
-# ruff: noqa: S608 (statements are put together from the constants below, never from values)
 """Control state in one SQLite file: the only SQL.
 
 The statements are plain and go through the standard library; the schema is in `_schema.py`.
@@ -14,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import starmap
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,35 +32,16 @@ from paddock.errors import (
 from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
 
 from . import _schema
+from ._table import Table
 from .trees import WORKSPACE_OF, WorkspaceTree
 
 LEAST_PREFIX = 6
 _CANDIDATES = 8
 
-_OF_SANDBOX = (
-    *("id", "owner", "backend", "template", "created_at", "expires_at", "ended_at", "reason", "origin", "policy"),
-)
-_OF_ROW = ("deadline", "boot_id", "restoring", "incarnation")
-"""These columns hold the fields of those names as they are."""
-_COLUMNS = (
-    *(*_OF_SANDBOX, *_OF_ROW),
-    *("name", "state", "level", "spec", "limit_name", "left_seconds", "workspace", "layers"),
-)
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM sandboxes"
-_ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({', '.join(_COLUMNS)}) VALUES (:{', :'.join(_COLUMNS)})"
-
-_MOVE = (
-    "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?, incarnation = ?"
-    " WHERE id = ?"
-)
+_ALIVE = "ended_at IS NULL"
 
 _ROWS = 8192
 """Rows in memory, at most: those of more sandboxes than one machine holds."""
-
-_decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
-_encode = msgspec.json.Encoder().encode
-_decode_spec = msgspec.json.Decoder(model.SandboxSpec).decode
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -79,6 +59,9 @@ class Row(msgspec.Struct, frozen=True):
     incarnation: int = 0
     """The number of this sandbox among those with its id. A rollback raises it: facts about one don't hold for the
     next."""
+    idempotency_key: str | None = None
+    spec_digest: str | None = None
+    """That of the spec which came with the key: the same one must come with it each time."""
 
     @property
     def id(self) -> SandboxId:
@@ -101,6 +84,9 @@ class Row(msgspec.Struct, frozen=True):
         return (self.id,)
 
 
+_SANDBOXES = Table("sandboxes", Row, model.Sandbox, json=("spec", "workspace", "layers"))
+
+
 class HasId(Protocol):
     @property
     def id(self) -> str: ...
@@ -108,6 +94,7 @@ class HasId(Protocol):
 
 R = TypeVar("R")
 T = TypeVar("T", bound=HasId)
+S = TypeVar("S", bound=msgspec.Struct)
 Values: TypeAlias = Sequence[object] | Mapping[str, object]
 
 
@@ -130,20 +117,6 @@ def has_ended(row: Row) -> bool:
     return not LEGAL[row.state]
 
 
-class Key(msgspec.Struct, frozen=True):
-    """An idempotency key: the same `digest` must come with it each time."""
-
-    text: str
-    digest: str
-
-
-class ExistingKey(msgspec.Struct, frozen=True):
-    """Describe the earlier use of a key."""
-
-    id: SandboxId
-    digest: str
-
-
 class Store:
     """The only connection that writes, used by one thread at a time. It waits `busy_seconds` for a reader's lock."""
 
@@ -159,36 +132,29 @@ class Store:
             self._db = _connect(path, busy_seconds)
             self._migrate()
 
-    def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> ExistingKey | None:
-        """Record a new sandbox, or return the earlier use of `key`. Raises AlreadyExistsError if the name is taken.
-        `also` runs in the same transaction, and undoes it by raising."""
-        if key is None and also is None:
-            self._insert(row)
-            return None
+    def add(self, row: Row, *, also: Callable[[Row], None] | None = None) -> Row | None:
+        """Record a new sandbox, or return the one that was made with its idempotency key. Raises AlreadyExistsError if
+        the name is taken. `also` runs in the same transaction, and undoes it by raising."""
+        if also is None:
+            return self._insert(row)
         with self.writing():
-            if key is not None:
-                sql = "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?"
-                if (known := self.one(ExistingKey, sql, (row.sandbox.owner, key.text))) is not None:
-                    return known
-            self._insert(row)
-            if key is not None:
-                self._write(
-                    row,
-                    "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
-                    (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
-                )
-            if also is not None:
+            known = self._insert(row)
+            if known is None:
                 also(row)
-        return None
+        return known
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, row: Row) -> Row | None:
         try:
-            self._write(row, _INSERT, _values(row))
+            self._write(row, _SANDBOXES.insert, _SANDBOXES.values(row))
         except sqlite3.IntegrityError:
+            sql = f"{_SANDBOXES.select} WHERE owner = ? AND idempotency_key = ?"
+            if (known := self.one(_SANDBOXES.row, sql, (row.sandbox.owner, row.idempotency_key))) is not None:
+                return known
             raise AlreadyExistsError(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
                 hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
             ) from None
+        return None
 
     def get(self, id: str) -> Row | None:
         """Return a row from memory: it is valid until the next write. Every verb asks for its sandbox, most of them
@@ -196,7 +162,7 @@ class Store:
         if self._db.total_changes != self._written or len(self._rows) > _ROWS:
             self._forget()
         row = self._rows.get(id)
-        if row is None and (row := self.one(_row, f"{_SELECT} WHERE id = ?", (id,))) is not None:
+        if row is None and (row := self.one(_SANDBOXES.row, f"{_SANDBOXES.select} WHERE id = ?", (id,))) is not None:
             self._rows[id] = row
         return row
 
@@ -215,46 +181,35 @@ class Store:
     def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
         """Return the living one of that name, or the one that ended last."""
         state = _ALIVE if living else f"NOT {_ALIVE}"
-        sql = f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1"
-        return self.one(_row, sql, (owner, name))
+        sql = f"{_SANDBOXES.select} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1"
+        return self.one(_SANDBOXES.row, sql, (owner, name))
 
     def by_prefix(self, owner: str, prefix: str) -> tuple[Row, ...]:
-        return tuple(starmap(_row, self.beginning(_SELECT, owner, prefix)))
+        return self.beginning(_SANDBOXES.row, _SANDBOXES.select, owner, prefix)
 
-    def beginning(self, select: str, owner: str, prefix: str) -> list[tuple[Any, ...]]:
-        """Return what `select` says of those of the owner whose ids begin so, and of no more than `the_one` tells."""
+    def beginning(self, make: Callable[..., R], select: str, owner: str, prefix: str) -> tuple[R, ...]:
+        """Return what `select` says of those of the owner whose ids begin so, and of no more than `exactly_one`
+        tells."""
         # A range, so that the primary key is used and a caller's wildcard means nothing.
         sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
-        return self.execute(sql, (owner, prefix, prefix + "\x7f")).fetchall()
-
-    def named(self, select: str, owner: str, reference: str) -> list[tuple[Any, ...]]:
-        """Return what `select` says of the one of that id or name; else of those whose ids begin so."""
-        exact = f"{select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
-        found = self.execute(exact, (owner, reference, reference)).fetchall()
-        return found or self.beginning(select, owner, reference)
-
-    def any_lives(self) -> bool:
-        """Tell whether any sandbox lives, without reading all."""
-        return self.execute(f"SELECT 1 FROM sandboxes WHERE {_ALIVE} LIMIT 1", ()).fetchone() is not None
+        return self.every(make, sql, (owner, prefix, prefix + "\x7f"))
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
-        if owner is not None or ended:
-            return self._list(owner, ended)
+        """Return the living ones, or all, oldest first; of one owner also what programs inside its sandboxes made."""
+        rows = self.every(_SANDBOXES.row, f"{_SANDBOXES.select} ORDER BY created_at, id") if ended else self._alive()
+        if owner is None:
+            return rows
+        owners = {owner, *(model.nested_principal(row.id).id for row in rows if row.sandbox.owner == owner)}
+        return tuple(row for row in rows if row.sandbox.owner in owners)
+
+    def _alive(self) -> tuple[Row, ...]:
         if self._db.total_changes != self._written:
             self._forget()
-        if (living := self._living) is None:
-            living = self._list(None, False)
-            if len(living) <= _ROWS:
-                self._living = living
-                self._rows.update((row.id, row) for row in living)
-        return living
-
-    def _list(self, owner: str | None, ended: bool) -> tuple[Row, ...]:
-        where = ["1 = 1" if ended else _ALIVE]
-        if owner is not None:  # what programs inside his sandboxes have made is his as well
-            where.append("(owner = ?1 OR owner IN (SELECT 'nested:' || id FROM sandboxes WHERE owner = ?1))")
-        sql = f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id"
-        return self.every(_row, sql, () if owner is None else (owner,))
+        if self._living is None:
+            sql = f"{_SANDBOXES.select} WHERE {_ALIVE} ORDER BY created_at, id"
+            self._living = self.every(_SANDBOXES.row, sql)
+            self._rows.update((row.id, row) for row in self._living)
+        return self._living
 
     def move(
         self,
@@ -263,12 +218,11 @@ class Store:
         *,
         limit: model.Limit | None = None,
         reason: str | None = None,
-        release_key: bool = False,
         restoring: str | None = None,
         incarnation: int | None = None,
     ) -> Row:
         """Record that the sandbox of `row` is `to` from now on, and return its new row. Nothing else changes a state.
-        `incarnation`: its new number.
+        `incarnation`: its new number. One that was never whole releases its idempotency key when it ends.
 
         Raises InvalidStateError if that move isn't legal from its current state, or it was restored since `row` was
         read. There is no await between check and write.
@@ -282,36 +236,35 @@ class Store:
             raise InvalidStateError(
                 f"sandbox {row.id} is {now.state.value}; it cannot become {to.value}", state=now.state.value
             )
-        sandbox = replace(now.sandbox, state=to, limit=limit, reason=reason)
+        moved = replace(
+            now,
+            sandbox=replace(now.sandbox, state=to, limit=limit, reason=reason),
+            restoring=restoring,
+            incarnation=now.incarnation if incarnation is None else incarnation,
+        )
+        changed = ("state", "reason", "restoring", "incarnation")
         if not LEGAL[to]:
-            sandbox = replace(sandbox, ended_at=self._clock.wall(), kept_until=None, left_seconds=None)
-        own = now.incarnation if incarnation is None else incarnation
-        values = (to.value, sandbox.ended_at, limit and limit.value, reason, restoring, own, row.id)
-        moved = replace(now, sandbox=sandbox, restoring=restoring, incarnation=own)
-        if release_key:
-            with self.writing() as db:
-                self._write(moved, _MOVE, values)
-                db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
-        else:
-            self._write(moved, _MOVE, values)
+            ended = replace(moved.sandbox, ended_at=self._clock.wall(), kept_until=None, left_seconds=None)
+            moved = replace(moved, sandbox=ended)
+            changed = (*changed, "limit", "ended_at", "kept_until", "left_seconds")
+            if now.state is State.CREATING:
+                moved = replace(moved, idempotency_key=None)
+                changed = (*changed, "idempotency_key")
+        self._write(moved, *_SANDBOXES.update(moved, *changed))
         return moved
 
     def set_deadline(self, row: Row) -> bool:
         """Record its deadline and what is left of its TTL, as `row` has them. Return False if it has ended."""
-        times = ", ".join(f"{name} = :{name}" for name in ("expires_at", "deadline", "boot_id", "left_seconds"))
-        return bool(self.execute(f"UPDATE sandboxes SET {times} WHERE id = :id AND {_ALIVE}", _values(row)).rowcount)
+        sql, values = _SANDBOXES.update(row, "expires_at", "deadline", "boot_id", "left_seconds", "kept_until")
+        return bool(self.execute(f"{sql} AND {_ALIVE}", values).rowcount)
 
     def backends(self) -> frozenset[str]:
         """Return the backends that rows name, those of ended sandboxes included."""
         return frozenset(self.every(str, "SELECT DISTINCT backend FROM sandboxes"))
 
-    def prune(self, before: float) -> int:
-        """Forgets what ended before that time, and its idempotency keys."""
-        with self.writing() as db:
-            db.execute(
-                "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
-            )
-            return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
+    def prune(self, before: float) -> None:
+        """Forget what ended before that time."""
+        self.execute("DELETE FROM sandboxes WHERE ended_at < ?", (before,))
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file, on a separate connection: call it in a thread."""
@@ -407,56 +360,11 @@ def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
     return InternalError(f"{path}: {error}")
 
 
-def _values(row: Row) -> dict[str, object]:
-    """By column."""
-    s = row.sandbox
-    return {
-        **{name: getattr(s, name) for name in _OF_SANDBOX},
-        **{name: getattr(row, name) for name in _OF_ROW},
-        "name": s.spec.name,
-        "state": s.state.value,
-        "level": s.level.value,
-        "spec": _encode(s.spec),
-        "limit_name": s.limit and s.limit.value,
-        "left_seconds": s.left_seconds,
-        "workspace": row.workspace and _encode(row.workspace),
-        "layers": " ".join(row.layers),
-    }
-
-
-def _row(*values: Any) -> Row:
-    found = dict(zip(_COLUMNS, values, strict=True))
-    limit, workspace = found["limit_name"], found["workspace"]
-    left_seconds = found["left_seconds"] if found["ended_at"] is None else None
-    sandbox = model.Sandbox(
-        **{name: found[name] for name in _OF_SANDBOX},
-        spec=_decode_spec(found["spec"]),
-        state=State(found["state"]),
-        level=model.Level(found["level"]),
-        limit=limit and model.Limit(limit),
-        kept_until=None if left_seconds is None else found["expires_at"],
-        left_seconds=left_seconds,
-    )
-    return Row(
-        sandbox,
-        **{name: found[name] for name in _OF_ROW},
-        workspace=workspace and _decode_workspace(workspace),
-        layers=tuple(found["layers"].split()),
-    )
-
-
-_OF_SNAPSHOT = ("id", "owner", "name", "source", "created_at", "policy")
-_SNAPSHOT_COLUMNS = (*_OF_SNAPSHOT, "template", "spec", "is_whole", "workspace")
-_SNAPSHOTS = f"SELECT {', '.join(_SNAPSHOT_COLUMNS)} FROM snapshots"
-_INSERT_SNAPSHOT = f"INSERT INTO snapshots ({', '.join(_SNAPSHOT_COLUMNS)}) VALUES (:{', :'.join(_SNAPSHOT_COLUMNS)})"
-_decode_template = msgspec.json.Decoder(Template).decode
-
-
 class SnapshotRow(msgspec.Struct, frozen=True):
     """A snapshot as the store keeps it."""
 
     snapshot: Snapshot
-    template: Template
+    made_from: Template
     """The template that the source was made from, as it was then."""
     is_whole: bool = False
     """False while it is being made."""
@@ -473,25 +381,43 @@ class SnapshotRow(msgspec.Struct, frozen=True):
         return self.snapshot.owner == self.snapshot.source
 
 
-class SnapshotStore:
+_SNAPSHOTS = Table("snapshots", SnapshotRow, Snapshot, json=("spec", "made_from", "workspace"))
+
+
+class _Rows(Generic[S]):
+    """The rows of a table in which each has an owner, and may have a name."""
+
+    def __init__(self, store: Store, table: Table[S]) -> None:
+        self._store, self._table = store, table
+
+    def add(self, row: S) -> None:
+        self._store.execute(self._table.insert, self._table.values(row))
+
+    def get(self, id: str) -> S | None:
+        return self._store.one(self._table.row, f"{self._table.select} WHERE id = ?", (id,))
+
+    def find(self, owner: str, reference: str) -> tuple[S, ...]:
+        """Return the one of that id or name; else those whose ids begin so."""
+        exact = f"{self._table.select} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2"
+        found = self._store.every(self._table.row, exact, (owner, reference, reference))
+        return found or self._store.beginning(self._table.row, self._table.select, owner, reference)
+
+    def remove(self, id: str) -> None:
+        self._store.execute(f"DELETE FROM {self._table.name} WHERE id = ?", (id,))  # noqa: S608 (its own name)
+
+
+class SnapshotStore(_Rows[SnapshotRow]):
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store, _SNAPSHOTS)
 
     def add(self, row: SnapshotRow) -> None:
         """Add a row. Raises AlreadyExistsError if the name is taken."""
-        s = row.snapshot
-        values = {
-            **{name: getattr(s, name) for name in _OF_SNAPSHOT},
-            "template": _encode(row.template),
-            "spec": _encode(s.spec),
-            "is_whole": row.is_whole,
-            "workspace": row.workspace and _encode(row.workspace),
-        }
         try:
-            self._store.execute(_INSERT_SNAPSHOT, values)
+            super().add(row)
         except sqlite3.IntegrityError:
             raise AlreadyExistsError(
-                f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
+                f"a snapshot is already named {row.snapshot.name!r}",
+                hint=f"delete it or take another name: {row.snapshot.name}",
             ) from None
 
     def whole(self, id: str) -> None:
@@ -500,47 +426,12 @@ class SnapshotStore:
 
     def is_hibernation(self, id: str) -> bool:
         """Tell whether a living sandbox wakes from it."""
-        sql = "SELECT 1 FROM sandboxes WHERE restoring = ? AND state IN ('restoring', 'paused')"
-        return self._store.execute(sql, (id,)).fetchone() is not None
-
-    def remove(self, id: str) -> None:
-        self._store.execute("DELETE FROM snapshots WHERE id = ?", (id,))
-
-    def get(self, id: str) -> SnapshotRow | None:
-        return self._store.one(_snapshot_row, f"{_SNAPSHOTS} WHERE id = ?", (id,))
-
-    def find(self, owner: str, reference: str) -> tuple[SnapshotRow, ...]:
-        """Return the one of that id or name; else those whose ids begin so."""
-        return tuple(starmap(_snapshot_row, self._store.named(_SNAPSHOTS, owner, reference)))
+        return any(row.restoring == id for row in self._store.list())
 
     def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
         where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
-        sql = f"{_SNAPSHOTS} WHERE {where} ORDER BY created_at, id"
-        return self._store.every(_snapshot_row, sql, (owner, owner, source, source))
-
-
-def _snapshot_row(*values: Any) -> SnapshotRow:
-    found = dict(zip(_SNAPSHOT_COLUMNS, values, strict=True))
-    template, workspace = _decode_template(found["template"]), found["workspace"]
-    of = {name: found[name] for name in _OF_SNAPSHOT}
-    snapshot = Snapshot(**of, spec=_decode_spec(found["spec"]), template=template.name)
-    return SnapshotRow(snapshot, template, bool(found["is_whole"]), workspace and _decode_workspace(workspace))
-
-
-_OF_WORKSPACE = (
-    *("id", "owner", "name", "branch", "observed_at", "sandbox", "epoch", "disk_mib", "created_at", "used_at"),
-    *("pinned_until", "unfetched"),
-)
-_OF_WORKSPACE_ROW = ("repository", "base")
-"""That of the workspace's repository is `url`."""
-_WORKSPACE_COLUMNS = (*_OF_WORKSPACE, *_OF_WORKSPACE_ROW, "state", "url", "oid", "submodules", "layers", "kept")
-_WORKSPACES = f"SELECT {', '.join(_WORKSPACE_COLUMNS)} FROM workspaces"
-_INSERT_WORKSPACE = (
-    f"INSERT INTO workspaces ({', '.join(_WORKSPACE_COLUMNS)}) VALUES (:{', :'.join(_WORKSPACE_COLUMNS)})"
-)
-_SETTLED = ("state", "branch", "oid", "observed_at", "repository", "base", "layers", "kept", "unfetched")
-_SETTLE = f"UPDATE workspaces SET {', '.join(f'{name} = :{name}' for name in _SETTLED)} WHERE id = :id"
-_decode_layers = msgspec.json.Decoder(tuple[str, ...]).decode
+        sql = f"{_SNAPSHOTS.select} WHERE {where} ORDER BY created_at, id"
+        return self._store.every(_SNAPSHOTS.row, sql, (owner, owner, source, source))
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -551,15 +442,13 @@ class Kept(msgspec.Struct, frozen=True):
     status: model.WorkspaceStatus
 
 
-_decode_kept = msgspec.json.Decoder(Kept).decode
-
-
 class WorkspaceRow(msgspec.Struct, frozen=True):
     """A workspace as the store keeps it. Its tree has the name of its id."""
 
     workspace: Workspace
     """`sandbox` is the last one that held it, be it alive or not."""
-    repository: str | None = None
+    cache: str | None = None
+    """The repository whose objects it borrows."""
     base: str | None = None
     layers: tuple[str, ...] = ()
     """Trees below its own."""
@@ -574,27 +463,21 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
         return self.workspace.state
 
 
-class WorkspaceStore:
+_WORKSPACES = Table("workspaces", WorkspaceRow, Workspace, json=("layers", "kept"))
+_SETTLED = ("state", "branch", "commit", "observed_at", "cache", "base", "layers", "kept", "unfetched")
+
+
+class WorkspaceStore(_Rows[WorkspaceRow]):
     def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def add(self, row: WorkspaceRow) -> None:
-        self._store.execute(_INSERT_WORKSPACE, _workspace_values(row))
-
-    def get(self, id: str) -> WorkspaceRow | None:
-        return self._store.one(_workspace_row, f"{_WORKSPACES} WHERE id = ?", (id,))
+        super().__init__(store, _WORKSPACES)
 
     def named(self, owner: str, name: str) -> WorkspaceRow | None:
-        return self._store.one(_workspace_row, f"{_WORKSPACES} WHERE owner = ? AND name = ?", (owner, name))
-
-    def find(self, owner: str, reference: str) -> tuple[WorkspaceRow, ...]:
-        """Return the one of that id or name; else those whose ids begin so."""
-        return tuple(starmap(_workspace_row, self._store.named(_WORKSPACES, owner, reference)))
+        return self._store.one(_WORKSPACES.row, f"{_WORKSPACES.select} WHERE owner = ? AND name = ?", (owner, name))
 
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
-        sql = f"{_WORKSPACES} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id"
-        return self._store.every(_workspace_row, sql, (owner, owner))
+        sql = f"{_WORKSPACES.select} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id"
+        return self._store.every(_WORKSPACES.row, sql, (owner, owner))
 
     def give(self, id: str, sandbox: SandboxId, used_at: float) -> None:
         """Record that this sandbox writes the workspace from now on, in a new epoch."""
@@ -604,50 +487,16 @@ class WorkspaceStore:
     def set_state(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
         """Write `row` with that state, and return it. The caller holds the lane of the workspace alone."""
         row = replace(row, workspace=replace(row.workspace, state=state))
-        self._store.execute(_SETTLE, _workspace_values(row))
+        self._store.execute(*_WORKSPACES.update(row, *_SETTLED))
         return row
 
     def set_layers(self, id: str, layers: tuple[str, ...]) -> None:
         """Record that the workspace needs these trees, even if making it fails."""
-        self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (_encode(layers).decode(), id))
+        text = msgspec.json.encode(layers).decode()
+        self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (text, id))
 
     def touch(self, id: str, used_at: float) -> None:
         self._store.execute("UPDATE workspaces SET used_at = max(used_at, ?) WHERE id = ?", (used_at, id))
 
     def pin(self, id: str, until: float | None) -> None:
         self._store.execute("UPDATE workspaces SET pinned_until = ? WHERE id = ?", (until, id))
-
-    def remove(self, id: str) -> None:
-        self._store.execute("DELETE FROM workspaces WHERE id = ?", (id,))
-
-
-def _workspace_values(row: WorkspaceRow) -> dict[str, object]:
-    """By column."""
-    w = row.workspace
-    return {
-        **{name: getattr(w, name) for name in _OF_WORKSPACE},
-        **{name: getattr(row, name) for name in _OF_WORKSPACE_ROW},
-        "state": w.state.value,
-        "url": w.repository,
-        "oid": w.commit,
-        "submodules": w.submodules,
-        "layers": _encode(row.layers).decode(),
-        "kept": row.kept and _encode(row.kept),
-    }
-
-
-def _workspace_row(*values: Any) -> WorkspaceRow:
-    found = dict(zip(_WORKSPACE_COLUMNS, values, strict=True))
-    workspace = Workspace(
-        **{name: found[name] for name in _OF_WORKSPACE},
-        state=WorkspaceState(found["state"]),
-        repository=found["url"],
-        commit=found["oid"],
-        submodules=bool(found["submodules"]),
-    )
-    return WorkspaceRow(
-        workspace,
-        **{name: found[name] for name in _OF_WORKSPACE_ROW},
-        layers=_decode_layers(found["layers"]),
-        kept=found["kept"] and _decode_kept(found["kept"]),
-    )

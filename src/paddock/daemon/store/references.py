@@ -39,16 +39,17 @@ class TreeReferences:
         self._store, self._snapshots, self._workspaces = store, SnapshotStore(store), WorkspaceStore(store)
 
     def by_tree(self) -> Mapping[str, tuple[TreeReference, ...]]:
-        return self._found(_of_bases(self._store), _of_utilities(self._store), whole=False)
+        return self._found(whole=False)
 
     def whole(self) -> Mapping[str, tuple[TreeReference, ...]]:
         """Return only trees that must exist now: a row comes before the tree that is made for it."""
         return self._found(whole=True)
 
-    def _found(self, *more: Iterable[TreeReference], whole: bool) -> Mapping[str, tuple[TreeReference, ...]]:
+    def _found(self, *, whole: bool) -> Mapping[str, tuple[TreeReference, ...]]:
         found: dict[str, tuple[TreeReference, ...]] = {}
         sandboxes, snapshots = _of_sandboxes(self._store, whole=whole), _of_snapshots(self._snapshots, whole=whole)
-        for reference in chain(sandboxes, snapshots, *more, _of_workspaces(self._workspaces, whole=whole)):
+        more = () if whole else _of_bases_and_utilities(self._store)
+        for reference in chain(sandboxes, snapshots, more, _of_workspaces(self._workspaces, whole=whole)):
             found[reference.tree] = (*found.get(reference.tree, ()), reference)
         return found
 
@@ -77,7 +78,7 @@ def _of_snapshots(store: SnapshotStore, *, whole: bool) -> Iterable[TreeReferenc
         yield TreeReference(row.id, row.id, "it is what the snapshot holds")
         if not whole:
             yield TreeReference(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
-        for layer in row.template.layers:
+        for layer in row.made_from.layers:
             yield TreeReference(layer, row.id, "the snapshot lies over it")
         yield from _of_workspace(row.id, row.workspace)
 
@@ -91,13 +92,10 @@ def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[TreeRefe
             yield TreeReference(layer, by, "its workspace lies over it")
 
 
-def _of_bases(store: Store) -> Iterable[TreeReference]:
+def _of_bases_and_utilities(store: Store) -> Iterable[TreeReference]:
     for id, commit in store.execute("SELECT id, commit_id FROM bases", ()).fetchall():
         yield TreeReference(id, id, f"it is {commit[:12]} checked out")
         yield TreeReference(spare_of(id), id, "the next workspace of that commit begins with it")
-
-
-def _of_utilities(store: Store) -> Iterable[TreeReference]:
     for (id,) in store.execute("SELECT id FROM workshops", ()).fetchall():
         yield TreeReference(id, id, "it is a workshop's own")
 
@@ -109,8 +107,8 @@ def _of_workspaces(store: WorkspaceStore, *, whole: bool) -> Iterable[TreeRefere
         name = row.workspace.name
         if whole and row.state is not WorkspaceState.READY:
             continue
-        if row.repository is not None and not whole:
-            yield TreeReference(row.repository, row.id, f"the history of workspace {name} is there")
+        if row.cache is not None and not whole:
+            yield TreeReference(row.cache, row.id, f"the history of workspace {name} is there")
         if row.state is not WorkspaceState.EVICTED:
             yield TreeReference(row.id, row.id, f"it is workspace {name}")
         for layer in row.layers:

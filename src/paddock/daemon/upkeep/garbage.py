@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from paddock import model
@@ -107,7 +106,7 @@ class _Space:
 async def _take(one: Candidate) -> str | None:
     """Delete one candidate, and return why it stays, if it does. A failure doesn't stop the others."""
     try:
-        return await one.take()
+        return await one.take(one.what)
     except (PaddockError, OSError) as error:
         return str(error)
 
@@ -142,7 +141,7 @@ class Storage(Component):
             return (await asyncio.to_thread(pool.sweep)).get(name)  # all of them at once
 
         left = await asyncio.to_thread(pool.unfinished)
-        return [Candidate(name, "unfinished", why, None, partial(take, name)) for name in left]
+        return [Candidate(name, "unfinished", why, None, take) for name in left]
 
     async def orphans(self) -> Sequence[Candidate]:
         """Find trees that neither a row nor this process needs."""
@@ -157,7 +156,7 @@ class Storage(Component):
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
         needed = self._references.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
-        return [Candidate(name, "orphan", why, await measured(pool, name), partial(take, name)) for name in lost]
+        return [Candidate(name, "orphan", why, await measured(pool, name), take) for name in lost]
 
     async def memory(self) -> Sequence[Candidate]:
         """Find memory files of virtual machines that no tree needs any more."""
@@ -168,7 +167,7 @@ class Storage(Component):
             return None if gone else "a machine needs it by now"
 
         lost = await asyncio.to_thread(Memories(pool).lost)
-        return [Candidate(name, "memory", why, await measured(pool, name), partial(take, name)) for name in lost]
+        return [Candidate(name, "memory", why, await measured(pool, name), take) for name in lost]
 
     async def outputs(self) -> Sequence[Candidate]:
         """Find outputs of commands in sandboxes that have ended."""
@@ -179,7 +178,7 @@ class Storage(Component):
         sizes = await asyncio.to_thread(_folder_sizes, self._cleanup.outputs)
         living = {row.id for row in self._store.list()}
         gone = {name: size for name, size in sizes.items() if name not in living}
-        return [Candidate(name, "output", "its sandbox has ended", gone[name], partial(take, name)) for name in gone]
+        return [Candidate(name, "output", "its sandbox has ended", gone[name], take) for name in gone]
 
     async def old_templates(self) -> Sequence[Candidate]:
         """Find versions of templates that a newer one has replaced, and unfinished ones."""
@@ -197,7 +196,7 @@ class Storage(Component):
                 whole = name.startswith(Noun.TEMPLATE)
                 why = "a newer version has replaced it" if whole else "its builder did not come to an end"
                 size, kept = await measured(pool, name), self._template_kept(needed, name)
-                found.append(Candidate(name, "template", why, size, partial(take, name), kept))
+                found.append(Candidate(name, "template", why, size, take, kept))
         return found
 
     def _template_kept(self, needed: Mapping[str, tuple[TreeReference, ...]], name: str) -> str | None:
@@ -216,7 +215,7 @@ class Storage(Component):
         """Report the gateway's package cache, which is never deleted here."""
         kept = "the gateway keeps it below its own limit"
 
-        async def take() -> str:
+        async def take(_: str) -> str:
             return kept
 
         number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)

@@ -145,7 +145,7 @@ class Archiver:
         async with self._utilities.open(_mounts(row, writable=False), None) as utility:
             status = await self._status(row, utility)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
-                argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
+                argv = _sh(_KEEP_ALL) if row.cache is None else _sh(_KEEP, _commit(row))
                 await utility.run(argv, user=utility.owner, sink=archive.write)
             return Kept(archive.digest, archive.size, status)
 
@@ -154,12 +154,12 @@ class Archiver:
         assert row.kept is not None
         self.archives.check(row.id, row.kept.digest)
         async with self._utilities.open(_mounts(row, writable=True), op) as utility:
-            if row.repository is not None:
+            if row.cache is not None:
                 await utility.run(_sh(_CLEAR), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
             await utility.run(_sh(_LAY), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
 
     async def _status(self, row: WorkspaceRow, utility: UtilitySandbox) -> WorkspaceStatus:
-        if row.repository is None:
+        if row.cache is None:
             return read_count(
                 row.workspace, await utility.run(_sh(_COUNT), user=utility.owner, output_bytes=_SAID_BYTES)
             )
@@ -211,7 +211,7 @@ def _names(text: bytes) -> tuple[str, ...]:
 
 
 def _mounts(row: WorkspaceRow, *, writable: bool) -> tuple[TreeMount, ...]:
-    return WorkspaceTree(row.id, row.layers, row.repository).mounts(writable=writable)
+    return WorkspaceTree(row.id, row.layers, row.cache).mounts(writable=writable)
 
 
 def _commit(row: WorkspaceRow) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import msgspec
 
@@ -230,8 +229,8 @@ class Bases(Component):
         pool, needed, why = self._pool(), self._references.by_tree(), "it can be checked out again"
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
-            size, kept, take = await measured(pool, base.id), _kept_because(base, needed), partial(self._take, base.id)
-            found.append(Candidate(base.id, "base", why, size, take, kept, only_when_full=True))
+            size, kept = await measured(pool, base.id), _kept_because(base, needed)
+            found.append(Candidate(base.id, "base", why, size, self._take, kept, only_when_full=True))
         return found
 
     async def _take(self, id: str) -> str | None:

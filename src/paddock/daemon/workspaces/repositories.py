@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,8 +81,8 @@ class Repositories(Component):
         found: list[Candidate] = []
         for id, url, used_at in self._rows.by_use():
             size, kept = await asyncio.to_thread(self._size, id), self._kept_because(id, used_at)
-            why, take = f"{url} can be fetched again", partial(self.remove, id)
-            found.append(Candidate(id, "repository", why, size, take, kept, only_when_full=True))
+            why = f"{url} can be fetched again"
+            found.append(Candidate(id, "repository", why, size, self.remove, kept, only_when_full=True))
         return found
 
     def _size(self, id: str) -> int | None:

@@ -28,7 +28,7 @@ from paddock.model.policy import ActionKind
 
 from . import _scripts as scripts
 from .repositories import Repositories
-from .workspaces import OpenedWorkspace, Workspaces, check_epoch
+from .workspaces import Workspaces, check_epoch
 
 QUARANTINE = "qu_"
 _HEADS = "refs/heads/"
@@ -113,15 +113,14 @@ class Source(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    opened: OpenedWorkspace | None
+    workspace: model.Workspace | None
     tree: WorkspaceTree | None
-    """Its own tree; of a fork, a copy of what was begun."""
+    """That of the workspace; of a fork, a copy."""
     running: tuple[Row, RunningSandbox] | None
 
     def origin(self) -> Origin:
         """InvalidStateError: it did not come from a repository."""
-        opened = self.opened
-        space, cache = (None, None) if opened is None else (opened.workspace, opened.tree.repository)
+        space, cache = self.workspace, self.tree and self.tree.repository
         if space is None or cache is None or space.commit is None or space.repository is None:
             raise InvalidStateError(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
@@ -144,24 +143,21 @@ class Sources:
             row, held = await self._sandboxes.reach(reference, op)
         except (NotFoundError, SandboxDiedError) as error:
             try:
-                opened = await self._workspaces.opened(reference, owner, op)
+                workspace, tree = await self._workspaces.opened(reference, owner, op)
             except NotFoundError:
                 raise error from None
-            return await self._resting(opened, op)
+            running = None
+            if workspace.sandbox is not None:
+                with suppress(NotFoundError, SandboxDiedError):
+                    running = await self._sandboxes.reach(workspace.sandbox, op)
+            return Source(workspace.id, workspace.name, workspace, tree, running)
         name = row.sandbox.spec.name or row.id
         if row.workspace is None or row.workspace.workspace is None:
             return Source(row.id, name, None, None, (row, held))
-        opened = await self._workspaces.opened(row.workspace.workspace, owner, op)
-        if row.workspace.tree == opened.tree.tree:
-            return Source(opened.workspace.id, opened.workspace.name, opened, row.workspace, (row, held))
-        return Source(row.id, name, opened, row.workspace, (row, held))
-
-    async def _resting(self, opened: OpenedWorkspace, op: Operation) -> Source:
-        running = None
-        if opened.workspace.sandbox is not None:
-            with suppress(NotFoundError, SandboxDiedError):
-                running = await self._sandboxes.reach(opened.workspace.sandbox, op)
-        return Source(opened.workspace.id, opened.workspace.name, opened, opened.tree, running)
+        workspace, tree = await self._workspaces.opened(row.workspace.workspace, owner, op)
+        is_own = row.workspace.tree == tree.tree
+        id, name = (workspace.id, workspace.name) if is_own else (row.id, name)
+        return Source(id, name, workspace, row.workspace, (row, held))
 
     @asynccontextmanager
     async def utility(self, source: Source, op: Operation) -> AsyncGenerator[UtilitySandbox]:
@@ -318,7 +314,7 @@ class WorkspaceResults(Component):
         what: str,
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
-        workspace = None if source.opened is None else source.opened.workspace.id
+        workspace = None if source.workspace is None else source.workspace.id
         await self._policies.ask(
             kind, action, op, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )

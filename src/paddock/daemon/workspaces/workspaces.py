@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
 
 from paddock import model
 from paddock.daemon.access.policies import Policies
@@ -31,13 +30,7 @@ from ._bases import Base
 from .repositories import Repositories
 
 DISK_MIB = 10_240
-
-
-class OpenedWorkspace(NamedTuple):
-    """A workspace, as callers see it, and its tree."""
-
-    workspace: Workspace
-    tree: WorkspaceTree
+MOST_PIN_SECONDS = 366 * 86_400
 
 
 class Workspaces(Component):
@@ -66,7 +59,7 @@ class Workspaces(Component):
 
     @handles(model.PinWorkspace)
     async def pin(self, action: model.PinWorkspace, op: Operation) -> Workspace:
-        validate.check_pin(action.seconds)
+        validate.check_range("seconds", action.seconds, 0, MOST_PIN_SECONDS, " (a year)")
         row = self.find(action.workspace, op.principal.id)
         until = self._clock.wall() + action.seconds if action.seconds else None
         self._rows.pin(row.id, until)
@@ -109,12 +102,12 @@ class Workspaces(Component):
             await self._mounted_by(row)
             yield _tree(row, row.workspace.epoch + 1)
 
-    async def opened(self, reference: str, owner: str, op: Operation) -> OpenedWorkspace:
+    async def opened(self, reference: str, owner: str, op: Operation) -> tuple[Workspace, WorkspaceTree]:
         """Return what it began with, and its tree in the pool. Raises NotFoundError, InvalidArgumentError."""
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self._checked_out(id, op) or self.find(reference, owner)
-        return OpenedWorkspace(self._view(row), _tree(row, row.workspace.epoch))
+        return self._view(row), _tree(row, row.workspace.epoch)
 
     async def _opened(self, action: model.OpenWorkspace, op: Operation) -> WorkspaceRow:
         owner = op.principal.id
@@ -146,7 +139,7 @@ class Workspaces(Component):
             observed_at=found and found.observed_at,
             submodules=action.submodules,
         )
-        row = WorkspaceRow(workspace, repository=found and found.repository)
+        row = WorkspaceRow(workspace, cache=found and found.repository)
         async with self._lanes.exclusive(row.id):
             self._rows.add(row)
             try:
@@ -249,7 +242,7 @@ class Workspaces(Component):
     async def _begin(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceRow:
         """Make the tree as it was before the first write."""
         limit = row.workspace.disk_mib << 20
-        if row.repository is None:
+        if row.cache is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
         from paddock.storage.git import pins
@@ -257,7 +250,7 @@ class Workspaces(Component):
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        await in_thread(pins.pin, self._repositories.directory / row.repository, row.id, acquired.commit, like=like)
+        await in_thread(pins.pin, self._repositories.directory / row.cache, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, op)
         layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
@@ -322,10 +315,10 @@ class Workspaces(Component):
     def _delete(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
         self._archiver.archives.remove(row.id)
-        if row.repository is not None:
+        if row.cache is not None:
             from paddock.storage.git import pins
 
-            pins.unpin(self._repositories.directory / row.repository, row.id)
+            pins.unpin(self._repositories.directory / row.cache, row.id)
 
     async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
@@ -377,12 +370,11 @@ class Workspaces(Component):
                     clean = status.clean
                     why += ", nothing is only here" if clean else f", keeps {status.only_here}"
             why = f"workspace {row.workspace.name}: {why}"
-            take = partial(self._take, row.id, why)
-            one = Candidate(row.id, "workspace", why, size, take, refusal, only_when_full=True)
+            one = Candidate(row.id, "workspace", why, size, partial(self._take, why), refusal, only_when_full=True)
             found.append((refusal is not None, not clean, used, one))
         return [one for *_, one in sorted(found, key=lambda each: each[:3])]
 
-    async def _take(self, id: str, why: str) -> None:
+    async def _take(self, why: str, id: str) -> None:
         await self.evict(id)
         self._audit.event("workspace.evicted", workspace=id, message=why)
 
@@ -422,7 +414,7 @@ def _tree(row: WorkspaceRow, epoch: int) -> WorkspaceTree:
     return WorkspaceTree(
         tree=row.id,
         layers=row.layers,
-        repository=row.repository,
+        repository=row.cache,
         disk_mib=row.workspace.disk_mib,
         epoch=epoch,
         workspace=row.id,
@@ -436,10 +428,10 @@ def _span(seconds: float) -> str:
 
 def _acquired(row: WorkspaceRow) -> Acquired:
     w = row.workspace
-    if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
+    if row.cache is None or w.repository is None or w.commit is None or w.branch is None:
         raise InternalError(f"the row of workspace {row.id} does not say what it began with")
     return Acquired(
-        repository=model.RepositoryId(row.repository),
+        repository=model.RepositoryId(row.cache),
         url=w.repository,
         commit=w.commit,
         ref=None,

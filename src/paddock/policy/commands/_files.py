@@ -44,12 +44,9 @@ class Files:
             return DoorVerdict(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
         return found
 
-    def move(self, path: str) -> DoorVerdict:
-        """Decide on a request that moves a path, with everything below."""
-        return self._protected(path, above=True)
-
-    def fill(self, path: str) -> DoorVerdict:
-        """Decide on an archive that a request unpacks at `path`. The names in it aren't known yet."""
+    def replace(self, path: str) -> DoorVerdict:
+        """Decide on a request that moves a path, with everything below, or unpacks an archive there. The names in an
+        archive aren't known yet."""
         return self._protected(path, above=True)
 
     def _protected(self, path: str, *, above: bool) -> DoorVerdict:

@@ -39,6 +39,7 @@ _HARMLESS_SET = re.compile(r"[-+][abefhmnoptuvxBCEHPT]+|pipefail|errexit|nounset
 _NAMED_OPTIONS = frozenset({"pipefail", "errexit", "nounset", "xtrace", "globstar", "nullglob"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
 _OPEN = frozenset("*?[]{}~")
+_ESCAPED_IN_QUOTES = ("$", "`", '"', "\\", "\n")
 _OPERATORS = ("&&", "||", "|&", ";", "&", "|", "\n")
 _REDIRECTION = re.compile(r"&>|[0-9]*(?:>>|>\||>&|<&|<>|>|<)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\}")
@@ -197,28 +198,33 @@ class _Reader:
 
     def _word(self) -> str | None:
         """Read a word. Return None if only the shell knows it. Raise _Unclear if it starts something."""
-        text, made, known = self._text, "", True
+        text, made, known, is_quoted = self._text, "", True, False
         while self._at < len(text):
             character = text[self._at]
-            if character in " \t\n;&|<>()":
+            if character in " \t\n;&|<>()" and not is_quoted:
                 break
             self._at += 1
-            if character == "'":
-                made += self._until("'")
-            elif character == '"':
-                part = self._quoted()
-                known, made = known and part is not None, made + (part or "")
-            elif character == "\\":
-                made += self._escaped()
+            if character == '"':
+                is_quoted = not is_quoted
             elif character == "`":
                 raise _Unclear("a command in backquotes")
             elif character == "$":
                 self._expansion()
                 known = False
-            elif character in _OPEN:
-                known, made = known and self._closed(character), made + character
+            elif character == "\\" and (not is_quoted or text.startswith(_ESCAPED_IN_QUOTES, self._at)):
+                made += text[self._at : self._at + 1].replace("\n", "")
+                self._at += 1
+            elif character == "'" and not is_quoted:
+                end = text.find("'", self._at)
+                if end < 0:
+                    raise _Unclear("a quote that is not closed")
+                made += text[self._at : end]
+                self._at = end + 1
             else:
+                known = known and (is_quoted or character not in _OPEN or self._closed(character))
                 made += character
+        if is_quoted:
+            raise _Unclear("a quote that is not closed")
         return made if known else None
 
     def _closed(self, character: str) -> bool:
@@ -227,36 +233,6 @@ class _Reader:
         after = self._text[self._at] if self._at < len(self._text) else " "
         alone = before in " \t\n;&|" and after in " \t\n;&|"
         return (character in "[]{}" and alone) or (character == "~" and before not in " \t\n;&|=:")
-
-    def _until(self, end: str) -> str:
-        close = self._text.find(end, self._at)
-        if close < 0:
-            raise _Unclear("a quote that is not closed")
-        found, self._at = self._text[self._at : close], close + 1
-        return found
-
-    def _quoted(self) -> str | None:
-        made, known = "", True
-        while self._at < len(self._text):
-            character = self._text[self._at]
-            self._at += 1
-            if character == '"':
-                return made if known else None
-            if character == "`":
-                raise _Unclear("a command in backquotes")
-            if character == "$":
-                self._expansion()
-                known = False
-            elif character == "\\" and self._text[self._at : self._at + 1] in ("$", "`", '"', "\\", "\n"):
-                made += self._escaped()
-            else:
-                made += character
-        raise _Unclear("a quote that is not closed")
-
-    def _escaped(self) -> str:
-        character = self._text[self._at : self._at + 1]
-        self._at += 1
-        return "" if character == "\n" else character
 
     def _expansion(self) -> None:
         """Read the text after a `$`. Plain variables start no command."""

@@ -24,49 +24,29 @@ class Block(msgspec.Struct, frozen=True):
     name: str
 
 
-def _block(network: str, name: str) -> Block:
-    parsed = ipaddress.ip_network(network)
-    return Block(parsed.version, int(parsed.network_address), int(parsed.broadcast_address), name)
-
-
-SPECIAL = (
-    # The first match gives the name. The metadata services lie within wider blocks.
-    _block("169.254.169.254/32", "a metadata service"),
-    _block("169.254.170.2/32", "a metadata service"),
-    _block("168.63.129.16/32", "a metadata service"),
-    _block("100.100.100.200/32", "a metadata service"),
-    _block("192.0.0.192/32", "a metadata service"),
-    _block("fd00:ec2::254/128", "a metadata service"),
-    _block("0.0.0.0/8", "unspecified"),
-    _block("127.0.0.0/8", "loopback"),
-    _block("169.254.0.0/16", "link-local"),
-    _block("10.0.0.0/8", "private"),
-    _block("172.16.0.0/12", "private"),
-    _block("192.168.0.0/16", "private"),
-    _block("100.64.0.0/10", "shared by a carrier (CGNAT)"),
-    _block("192.0.0.0/24", "reserved"),
-    _block("192.0.2.0/24", "documentation"),
-    _block("198.51.100.0/24", "documentation"),
-    _block("203.0.113.0/24", "documentation"),
-    _block("192.88.99.0/24", "a relay of 6to4"),
-    _block("198.18.0.0/15", "for benchmarks, and of the gateway"),
-    _block("224.0.0.0/4", "multicast"),
-    _block("240.0.0.0/4", "reserved"),
-    _block("::/128", "unspecified"),
-    _block("::1/128", "loopback"),
-    _block("64:ff9b:1::/48", "translated, privately (NAT64)"),
-    _block("100::/64", "a black hole"),
-    _block("2001::/32", "a tunnel (Teredo)"),
-    _block("2001:db8::/32", "documentation"),
-    _block("3fff::/20", "documentation"),
-    _block("5f00::/16", "segment routing"),
-    _block("fc00::/7", "private"),
-    _block("fe80::/10", "link-local"),
-    _block("fec0::/10", "private"),
-    _block("ff00::/8", "multicast"),
+_NAMED = {
+    "a metadata service": "169.254.169.254 169.254.170.2 168.63.129.16 100.100.100.200 192.0.0.192 fd00:ec2::254",
+    "unspecified": "0.0.0.0/8 ::",
+    "loopback": "127.0.0.0/8 ::1",
+    "link-local": "169.254.0.0/16 fe80::/10",
+    "private": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10",
+    "shared by a carrier (CGNAT)": "100.64.0.0/10",
+    "reserved": "192.0.0.0/24 240.0.0.0/4",
+    "documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
+    "a relay of 6to4": "192.88.99.0/24",
+    "for benchmarks, and of the gateway": "198.18.0.0/15",
+    "multicast": "224.0.0.0/4 ff00::/8",
+    "translated, privately (NAT64)": "64:ff9b:1::/48",
+    "a black hole": "100::/64",
+    "a tunnel (Teredo)": "2001::/32",
+    "segment routing": "5f00::/16",
+}
+"""The first match gives the name: the metadata services lie within wider blocks."""
+SPECIAL = tuple(
+    Block(one.version, int(one.network_address), int(one.broadcast_address), name)
+    for name, networks in _NAMED.items()
+    for one in map(ipaddress.ip_network, networks.split())
 )
-
-
 WITHIN = frozenset({"private", "shared by a carrier (CGNAT)", "documentation"})
 """The ranges of the servers inside a private network."""
 
