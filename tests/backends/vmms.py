@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm import GUEST, Child, Orders, VmmBackend, VmmInstance
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
@@ -34,7 +34,7 @@ class PlainVmm(VmmBackend):
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         called = f"import os; os.execv({GUEST!r}, ['/{plan.id}/sentry'])"  # `processes` finds it by that
-        child = Child(argv=self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called))
+        child = {"argv": self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called)}
         return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:

@@ -15,7 +15,7 @@ from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockE
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE as KIT
-from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
 from paddock.supervisor._plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
@@ -168,14 +168,11 @@ class GvisorBackend(VmmBackend):
                 options["saves"]["before"] = {before.stamp: before.flags}
         return Orders(driver=self.name, options=options, env=self.own_environment(plan))
 
-    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        await self.become(plan, instance)
-
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        await self.become(plan, instance)  # its init has not touched its memory since that was loaded
+        await self.ready(plan, instance)  # its init has not touched its memory since that was loaded
         await super().rehearse(plan, instance)
 
-    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         name = plan.hostname.encode()
         hosts = Part.HOSTS if self.hosts_is_its_own(plan) else _NO_PART
         await instance.tell(Renew(parts=Part.HOSTNAME | hosts, hostname=name, hosts=name), may_fail=Part.HOSTS)
@@ -277,15 +274,9 @@ class GvisorBackend(VmmBackend):
 
 
 class GvisorInstance(VmmInstance):
-    def __init__(
-        self, backend: GvisorBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
-    ) -> None:
-        super().__init__(backend, id, template, incarnation, env)
-        self._gvisor = backend
-
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if spec.pty is not None:
-            self._gvisor.capabilities.require("pty", self._gvisor.name)
+            self._level.capabilities.require("pty", self._level.name)
         return await super().start(spec, id=id, background=background)
 
     @contextlib.asynccontextmanager
@@ -312,14 +303,9 @@ def _recipe(found: _probe.Found) -> Recipe:
     changes.
     """
 
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        program = Path(found.program).read_bytes()
-        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program)})
+    program = Path(found.program)
 
-    return Recipe(
-        name="kit-runsc",
-        facts=("1", found.version, *_probe.stamp(Path(found.program))),
-        fill=fill,
-        host_usr=False,
-        env={},
-    )
+    def fill(root: int, worker: Worker) -> None:
+        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program.read_bytes())})
+
+    return of_kit("runsc", ("1", found.version, *_probe.stamp(program)), fill)

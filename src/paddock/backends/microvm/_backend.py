@@ -20,7 +20,6 @@ from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine, processors
-from paddock.backends.microvm._trust import Trust
 from paddock.backends.vmm import Orders, VmmBackend, VmmInstance
 from paddock.errors import (
     FileError,
@@ -46,6 +45,7 @@ from paddock.model import (
     replace,
 )
 from paddock.storage.pool.memories import Memories
+from paddock.supervisor import _trust_places, layout
 from paddock.supervisor._plan import KVM, JailPlan
 from paddock.supervisor._plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
@@ -84,16 +84,7 @@ class MicrovmBackend(VmmBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(
-            super().capabilities,
-            enforced=_KEPT,
-            watched=frozenset(),
-            root_user=True,
-            memory=True,
-            mounts=True,
-            trees=True,
-            exits=True,
-        )
+        return replace(super().capabilities, enforced=_KEPT, watched=frozenset(), memory=True)
 
     @property
     def edition(self) -> str:
@@ -267,19 +258,29 @@ class MicrovmBackend(VmmBackend):
 
 
 class MicrovmInstance(VmmInstance):
-    def __init__(
-        self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
-    ) -> None:
-        super().__init__(backend, id, template, incarnation, env)
-        self._microvm = backend
-        self._trust = Trust(backend.directory, id)
+    _trusted: tuple[int, int] | None = None
+    """The stamp of the certificates that its programs trust."""
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        for order in self._trust.fresh():
-            await self.order(order)
+        await self._trust()
         return await super().start(spec, id=id, background=background)
 
     # the guest
+
+    async def _trust(self) -> None:
+        """Copy the certificates into the machine if the daemon has changed them (`access/_trust`). A jail sees changes
+        at once."""
+        directory = self._level.directory / layout.RUN / self.id
+        try:
+            info = (directory / layout.TRUST).stat()
+        except FileNotFoundError:  # it has no network access
+            return
+        stamp = (info.st_mtime_ns, info.st_size)
+        if info.st_size and stamp != self._trusted:
+            self._trusted = stamp
+            for name, place, systems in _trust_places.KINDS:
+                over = [f"/{path.decode()}" for path in systems]
+                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
 
     async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
         """Make the directories that each sandbox has."""
@@ -316,7 +317,7 @@ class MicrovmInstance(VmmInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Freeze the machine, with its devices' state in its tree, and the jail around it."""
-        images = await self._microvm.images()
+        images = Images(Memories(await self._level.trees()))
         async with (
             self.copying,
             self.roused(),

@@ -3,7 +3,6 @@
 from ._backend import GUEST as GUEST
 from ._backend import VmmBackend as VmmBackend
 from ._control import Control as Control
-from ._instance import Child as Child
 from ._instance import Orders as Orders
 from ._instance import VmmInstance as VmmInstance
 from ._instance import nobodys as nobodys

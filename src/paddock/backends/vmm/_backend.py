@@ -19,9 +19,8 @@ from paddock.errors import PaddockError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
-from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE
-from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
 from paddock.supervisor._plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
@@ -38,8 +37,6 @@ class VmmBackend(JailBackend):
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
-    as_root = True
-    """The controller, and what it starts, is root of the jail where there is one."""
     extra_memory_mib = 64
     """What the isolation itself needs, beside what the caller asked for."""
     extra_processes = 32
@@ -162,6 +159,7 @@ class VmmBackend(JailBackend):
             await asyncio.shield(self.start(self.put_out(instance)))
 
     async def put_out(self, instance: VmmInstance) -> None:
+        """End a VMM that is no sandbox. What fails here, a sweep finds."""
         with contextlib.suppress(PaddockError):
             await instance.kill()
             await self.forget(instance.id)
@@ -269,9 +267,8 @@ async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
 
 
 def _recipe(guest: bytes) -> Recipe:
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
-        files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
-        write_manifest(root, worker, files)
-
-    return Recipe(name="kit-guest", facts=(hashlib.sha256(guest).hexdigest(),), fill=fill, host_usr=False, env={})
+    program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
+    files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
+    return of_kit(
+        "guest", (hashlib.sha256(guest).hexdigest(),), lambda root, worker: write_manifest(root, worker, files)
+    )

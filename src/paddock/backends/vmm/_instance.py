@@ -46,23 +46,15 @@ _TRIES = 200
 _PAUSE_SECONDS = 0.005
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """The program that is the isolation: the guest's line is its standard input and output."""
-
-    argv: tuple[str, ...]
-    env: dict[str, str] = {}
-    cwd: str = "/"
-
-
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation
-    in place of
-    `child`. `env`: what is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with
-    the service, until it is claimed."""
+    """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation. `env`: what
+    is the sandbox's own of its environment, which comes with each command. `waiting`: it ends with the service, until
+    it is claimed."""
 
-    child: Child | None = None
     driver: str | None = None
     options: dict[str, Any] = {}
+    child: dict[str, Any] | None = None
+    """Of a test: a program in place of a driver, whose standard input and output are the guest's line."""
     env: dict[str, str] = {}
     waiting: bool = False
     greeting_seconds: float = 60.0
@@ -200,16 +192,7 @@ class VmmInstance(JailInstance):
         """Start the controller and wait until the guest has begun. SandboxDiedError with its last words,
         SandboxError."""
         self._environment = told.env
-        config: dict[str, Any] = {
-            "name": _CONTROLLER,
-            "identities": self._level.identities,
-            "env": told.env,
-            "waiting": told.waiting,
-        }
-        if told.driver is not None:
-            config |= {"driver": told.driver, "options": told.options}
-        else:
-            config["child"] = msgspec.to_builtins(told.child)
+        config = {"name": _CONTROLLER, "identities": self._level.identities, **msgspec.structs.asdict(told)}
         self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())
@@ -395,7 +378,7 @@ class VmmInstance(JailInstance):
 
     @property
     def _jail_identity(self) -> str:
-        return "root" if self._level.as_root and self._level.whole else "user"
+        return "root" if self._level.whole else "user"
 
     async def _handed(self, say: str) -> socket.socket:
         """Return a socket whose other end the controller has been given. OSError: there is no controller."""
