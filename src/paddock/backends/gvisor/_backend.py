@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends._checks import missing, ok, weak
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
@@ -87,18 +88,18 @@ class GvisorBackend(VmmBackend):
         found = self._look() if reason is None else reason
         if isinstance(found, str):
             fix = _probe.fix(self._home) if reason is None else self.remedy(reason)
-            return (Check(area="level", name=self.name, status="missing", detail=found, fix=fix),)
+            return (missing("level", self.name, found, fix),)
         detail = f"runsc {found.version}, platform {_told(found, self.config.gvisor_platform)}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"
         if self._why_cold is not None:
             detail += f"; each starts from nothing: {self._why_cold}"
         if found.stats:
-            return (Check(area="level", name=self.name, status="ok", detail=detail),)
-        detail += (
-            "; ls and stat of newer coreutils (Debian 12's, say) fail inside: this version refuses what they ask for"
+            return (ok("level", self.name, detail),)
+        refused = (
+            "ls and stat of newer coreutils (Debian 12's, say) fail inside: this version refuses what they ask for"
         )
-        return (Check(area="level", name=self.name, status="weak", detail=detail, fix=_probe.FIX_OLD),)
+        return (weak("level", self.name, f"{detail}; {refused}", _probe.FIX_OLD),)
 
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)

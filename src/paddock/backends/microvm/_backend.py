@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends._checks import missing, ok
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
@@ -109,14 +110,11 @@ class MicrovmBackend(VmmBackend):
     def checks(self) -> tuple[Check, ...]:
         why = self.probe()
         if why is not None:
-            return (
-                Check(area="level", name="microvm", status="missing", detail=why, fix=self.remedy(why) or _remedy()),
-            )
-        how = f"{self.edition}: {self._accelerator().words}"
+            return (missing("level", "microvm", why, self.remedy(why) or _remedy()),)
         slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
         return (
-            Check(area="level", name="microvm", status="ok", detail=how, fix=None),
-            Check(area="microvm", name="sleep", status="ok", detail=slept),
+            ok("level", "microvm", f"{self.edition}: {self._accelerator().words}"),
+            ok("microvm", "sleep", slept),
         )
 
     # interface of the base class
