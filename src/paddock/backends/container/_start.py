@@ -100,7 +100,7 @@ class GuestStart:
     async def _tell(self, guest: GuestConnection, told: Orders) -> None:
         try:
             for name, order in told.items():
-                await guest.open(order, fds=[self._listeners[name].fileno()]).call(Nothing)
+                await guest.open(order, fds=[os.dup(self._listeners[name].fileno())]).call(Nothing)
         except PaddockError as error:
             raise PlatformError(
                 f"the guest could not begin in the container: {error.message}", hint="paddock doctor"

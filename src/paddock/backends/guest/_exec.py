@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import stat
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from paddock.backends._pump import Journal
@@ -495,22 +494,16 @@ async def start_foreground(
             keeping=keeping,
         )
     else:
-        handle = _over_pipes(connection, request, spec, id, keeping)
+        channel, stdin, (out, err) = _open_over_pipes(connection, request, 2, stdin=spec.stdin)
+        handle = GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=out, stderr=err, keeping=keeping)
     await handle.started()
     return handle
 
 
-def _over_pipes(
-    connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId, keeping: Keeping | None
-) -> GuestExecHandle:
-    with _pipes(2, stdin=spec.stdin) as (far, stdin, near):
-        channel = connection.open(request, fds=far)
-    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1], keeping=keeping)
-
-
-@contextlib.contextmanager
-def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWriter | None, list[PipeReader]]]:
-    """Yield the pipes of a command: the far ends, which the block passes in, and the near ones, closed on failure."""
+def _open_over_pipes(
+    connection: GuestConnection, request: Request, outputs: int, *, stdin: bool
+) -> tuple[Channel, PipeWriter | None, list[PipeReader]]:
+    """Send a request with the far ends of a command's pipes. Return the near ends, of stdin and of the outputs."""
     far: list[int] = []
     near: list[PipeReader] = []
     writer: PipeWriter | None = None
@@ -523,14 +516,10 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
             ours, theirs = open_pipe()
             far.append(theirs)
             near.append(PipeReader(ours))
-        yield far, writer, near
-    except BaseException:
-        for pipe in (writer, *near):
-            if pipe is not None:
-                pipe.close()
-        raise
-    finally:
+    except OSError:
         close_all(far)
+        raise
+    return connection.open(request, fds=far), writer, near
 
 
 async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
@@ -613,16 +602,15 @@ async def start_background(
     request = exec_request(connection.place, spec, id, user, background=True)
     if spec.stdin and not connection.descriptors:
         raise InvalidArgumentError("a background command has no stdin here")
-    with _pipes(0, stdin=spec.stdin) as (far, stdin, _):
-        channel = connection.open(request, fds=far)
-        handle = attach(connection, id, stdin)
-        try:
-            with contextlib.suppress(GuestLostError):  # then the handle knows as well
-                await channel.call(wire.ExecReply)
-            await handle.started()
-        except BaseException:
-            handle.abandon()
-            raise
+    channel, stdin, _ = _open_over_pipes(connection, request, 0, stdin=spec.stdin)
+    handle = attach(connection, id, stdin)
+    try:
+        with contextlib.suppress(GuestLostError):  # then the handle knows as well
+            await channel.call(wire.ExecReply)
+        await handle.started()
+    except BaseException:
+        handle.abandon()
+        raise
     return handle
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import User
+from paddock.wire import WireError
 from paddock.wire.guest import Limit
-
-from ._frames import ProtocolError
 
 
 class Place:
@@ -53,9 +52,9 @@ class Place:
         return self.locate(path or show(self._workdir), "cwd")
 
     def name(self, path: bytes) -> str:
-        """Return what the sandbox calls it. ProtocolError: it is in none of its places."""
+        """Return what the sandbox calls it. WireError: it is in none of its places."""
         if path != self._root and not path.startswith(self._root + b"/"):
-            raise ProtocolError("a path outside of the sandbox's directory")
+            raise WireError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
 
     def user(self, name: str) -> User:

@@ -232,7 +232,7 @@ class VmmInstance(JailInstance):
             with theirs:
                 spec = ExecSpec(argv=COMMAND, cwd="/", stdin=True)
                 request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
-                channel = agent.open(request, fds=[theirs.fileno()])
+                channel = agent.open(request, fds=[theirs.detach()])
             await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
@@ -387,7 +387,7 @@ class VmmInstance(JailInstance):
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.fileno()])
+                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.detach()])
                 await channel.call(Nothing)
                 return ours
             except PaddockError as error:
