@@ -121,11 +121,12 @@ class Inbox:
             start = position + HEADER_BYTES
             if end - start < length:
                 break
-            lost = count > len(self._descriptors)
+            lost, taken = count > len(self._descriptors), ()
             if lost and not self._lost:
                 raise WireError(f"{kind.name} announces {count} descriptors, and {len(self._descriptors)} came")
             self._lost &= not lost
-            taken = tuple(self._descriptors.popleft() for _ in range(min(count, len(self._descriptors))))
+            if count:
+                taken = tuple(self._descriptors.popleft() for _ in range(min(count, len(self._descriptors))))
             position = start + length
             frames.append(Frame(kind, channel, bytes(self._buffer[start:position]), taken, flags, lost))
         del self._buffer[:position]

@@ -20,11 +20,11 @@ def require_sound(frame: Frame) -> None:
     kind, channel, body = frame.kind, frame.channel, frame.body
     if (channel == 0) != (kind is Kind.HELLO):
         raise WireError(f"{kind.name} on channel {channel}")
-    if frame.flags > (Stream.ERR if kind in _STREAMED else 0):
+    if frame.flags and (kind not in _STREAMED or frame.flags > Stream.ERR):
         raise WireError(f"{kind.name} of the unknown kind {frame.flags}")
-    if kind is Kind.DATA and not body:
+    if not body and kind is Kind.DATA:
         raise WireError("DATA of no bytes")
-    if kind in (Kind.EOF, Kind.CLOSE) and body:
+    if body and (kind is Kind.EOF or kind is Kind.CLOSE):
         raise WireError(f"{kind.name} with a body")
 
 
