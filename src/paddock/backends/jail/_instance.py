@@ -28,15 +28,18 @@ _OOM_SCORE = 500
 
 
 class SupervisorKeeping:
-    """Commands of one sandbox, as the supervisor holds them. `outside`: the sandbox is not the supervisor's."""
+    """Descriptors of one sandbox's commands, which the supervisor holds, whichever daemon lives. `outside`: the sandbox
+    is not the supervisor's."""
 
     def __init__(self, supervisor: SupervisorClient, id: SandboxId, *, outside: bool = False) -> None:
         self._supervisor, self._id, self._outside = supervisor, id, outside
 
     def journal(self) -> int:
+        """Make a file without a name, in a thread."""
         return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
+        """Keep copies of these in place of those kept before, except the first `after`. None: forget it."""
         await self._supervisor.request(
             "keep",
             descriptors=descriptors,
@@ -48,6 +51,7 @@ class SupervisorKeeping:
         )
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
+        """Return copies of the descriptors that are kept of it."""
         answer = await self._supervisor.request("kept", id=self._id, outside=self._outside, command=command)
         return tuple(answer.get("fds", ()))
 
