@@ -363,7 +363,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(_probe, "UNPACKED", unpacked)
     monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
     runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
-    monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(_trial, "attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "runs no program here" in str(_probe.look(tmp_path))
     works = {"terminals": True, "stats": True}
     for best in (own, unpacked):
@@ -385,7 +385,7 @@ def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatc
     program.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
     program.chmod(0o755)
     configure(tmp_path, runsc=str(program))
-    monkeypatch.setattr(_probe, "_attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(_trial, "attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     backend = GvisorBackend(tmp_path)
     (line,) = backend.checks()
     if line.status == "missing":

@@ -166,20 +166,21 @@ class ProcessInstance(GuestInstance):
         raise UnsupportedError("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
 
     async def set_deadline(self, deadline: float) -> None:
-        if self.ending is not None:
-            raise self.lost_error()
+        self._require_alive()
         self._deadline = deadline
         self._look_at_deadline()
 
     async def usage(self) -> Usage:
+        self._require_alive()
+        return Usage()
+
+    def _require_alive(self) -> None:
         if self.ending is not None:
             raise self.lost_error()
-        return Usage()
 
     async def processes(self) -> tuple[Process, ...]:
         """All of them are processes of the host, with its numbers."""
-        if self.ending is not None:
-            raise self.lost_error()
+        self._require_alive()
         found = await asyncio.to_thread(processes.below, self._guest.pid)
         return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid) for one in found)
 

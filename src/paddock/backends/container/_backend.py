@@ -133,7 +133,7 @@ class ContainerBackend:
         return instance
 
     def _require(self, plan: SandboxPlan) -> None:
-        require_apart(plan, tuple(tree for tree in plan.trees if not _is_repository(tree)))
+        require_apart(plan, _carried(plan))
         wanted = {
             "mounts": plan.spec.mounts,
             "nested": plan.spec.nested or plan.parent,
@@ -148,7 +148,7 @@ class ContainerBackend:
         guest = await self._program()
         image = await self._images.ensure(engine, plan.template)
         shown = [(Path(path), path) for path in shown_of_usr(plan.template)]
-        shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if _is_repository(t)]
+        shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if t not in _carried(plan)]
         record = Record(
             id=plan.id,
             incarnation=plan.incarnation,
@@ -232,7 +232,7 @@ class ContainerBackend:
         return await create(engine, record.container, asked)
 
     async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
-        trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
+        trees = _carried(plan)
         if plan.begun:
             async with life.hold(HOLD_SECONDS):
                 with contextlib.closing(await instance.dial("carrier")) as inside:
@@ -415,8 +415,9 @@ class ContainerBackend:
         return task
 
 
-def _is_repository(tree: TreeMount) -> bool:
-    return tree.tree.startswith(Noun.REPOSITORY)
+def _carried(plan: SandboxPlan) -> tuple[TreeMount, ...]:
+    """Return its trees without repositories, which the engine shows as they are."""
+    return tuple(tree for tree in plan.trees if not tree.tree.startswith(Noun.REPOSITORY))
 
 
 _: type[Backend] = ContainerBackend

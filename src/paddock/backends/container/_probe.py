@@ -35,7 +35,6 @@ class Info(msgspec.Struct, frozen=True):
     BuildahVersion: str = ""
     Rootless: bool = False
     CgroupVersion: str = ""
-    DefaultRuntime: str = ""
 
     @property
     def name(self) -> str:

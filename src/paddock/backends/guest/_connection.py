@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from paddock.backends._pause_clock import PauseClock
 from paddock.errors import (
@@ -28,6 +28,7 @@ from paddock.errors import (
 )
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, close_all
+from paddock.wire._message import Message
 from paddock.wire.duplex import Line
 from paddock.wire.guest import VERSION, Credit, GuestHello, HostHello, Limit, Stream
 
@@ -57,14 +58,7 @@ def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-class Answer(Protocol):
-    @classmethod
-    def unpack(cls, body: bytes) -> Self:
-        """WireError: it is none."""
-        ...
-
-
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Message)
 
 
 class _Inbox:

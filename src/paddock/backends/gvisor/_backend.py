@@ -11,7 +11,7 @@ from typing import Any
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends._checks import missing, ok, weak
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage.pool.worker import Worker
@@ -23,7 +23,7 @@ from paddock.wire.guest import Renew
 
 from . import _platforms, _probe, _proof
 from ._bake import BAKED, STATE, Shape, seal_key
-from ._bundle import cores, flags, saves, served, specification
+from ._bundle import flags, saves, served, specification
 
 PLACE = "/.vessel"
 """The path of runsc's directory in the jail."""
@@ -49,7 +49,6 @@ class GvisorBackend(VmmBackend):
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
-        self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | None = None
         self._runsc: str | None = None
         self._known: dict[str, str] = {}
@@ -67,27 +66,18 @@ class GvisorBackend(VmmBackend):
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # The sentry refuses processes above the limit, and nothing counts how often.
-        found = self._found or _probe.remembered(self._home)
+        found = self._found or _probe.remembered(self.directory)
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> GvisorInstance:
         return GvisorInstance(self, id, template, incarnation, env)
 
-    def remembers(self) -> str | None:
-        """Return why copies of a sandbox lack its memory, or None if they have it."""
-        found = self._look()
-        if isinstance(found, str):
-            return found
-        if not saves(found.date):
-            return f"runsc {found.version} saves no pipes"
-        return None if self.root_user else "an ordinary user's files have one id here, and gVisor's sentry opens them"
-
     def checks(self) -> tuple[Check, ...]:
         reason = super().probe()
         found = self._look() if reason is None else reason
         if isinstance(found, str):
-            fix = _probe.fix(self._home) if reason is None else self.remedy(reason)
+            fix = _probe.fix(self.directory) if reason is None else self.remedy(reason)
             return (missing("level", self.name, found, fix),)
         detail = f"runsc {found.version}, platform {_told(found, self.config.gvisor_platform)}, in a jail"
         if not found.terminals:
@@ -104,7 +94,7 @@ class GvisorBackend(VmmBackend):
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
-            raise LevelUnavailableError(found, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(found, hint=_probe.fix(self.directory))
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
     async def _settled(self, found: _probe.Found) -> _probe.Found:
@@ -113,7 +103,7 @@ class GvisorBackend(VmmBackend):
             self._trying = self.start(self._try_kvm(found))
         settled = await asyncio.shield(self._trying)
         if settled.refused:
-            raise LevelUnavailableError(settled.refused, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(settled.refused, hint=_probe.fix(self.directory))
         return settled
 
     async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
@@ -139,13 +129,10 @@ class GvisorBackend(VmmBackend):
             return dressed
         return dressed._replace(trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
 
-    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        found = self._look()
+    async def orders(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found | str | None = None) -> Orders:
+        """Return the controller's orders for that runsc on that platform, or for the ones that are taken here."""
+        found = found or self._look()
         assert not isinstance(found, str)
-        return await self.ordered(plan, jail, found)
-
-    async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
-        """Return the controller's orders for that runsc on that platform."""
         shape = await self._shape(plan, jail, found)
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
@@ -254,7 +241,7 @@ class GvisorBackend(VmmBackend):
         own = self.unbaked(plan, tree, _BAKING_SECONDS)
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
         async with self.oven(own, jail) as instance:
-            orders = await self.ordered(own, jail, found)
+            orders = await self.orders(own, jail, found)
             if found.platform == _platforms.KVM:
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
             await instance.start_vmm(orders)
@@ -263,11 +250,11 @@ class GvisorBackend(VmmBackend):
             await (await instance.control()).ask("freeze", seconds=None, for_good=True)
 
     def _key(self) -> bytes:
-        return seal_key(self._home / _KEY_FILE)
+        return seal_key(self.directory / _KEY_FILE)
 
     def _look(self) -> _probe.Found | str:
         if self._found is None or self._found.refused:
-            found = _probe.look(self._home)
+            found = _probe.look(self.directory)
             if isinstance(found, str):
                 return found
             self._found = found

@@ -68,7 +68,7 @@ async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
         jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
         plan = replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
         jail = jail._replace(kind="oven", deadline=plan.deadline)  # `living` leaves it out
-        orders = replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
+        orders = replace(await backend.orders(plan, jail, found), greeting_seconds=GREETING_SECONDS)
         instance = await backend.start_vmm(plan, jail, orders)
         try:
             async with asyncio.timeout(GREETING_SECONDS):

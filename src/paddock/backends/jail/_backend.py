@@ -115,7 +115,6 @@ class JailBackend:
     level = Level.JAIL
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
-        self._state = state_dir
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
         """Ends of sandboxes that are or were held here, by incarnation."""
         self._being_made: set[SandboxId] = set()
@@ -176,7 +175,7 @@ class JailBackend:
         return _probe.remedy(reason)
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities, self.supervisor.facts, self._state)
+        return _probe.checks(self.capabilities, self.supervisor.facts, self.directory)
 
     async def pool(self) -> int:
         """Return the pool's directory as the supervisor has it. It stays the backend's."""
@@ -383,7 +382,7 @@ class JailBackend:
         return replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
-        return self._state / layout.RUN / id / f"{identity}.sock"
+        return self.directory / layout.RUN / id / f"{identity}.sock"
 
     def ending(self, id: SandboxId, incarnation: int) -> asyncio.Future[Ending]:
         known = self._endings.setdefault(id, {})

@@ -20,8 +20,8 @@ from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
-from paddock.backends.microvm._qemu import PLACE, Machine, processors
-from paddock.backends.vmm import Orders, VmmBackend, VmmInstance
+from paddock.backends.microvm._qemu import PLACE, Machine
+from paddock.backends.vmm import Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import (
     FileError,
     LevelUnavailableError,
@@ -37,12 +37,10 @@ from paddock.model import (
     Level,
     Limit,
     MakeDirectory,
-    Noun,
     SandboxId,
     SetFileAttributes,
     StatFile,
     Template,
-    mint,
     replace,
 )
 from paddock.storage.pool.memories import Memories
@@ -60,7 +58,7 @@ _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
 _MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
 _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
-_WARM = (("/bin/sh", "-c", "exec /bin/true"),)
+_WARM = ("/bin/sh", "-c", "exec /bin/true")
 
 
 class MicrovmBackend(VmmBackend):
@@ -87,15 +85,6 @@ class MicrovmBackend(VmmBackend):
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, enforced=_KEPT, watched=frozenset(), memory=True)
 
-    @property
-    def edition(self) -> str:
-        try:
-            accelerator = self._accelerator()
-            name = accelerator.name if accelerator.proven else "untried"
-            return f"{_qemu.find().edition}, kernel {_kernel.find(self.config.kernel).release}, {name}"
-        except PaddockError:
-            return ""
-
     def probe(self) -> str | None:
         if os.uname().machine != "x86_64":
             return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
@@ -111,9 +100,12 @@ class MicrovmBackend(VmmBackend):
         why = self.probe()
         if why is not None:
             return (missing("level", "microvm", why, self.remedy(why) or _remedy()),)
+        choice = self._accelerator()
+        name = choice.name if choice.proven else "untried"
+        edition = f"qemu {_qemu.find().version}, kernel {_kernel.find(self.config.kernel).release}, {name}"
         slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
         return (
-            ok("level", "microvm", f"{self.edition}: {self._accelerator().words}"),
+            ok("level", "microvm", f"{edition}: {choice.words}"),
             ok("microvm", "sleep", slept),
         )
 
@@ -219,12 +211,10 @@ class MicrovmBackend(VmmBackend):
         limits = plan.spec.limits
         accelerator = accelerator or self._accelerator().name
         native = accelerator == _accelerator.KVM
-        cores = processors(limits.cpus)
-        machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
-        qemu = _qemu.find()
+        machine = Machine(memory_mib=limits.memory_mib, processors=cores(limits.cpus), accelerator=accelerator)
         return Ingredients(
             kernel=_kernel.find(self.config.kernel),
-            qemu=qemu,
+            qemu=_qemu.find(),
             machine=machine,
             template=plan.template,
             limits=limits,
@@ -248,7 +238,7 @@ class MicrovmBackend(VmmBackend):
                 async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                     await instance.start_vmm(orders)
                     await instance.furnish(made_of.directories())
-                    await instance.warm(_WARM)
+                    await instance.warm()
                     await (await instance.control()).ask("freeze", seconds=None, for_good=True)
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
@@ -298,19 +288,14 @@ class MicrovmInstance(VmmInstance):
         told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
         await asyncio.gather(*map(self.order, told))
 
-    async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
-        """Run these commands, so that the machine's memory has their files.
+    async def warm(self) -> None:
+        """Run a command, so that the machine's memory has its files.
 
-        Ignore missing ones. An image's shell is untrusted and may never end, and other sandboxes wait for this machine.
+        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
         """
-        for argv in commands:
-            with contextlib.suppress(PaddockError, TimeoutError):
-                handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
-                try:
-                    async with asyncio.timeout(_WARM_SECONDS):
-                        await handle.wait()
-                finally:
-                    await handle.aclose()
+        with contextlib.suppress(PaddockError, TimeoutError):
+            async with asyncio.timeout(_WARM_SECONDS):
+                await self.run(ExecSpec(argv=_WARM))
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

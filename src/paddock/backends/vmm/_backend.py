@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,10 +16,10 @@ from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
-from paddock.backends.vmm._waiting import REFUSES, Waiting, rehearse
-from paddock.errors import PaddockError, SandboxDiedError
+from paddock.backends.vmm._waiting import REFUSES, Waiting
+from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
 from paddock.linux import proc
-from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.model import ExecSpec, Limit, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
@@ -79,8 +81,14 @@ class VmmBackend(JailBackend):
         await self.ready(plan, instance)
 
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """Do once what the first command will ask for. What it raises ends the VMM."""
-        await rehearse(instance)
+        """Do once what the first command will ask for. What it raises ends the VMM.
+
+        It looks for a program, and runs the guest's own, which refuses. Nothing foreign runs: no template can know the
+        name that it looks for.
+        """
+        for spec in (ExecSpec(argv=(os.urandom(16).hex(),)), ExecSpec(argv=(REFUSES,), cwd="/")):
+            with contextlib.suppress(NotFoundError):  # a virtual machine, which was baked after a program ran, has none
+                await instance.run(spec)
 
     def hints(self, limits: Limits) -> dict[str, str]:
         """Its kernel shows what it has."""
@@ -109,10 +117,6 @@ class VmmBackend(JailBackend):
     @property
     def identities(self) -> tuple[str, ...]:
         return ("init", "user", "root") if self.root_user else ("init", "user")
-
-    async def kit(self) -> str:
-        """Return the kit's tree, built if it is not there."""
-        return await asyncio.to_thread((await self.templates()).kit)
 
     async def guest(self) -> Tree:
         """Return the native guest's program, which is pid 1 behind the isolation, as `GUEST` in the jail."""
@@ -246,11 +250,17 @@ class VmmBackend(JailBackend):
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
         """Return a jail with the kit in it, and room for the isolation."""
+        kit = await asyncio.to_thread((await self.templates()).kit)
         return jail._replace(
-            trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
+            trees=(*jail.trees, Tree(name=kit, target=PLACE, writable=False)),
             memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,
             processes=jail.processes + self.extra_processes,
         )
+
+
+def cores(cpus: float) -> int:
+    """Return how many processors the sandbox's programs see."""
+    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))
 
 
 async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:

@@ -121,6 +121,14 @@ class VmmInstance(JailInstance):
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
 
+    async def run(self, spec: ExecSpec) -> None:
+        """Run a command to its end, whatever comes of it."""
+        handle = await self.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+        try:
+            await handle.wait()
+        finally:
+            await handle.aclose()
+
     async def begin(self) -> None:
         """Tells pid 1 which agents it is to have."""
         for name in self._level.identities:

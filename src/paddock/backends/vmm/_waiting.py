@@ -16,9 +16,9 @@ from paddock.backends._base import SandboxPlan
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.vmm._instance import VmmInstance
-from paddock.errors import NotFoundError, PaddockError, SandboxError
+from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.model import Limits, SandboxId, Template, replace
 from paddock.storage.pool import trees as trees
 from paddock.supervisor._plan import WAITING, JailPlan
 
@@ -206,17 +206,3 @@ async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
         if instance is not None:
             await instance.kill()
             await instance.aclose()
-
-
-async def rehearse(instance: VmmInstance) -> None:
-    """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
-    Nothing foreign runs: what it looks for has a name that no template can know."""
-    for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):
-        with contextlib.suppress(
-            NotFoundError
-        ):  # nor is that in a virtual machine, which was baked after a program ran
-            handle = await instance.start(ExecSpec(argv=argv, cwd=cwd), id=ExecId(mint(Noun.EXEC)), background=False)
-            try:
-                await handle.wait()
-            finally:
-                await handle.aclose()
