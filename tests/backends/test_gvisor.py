@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.gvisor import GvisorBackend, _probe
+from paddock.backends.gvisor import GvisorBackend, _probe, _trial
 from paddock.backends.jail._instance import JailInstance
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
