@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe, _proof
+from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe, _proof, _trial
 from paddock.backends.gvisor._bundle import flags
 from paddock.errors import LevelUnavailableError, ResourceExhaustedError
 from paddock.linux import processes
@@ -45,7 +45,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str,
     program.chmod(0o755)
     configure(tmp_path, runsc=str(program))
     found: dict[str, dict[str, bool] | str] = {"systrap": WORKS, "ptrace": WORKS}
-    monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: found[platform])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(_trial, "attempt", lambda runsc, platform, date: found[platform])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._pause_clock import PauseClock
-from paddock.backends.guest import Nothing, Place, orders, variables
+from paddock.backends.guest import Nothing, orders, place_of
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import SandboxDiedError, SupervisorUnavailableError
@@ -84,14 +84,8 @@ class JailInstance(GuestInstance):
 
     async def reach(self, identity: str) -> GuestConnection:
         """To an agent of the jail's own, or to its pid 1."""
-        return await GuestConnection.connect(self._backend.socket(self.id, identity), self.native(identity))
-
-    def native(self, identity: str) -> Place:
-        """Return what an agent of the jail's own is not told."""
-        user = self.template.user("root" if identity == "root" else None)
-        assert user is not None
-        env = {**self._env, **variables(user)}
-        return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
+        place = place_of(identity, self.template, self._env, _OOM_SCORE)
+        return await GuestConnection.connect(self._backend.socket(self.id, identity), place)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.supervisor.request("deadline", id=self.id, deadline=deadline)

@@ -15,7 +15,7 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, plan_of_nobody
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
 from paddock.linux import proc
@@ -138,19 +138,8 @@ class VmmBackend(JailBackend):
 
     def unbaked(self, plan: SandboxPlan, tree: str, seconds: float) -> SandboxPlan:
         """`plan` without what is one sandbox's own, to be baked in that tree."""
-        return replace(
-            plan,
-            id=SandboxId(mint(Noun.SANDBOX)),
-            hostname="sandbox",
-            tree=tree,
-            deadline=proc.boottime() + seconds,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            spec=nobodys(plan.spec),
-            exits=False,
-            protect=(),
-        )
+        own = {"id": SandboxId(mint(Noun.SANDBOX)), "hostname": "sandbox", "tree": tree, "exits": False}
+        return replace(plan_of_nobody(plan), **own, deadline=proc.boottime() + seconds)
 
     @contextlib.asynccontextmanager
     async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.backends._base import Command, Ending
-from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
+from paddock.backends._base import Command, Ending, SandboxPlan
+from paddock.backends.guest import PING, Nothing, Request, hand, orders, place_of, user_of
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import exec_request, execs, kill_request
 from paddock.backends.jail._backend import JailInstance
@@ -24,7 +24,7 @@ from paddock.errors import (
     SandboxError,
     UnsupportedError,
 )
-from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
 from paddock.vmm._control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
@@ -64,6 +64,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 def nobodys(spec: SandboxSpec) -> SandboxSpec:
     """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
     return replace(spec, mounts=(), env={}, idle_seconds=None)
+
+
+def plan_of_nobody(plan: SandboxPlan) -> SandboxPlan:
+    return replace(plan, incarnation=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
 
 
 class _ExitReport(Said, frozen=True):
@@ -133,7 +137,7 @@ class VmmInstance(JailInstance):
         """Tells pid 1 which agents it is to have."""
         for name in self._level.identities:
             if name != "init":
-                user = self._user(name)
+                user = user_of(name, self.template)
                 await self.order(orders.identity(name, user, tells=self._level.tells, filter=b""))
         await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
 
@@ -165,10 +169,6 @@ class VmmInstance(JailInstance):
             )
         return Part(answer.done)
 
-    def _user(self, identity: str) -> User:
-        user = self.template.user(None) if identity == "user" else self.template.user("0")
-        return user or User(name="root", uid=0, gid=0, home="/root")
-
     async def control(self) -> Control:
         """Return the connection with the controller itself. SandboxDied."""
         if self._control is None or self._control.closed:
@@ -178,17 +178,10 @@ class VmmInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    def _place(self, identity: str) -> Place:
-        """Return what an agent behind the isolation is not told."""
-        if identity not in ("user", "root"):
-            return Place()
-        others = self.template.users if identity == "root" else ()
-        env = {**self.template.env, **variables(self._user(identity))}
-        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
-
     async def dial(self, identity: str) -> GuestConnection:
+        place = place_of(identity, self.template, self.template.env, self._level.oom_score)
         try:
-            connection = GuestConnection(await self._handed(identity), self._place(identity))
+            connection = GuestConnection(await self._handed(identity), place)
         except OSError:
             await self._hear_out()
             raise

@@ -15,7 +15,7 @@ import msgspec
 from paddock.backends._base import SandboxPlan
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
-from paddock.backends.vmm._instance import VmmInstance
+from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import Limits, SandboxId, Template, replace
@@ -138,18 +138,8 @@ class Waiting(Spares[Kind, Prestarted]):
         pool = await backend.trees()
         name = f"{trees.WAITING}{os.urandom(8).hex()}"
         until = proc.boottime() + LIFE_SECONDS
-        plan = replace(
-            demand.plan,
-            id=SandboxId(name),
-            hostname="waiting",
-            tree=name,
-            deadline=until,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            protect=(),
-            spec=replace(demand.plan.spec, env={}, idle_seconds=None, mounts=()),
-        )
+        plan = plan_of_nobody(demand.plan)
+        plan = replace(plan, id=SandboxId(name), hostname="waiting", tree=name, deadline=until)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(delete_tree, pool, name)
             await create_tree(pool, name, plan.template, plan.spec.limits)
