@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
+from paddock.backends._environment import certificates, of_commands
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
@@ -41,7 +42,7 @@ from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
 from ._options import engines_own, guest_directory, lying_over, options, told
 from ._records import BIRTH, Record, Records, name_of
-from ._ways import NamespaceEntry, Ways, show_trust
+from ._ways import TRUSTED, NamespaceEntry, Ways, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -156,7 +157,7 @@ class ContainerBackend:
             most_seconds=plan.deadline - proc.boottime(),
             retention_seconds=plan.retention_seconds,
             template=plan.template,
-            env=_start.environment_of(plan),
+            env=of_commands(plan, certificates(TRUSTED)),
             boot=proc.boot_id(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
             exits=plan.exits,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._environment import certificates, hints
 from paddock.backends.guest import Nothing, Place, Request, user_of
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
@@ -29,7 +28,6 @@ from paddock.model import MountMode
 
 from ._options import resource_limits
 from ._records import BIRTH
-from ._ways import TRUSTED
 
 IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
@@ -140,12 +138,6 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
             limits=limits,
         ),
     }
-
-
-def environment_of(plan: SandboxPlan) -> dict[str, str]:
-    """Return the environment of every command of a sandbox."""
-    trusted = certificates(TRUSTED) if plan.exits else {}
-    return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 
 @cache

@@ -19,7 +19,7 @@ from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, p
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
 from paddock.linux import proc
-from paddock.model import ExecSpec, Limit, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
@@ -39,6 +39,7 @@ class VmmBackend(JailBackend):
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
+    hinted = False
     extra_memory_mib = 64
     """What the isolation itself needs, beside what the caller asked for."""
     extra_processes = 32
@@ -89,10 +90,6 @@ class VmmBackend(JailBackend):
         for spec in (ExecSpec(argv=(os.urandom(16).hex(),)), ExecSpec(argv=(REFUSES,), cwd="/")):
             with contextlib.suppress(NotFoundError):  # a virtual machine, which was baked after a program ran, has none
                 await instance.run(spec)
-
-    def hints(self, limits: Limits) -> dict[str, str]:
-        """Its kernel shows what it has."""
-        return {}
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VmmInstance:
         return VmmInstance(self, id, template, incarnation, env)
