@@ -19,6 +19,7 @@ from paddock.backends.vmm import VmmInstance
 from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
+from tests.backends.spares import settled
 from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of
 from tests.backends.vmms import VmmHarness, furnished
@@ -308,7 +309,7 @@ def test_one_that_waited_is_as_one_that_was_started(sandboxes: GvisorHarness) ->
         try:
             plan = await room.plan(env={"A": "1"})
             fresh = Box(await room.create(plan), plan)
-            await room.backend.waiting.settled()
+            await settled(room.backend.waiting)
             pid = state_of(room, *room.waiting())["pid"]
             plan = await room.plan(env={"A": "1"})
             waited = Box(await room.create(plan), plan)

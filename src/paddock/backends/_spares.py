@@ -104,16 +104,6 @@ class Spares(ABC, Generic[K, S]):
         if not self._closed and (self._making is None or self._making.done()):
             self._making = self._start(self._stock_up())
 
-    @property
-    def ready(self) -> int:
-        """How many there are to be had."""
-        return len(self._stock)
-
-    async def settled(self) -> None:
-        """Return when no spare is being made."""
-        while self._making is not None and not self._making.done():
-            await asyncio.wait((self._making,))
-
     async def aclose(self) -> None:
         """End all of them."""
         self._closed = True
