@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from paddock.wire import Kind
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "native" / "schema.py"
 C_TYPES = {"u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "i32": "int32_t", "i64": "int64_t"}
@@ -104,9 +106,11 @@ def python_module(schema: dict[str, Any]) -> Iterator[str]:
     yield "from __future__ import annotations\n"
     yield "from enum import IntEnum, IntFlag"
     yield "from struct import Struct\n"
+    yield "from ._frames import Kind as Kind"
     yield "from ._message import Field, Message, Shape\n"
+    assert schema["KINDS"].items() <= Kind.__members__.items(), "wire/_frames.py has other kinds"
     yield f"VERSION = {schema['VERSION']}"
-    for title, name in (("KINDS", "Kind"), ("STREAMS", "Stream"), ("OPS", "Op")):
+    for title, name in (("STREAMS", "Stream"), ("OPS", "Op")):
         yield f"\n\nclass {name}(IntEnum):"
         yield from (f"    {member} = {number}" for member, number in schema[title].items())
     yield "\n\nclass Limit:"

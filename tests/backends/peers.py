@@ -12,7 +12,6 @@ from struct import Struct
 from typing import Any
 
 from paddock.backends.guest import Place, accept, perform
-from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import attach, execs, output, signal_exec, start_background, start_foreground
 from paddock.model import (
@@ -45,6 +44,7 @@ from paddock.wire.guest import (
     Limit,
     Walked,
 )
+from tests import frames
 
 HEADER = Struct("<IHHIBBH")
 ID = ExecId("ex_1")
@@ -62,7 +62,7 @@ def reply(body: bytes = b"") -> bytes:
 
 
 def data(content: bytes, stream: int = 1) -> bytes:
-    return frames.data_header(1, stream, len(content)) + content
+    return frames.data(1, stream, content)
 
 
 def row(message: Any) -> bytes:
@@ -72,11 +72,11 @@ def row(message: Any) -> bytes:
 
 INFO = File(kind=1, mode=0o644, size=1, path=b"/box/x").pack()
 EXIT = frames.pack(Kind.EXIT, 1, Exit(code=0, duration=1).pack())
-CLOSE = frames.pack_close(1)
-EOF = frames.pack_eof(1, 1)
+CLOSE = frames.close(1)
+EOF = frames.eof(1, 1)
 WALKED = frames.pack(Kind.EXIT, 1, Walked().pack())
 
-RUNS = reply(ExecReply(pid=1).pack()) + EOF + frames.pack_eof(1, 2)
+RUNS = reply(ExecReply(pid=1).pack()) + EOF + frames.eof(1, 2)
 
 Call = Callable[[GuestConnection], Awaitable[Any]]
 
@@ -134,7 +134,7 @@ class Peer:
         await self._loop.sock_sendall(self._socket, wire)
 
     async def answer(self, channel: int, body: bytes = b"") -> None:
-        await self.say(frames.pack(Kind.REPLY, channel, body) + frames.pack_close(channel))
+        await self.say(frames.pack(Kind.REPLY, channel, body) + frames.close(channel))
 
     async def pour(self, piece: bytes) -> None:
         """For ever, on stream 1 of the first channel, as the host has room; through the pipe, if it has given one."""

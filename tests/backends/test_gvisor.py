@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.gvisor import GvisorBackend, _probe
+from paddock.backends.gvisor import GvisorBackend, _probe, _trial
 from paddock.backends.jail._instance import JailInstance
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
+from tests.backends.spares import settled
 from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of
 from tests.backends.vmms import VmmHarness, furnished
@@ -308,7 +309,7 @@ def test_one_that_waited_is_as_one_that_was_started(sandboxes: GvisorHarness) ->
         try:
             plan = await room.plan(env={"A": "1"})
             fresh = Box(await room.create(plan), plan)
-            await room.backend.waiting.settled()
+            await settled(room.backend.waiting)
             pid = state_of(room, *room.waiting())["pid"]
             plan = await room.plan(env={"A": "1"})
             waited = Box(await room.create(plan), plan)
@@ -363,7 +364,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(_probe, "UNPACKED", unpacked)
     monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
     runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
-    monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(_trial, "attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "runs no program here" in str(_probe.look(tmp_path))
     works = {"terminals": True, "stats": True}
     for best in (own, unpacked):
@@ -385,7 +386,7 @@ def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatc
     program.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
     program.chmod(0o755)
     configure(tmp_path, runsc=str(program))
-    monkeypatch.setattr(_probe, "_attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(_trial, "attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     backend = GvisorBackend(tmp_path)
     (line,) = backend.checks()
     if line.status == "missing":

@@ -61,9 +61,9 @@ class MemoryHarness(VmmHarness):
 def sandboxes() -> Generator[MemoryHarness]:
     with private_state() as state_dir:
         backend = GvisorBackend(state_dir)
-        reason = backend.probe() or backend.remembers()
-        if reason is not None:
-            pytest.skip(f"no memory of gVisor's can be saved here: {reason}")
+        found = backend._look()
+        if backend.probe() is not None or isinstance(found, str) or not backend._saves(found):
+            pytest.skip(f"no memory of gVisor's can be saved here: {backend.probe() or found}")
         with furnished(state_dir) as (pool, templates):
             yield MemoryHarness(state_dir, pool, templates)
 

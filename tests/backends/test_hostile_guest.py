@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.backends.guest import PING, Place
-from paddock.backends.guest import _frames as frames
+from paddock.backends.guest import PING, Place, _frames
 from paddock.backends.guest._connection import _MOST_REQUESTS, GuestConnection
 from paddock.backends.guest._exec import execs, signal_request, start_background, start_foreground
 from paddock.backends.guest._files import MAX_RESULT_BYTES
@@ -41,6 +40,7 @@ from paddock.model import (
     SetFileAttributes,
     StatFile,
 )
+from paddock.wire import WireError
 from paddock.wire.guest import (
     VERSION,
     AttachReply,
@@ -60,6 +60,7 @@ from paddock.wire.guest import (
     ReadReply,
     Walked,
 )
+from tests import frames
 from tests.backends.peers import (
     CALLS,
     CLOSE,
@@ -145,12 +146,12 @@ GARBAGE = {
     "data before the answer": ("read", data(b"x")),
     "data of no bytes": ("read", reply(ReadReply().pack()) + raw(Kind.DATA, code=1)),
     "data on its stdin": ("exec", reply(ExecReply(pid=1).pack()) + data(b"x", stream=0)),
-    "the end of a stdin that was not wanted": ("exec", reply(ExecReply(pid=1).pack()) + frames.pack_eof(1, 0)),
+    "the end of a stdin that was not wanted": ("exec", reply(ExecReply(pid=1).pack()) + frames.eof(1, 0)),
     "data after its end": ("exec", reply(ExecReply(pid=1).pack()) + EOF + data(b"x")),
-    "a second end": ("exec", reply(ExecReply(pid=1).pack()) + EOF + frames.pack_eof(1, 2) * 2),
+    "a second end": ("exec", reply(ExecReply(pid=1).pack()) + EOF + frames.eof(1, 2) * 2),
     "a result before the answer": ("exec", EXIT),
-    "credit without a stdin": ("exec", reply(ExecReply(pid=1).pack()) + frames.pack_credit(1, 0, 1)),
-    "more credit than there can be": ("write", reply() + frames.pack_credit(1, 0, Limit.CREDIT) * 2),
+    "credit without a stdin": ("exec", reply(ExecReply(pid=1).pack()) + frames.credit(1, 0, 1)),
+    "more credit than there can be": ("write", reply() + frames.credit(1, 0, Limit.CREDIT) * 2),
     "a code that no kernel reports": ("exec", RUNS + frames.pack(Kind.EXIT, 1, Exit(code=300).pack())),
     "neither a code nor a signal": ("exec", RUNS + frames.pack(Kind.EXIT, 1, Exit(code=-1).pack())),
     "a ceiling of which it knows nothing": (
@@ -159,9 +160,9 @@ GARBAGE = {
     ),
     "a path longer than any": ("stat", reply(_fixed(File(kind=1), 1, b"/box/" + b"x" * 4096)) + CLOSE),
     "a target longer than any": ("stat", reply(_fixed(File(kind=3), 1, b"/box/x", 2, b"x" * 5000)) + CLOSE),
-    "credit of nothing": ("write", reply() + frames.pack_credit(1, 0, 0)),
-    "credit for what is not sent": ("read", reply(ReadReply().pack()) + frames.pack_credit(1, 1, 5)),
-    "credit without end": ("stat", frames.pack_credit(1, 0, Limit.CREDIT + 1)),
+    "credit of nothing": ("write", reply() + frames.credit(1, 0, 0)),
+    "credit for what is not sent": ("read", reply(ReadReply().pack()) + frames.credit(1, 1, 5)),
+    "credit without end": ("stat", frames.credit(1, 0, Limit.CREDIT + 1)),
     "an end with a body": ("stat", raw(Kind.CLOSE, length=1) + b"x"),
     "an end in place of an answer": ("stat", CLOSE),
     "a second answer": ("stat", reply(INFO) * 2),
@@ -266,7 +267,7 @@ def test_a_list_of_commands_without_an_end_is_refused() -> None:
 
     async def serve(peer: Peer, channel: int, code: int) -> None:
         body = ExecsReply(before=1, execs=(listed,) * 100).pack()
-        await peer.say(frames.pack(Kind.REPLY, channel, body) + frames.pack_close(channel))
+        await peer.say(frames.pack(Kind.REPLY, channel, body) + frames.close(channel))
 
     async def main() -> None:
         async with lying(serve) as (connection, peer):
@@ -282,7 +283,7 @@ def test_a_write_that_is_refused_on_the_way_waits_for_the_reason() -> None:
     asked = asyncio.Event()
 
     async def serve(peer: Peer, channel: int, code: int) -> None:
-        await peer.say(reply() + frames.pack_eof(1, 0))
+        await peer.say(reply() + frames.eof(1, 0))
         await asked.wait()
         await peer.say(frames.pack(Kind.ERROR, 1, Error(errno=errno.ENOSPC, step=b"write").pack()))
 
@@ -377,8 +378,8 @@ def test_what_cannot_be_said_is_refused_before_it_is_sent() -> None:
     asyncio.run(main())
 
 
-STREAMED = reply(ExecReply(pid=3).pack()) + data(b"out" * 50) + data(b"err", stream=2) + frames.pack_credit(1, 0, 4096)
-STREAMED += EOF + frames.pack_eof(1, 2) + EXIT + CLOSE
+STREAMED = reply(ExecReply(pid=3).pack()) + data(b"out" * 50) + data(b"err", stream=2) + frames.credit(1, 0, 4096)
+STREAMED += EOF + frames.eof(1, 2) + EXIT + CLOSE
 LISTED = reply() + data(row(File(kind=1, path=b"/box/x")) * 5) + EOF + WALKED + CLOSE
 MATCHED = reply() + data(row(Match(line_number=1, path=b"/box/x", line=b"x"))) + EOF + WALKED + CLOSE
 TALKS = {
@@ -428,12 +429,13 @@ def test_a_damaged_conversation_ends_in_a_result_or_an_error_of_ours(talk: str, 
 def test_damaged_frames_are_read_or_refused_in_little_memory() -> None:
     choose = random.Random("frames")
     for _ in range(20_000):
-        decoder = frames.Decoder()
+        decoder = _frames.inbox()
         wire = damaged(choose.choice(list(TALKS.values())), choose)
         step = choose.choice((1, 7, 100, 1 << 16))
-        with contextlib.suppress(frames.ProtocolError):
+        with contextlib.suppress(WireError):
             for at in range(0, len(wire), step):
-                decoder.feed(wire[at : at + step])
+                for frame in decoder.feed(wire[at : at + step]):
+                    _frames.require_sound(frame)
         assert len(decoder._buffer) <= Limit.BODY + HEADER.size
 
 
@@ -715,10 +717,10 @@ _said = st.one_of(
         _channels,
         _bodies,
     ),
-    st.builds(lambda c, s, d: frames.data_header(c, s, len(d)) + d, _channels, _streams, _contents),
-    st.builds(frames.pack_eof, _channels, _streams),
-    st.builds(frames.pack_credit, _channels, _streams, st.integers(1, Limit.CREDIT)),
-    st.builds(frames.pack_close, _channels),
+    st.builds(frames.data, _channels, _streams, _contents),
+    st.builds(frames.eof, _channels, _streams),
+    st.builds(frames.credit, _channels, _streams, st.integers(1, Limit.CREDIT)),
+    st.builds(frames.close, _channels),
     st.binary(max_size=20),
 )
 

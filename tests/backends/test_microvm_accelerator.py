@@ -171,9 +171,8 @@ def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(
             assert first.made == [("oven", ("kvm",)), ("microvm", ()), ("microvm", ())]
             detail = first.checks()[0].detail
             assert f"emulated (TCG): {device} is there and boots nothing: nobody answered" in detail
-            assert first.edition.endswith("tcg")
+            assert ", tcg: " in detail
             assert second.checks()[0].detail == detail
-            assert second.edition == first.edition
         finally:
             await first.aclose()
             await second.aclose()

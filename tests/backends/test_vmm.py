@@ -14,12 +14,12 @@ import pytest
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends.guest import PING
-from paddock.backends.guest._frames import pack
 from paddock.backends.jail import JailBackend
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import PaddockError, SandboxDiedError, SandboxError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
+from paddock.wire import pack
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
 from tests.backends.vmms import PlainVmm, VmmHarness, furnished, processes

@@ -25,6 +25,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
+from tests.backends.spares import settled
 from tests.backends.test_vmm import output
 from tests.backends.vmms import PlainVmm, VmmHarness, pool_of, processes
 from tests.conformance import eventually
@@ -75,10 +76,10 @@ class Room:
 
     async def stock(self) -> str:
         """One waits; its id."""
-        if not self.backend.waiting.ready:
+        if not len(self.backend.waiting._stock):
             await (await self.create()).kill()
-        await self.backend.waiting.settled()
-        assert self.backend.waiting.ready == 1
+        await settled(self.backend.waiting)
+        assert len(self.backend.waiting._stock) == 1
         (id,) = self.waiting()
         return id
 
@@ -128,7 +129,7 @@ def test_a_create_takes_what_waits_and_all_of_it_is_the_sandboxes_own(harness: V
         assert (record["id"], record["tree"], record["kind"]) == (plan.id, plan.tree, "plain")
         assert (record["deadline"], record["idle_seconds"]) == (plan.deadline, 900.0)
         assert await output(instance, "sh", "-c", "echo $GREETING $HOME > ~/mine; cat ~/mine") == b"hello /home/user\n"
-        await room.backend.waiting.settled()
+        await settled(room.backend.waiting)
         assert id not in room.run()
         assert id not in room.trees()
         tree = room.harness.pool.open(plan.tree)
@@ -188,8 +189,8 @@ def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: Vmm
         plan = replace(await room.plan(), exits=True)
         await room.create(plan)
         assert state_of(room, plan.id)["pid"] != without
-        await room.backend.waiting.settled()
-        assert room.backend.waiting.ready == 2
+        await settled(room.backend.waiting)
+        assert len(room.backend.waiting._stock) == 2
         (waits,) = (name for name in room.waiting() if state_of(room, name)["exits"])
         first = state_of(room, waits)["pid"]
         plan = replace(await room.plan(), exits=True)
@@ -208,11 +209,11 @@ def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VmmHarness)
     async def scene(room: Room) -> None:
         room.backend.waiting.from_create = 2
         await (await room.create()).kill()
-        await room.backend.waiting.settled()
-        assert room.backend.waiting.ready == 0
+        await settled(room.backend.waiting)
+        assert len(room.backend.waiting._stock) == 0
         await (await room.create()).kill()
-        await room.backend.waiting.settled()
-        assert room.backend.waiting.ready == 1
+        await settled(room.backend.waiting)
+        assert len(room.backend.waiting._stock) == 1
 
     play(harness, scene)
 
@@ -253,7 +254,7 @@ def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VmmHarness,
             earlier = await room.create(plan)
             assert await output(earlier, "sh", "-c", "echo before > ~/mine") == b""
             await earlier.kill()
-            await room.backend.waiting.settled()
+            await settled(room.backend.waiting)
             (id,) = room.waiting()
             plan = replace(plan, incarnation=1)
         first = state_of(room, id)["pid"]

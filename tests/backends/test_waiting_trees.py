@@ -14,6 +14,7 @@ import pytest
 from paddock.backends import SandboxPlan, TreeMount
 from paddock.errors import PaddockError
 from paddock.model import Mount, MountMode, Noun, mint
+from tests.backends.spares import settled
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vmm import output
 from tests.backends.test_waiting import Room, state_of, vmms
@@ -64,7 +65,7 @@ def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: VmmHa
         first = await desk.create(await desk.over(workspace))
         assert await output(first, "sh", "-c", "mkdir a; echo good > a/b; id -u > who") == b""
         await first.kill()
-        await desk.backend.waiting.settled()
+        await settled(desk.backend.waiting)
         (id,) = desk.waiting()
         vmm = state_of(desk, id)
         assert vmm["trees"] == {}, "what waits is over nobody's workspace"
@@ -87,7 +88,7 @@ def test_what_its_policy_protects_is_kept(harness: VmmHarness) -> None:
         first = await desk.create(await desk.over(workspace))
         assert await output(first, "sh", "-c", "mkdir a; echo good > a/b") == b""
         await first.kill()
-        await desk.backend.waiting.settled()
+        await settled(desk.backend.waiting)
         (id,) = desk.waiting()
         pid = state_of(desk, id)["pid"]
         plan = await desk.over(workspace, "/workspace/a/b", "/workspace/none")

@@ -14,13 +14,13 @@ from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
 from paddock.backends.guest import Place
-from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.daemon.main.service import Service
 from paddock.errors import SandboxDiedError
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
 from paddock.wire.guest import ExecReply, KillReply, Kind, Op, PingReply
+from tests import frames
 from tests.backends.peers import Peer, hello
 
 

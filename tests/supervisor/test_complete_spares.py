@@ -18,6 +18,7 @@ from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Mount, Noun, replace
 from paddock.supervisor._plan import PlanError
+from tests.backends.spares import settled
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, open_yard, run
@@ -47,7 +48,7 @@ class Stock:
 
     async def fill(self, plan: SandboxPlan) -> None:
         assert self.spares.take(plan) is None
-        await self.spares.settled()
+        await settled(self.spares)
 
     def taken(self, plan: SandboxPlan) -> SandboxPlan:
         id = self.spares.take(plan)
@@ -60,7 +61,7 @@ class Stock:
     async def tidied(self) -> None:
         """No spare is left, nor anything of one."""
         self.spares.count = 0
-        await self.spares.settled()
+        await settled(self.spares)
         assert await asyncio.to_thread(wait_until, lambda: not self.trees() and not fresh_state(self.yard.state_dir))
 
 
@@ -70,7 +71,7 @@ async def stocked(yard: Yard, **changes: Any) -> AsyncGenerator[tuple[Stock, San
     stock = Stock(yard)
     plan = stock.plan(**changes)
     await stock.fill(plan)
-    assert stock.spares.ready == 1
+    assert len(stock.spares._stock) == 1
     yield stock, plan
 
 
@@ -218,7 +219,7 @@ def test_those_of_a_supervisor_that_died_are_gone_with_their_trees(private_play:
         async with stocked(yard) as (stock, plan):
             os.kill(supervisor_pid(yard), signal.SIGKILL)
             assert await asyncio.to_thread(wait_until, lambda: not stock.trees())
-            assert stock.spares.ready == 0
+            assert len(stock.spares._stock) == 0
             yard.pool.create(plan.tree, layers=plan.template.layers)
             await served(stock, plan)
             await stock.tidied()

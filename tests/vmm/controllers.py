@@ -16,12 +16,12 @@ from typing import Any
 
 import paddock.vmm
 from paddock.backends.guest import PING, Nothing, Place, orders, program
-from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import start_foreground
 from paddock.backends.vmm import Control
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
+from tests import frames
 from tests.vmm.plain import package
 
 HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())

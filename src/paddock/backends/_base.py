@@ -63,8 +63,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It can be paused until a resume, whatever happens to the daemon."""
     idle: bool = False
     """It pauses itself after its plan's `idle_seconds` without use."""
-    sleep: bool = False
-    """It holds no memory while it is paused."""
     trees: bool = False
     """It can mount other trees of the pool, and repositories."""
 

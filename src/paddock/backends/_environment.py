@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paddock.backends._base import SandboxPlan
 from paddock.model import Limits
 
 _NAMES = (
@@ -15,7 +16,14 @@ def certificates(path: str) -> dict[str, str]:
     return dict.fromkeys(_NAMES, path)
 
 
-def hints(limits: Limits) -> dict[str, str]:
+def of_commands(plan: SandboxPlan, trusted: dict[str, str], *, hinted: bool = True) -> dict[str, str]:
+    """Return the environment of every command. `trusted`: the variables for certificates. `hinted`: the limits can't be
+    seen inside."""
+    hints = _hints(plan.spec.limits) if hinted else {}
+    return {**hints, **(trusted if plan.exits else {}), **plan.template.env, **plan.spec.env}
+
+
+def _hints(limits: Limits) -> dict[str, str]:
     """Return variables for a sandbox with these limits. Its template and its caller may replace them.
 
     V8 takes half of the memory for its heap by default. A quarter is enough for the rest, so it gets three quarters.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from paddock.backends._checks import posture
 from paddock.linux import proc, processes
 from paddock.linux.namespaces import IdMap, read_uid_map
 from paddock.model import Check, Process
@@ -55,11 +56,6 @@ def process(one: processes.Process, *, pid: int, parent: int, uid: int) -> Proce
     )
 
 
-def check(name: str, problem: str | None, detail: str) -> Check:
-    """One line about the isolation of a sandbox."""
-    return Check(area="posture", name=name, status="missing" if problem else "ok", detail=problem or detail)
-
-
 def shared(pid: int, names: Sequence[str]) -> list[str] | None:
     """Which of these namespaces a process has in common with this one. None: an ordinary user is not shown them."""
     own = proc.namespaces()
@@ -74,8 +70,8 @@ def namespaces(pid: int, names: Sequence[str]) -> Check:
     """One line about them."""
     found = shared(pid, names)
     if found is None:
-        return check("namespaces", None, "an ordinary user is not shown them; they were made when it was")
-    return check("namespaces", f"shares {', '.join(found)}" if found else None, f"its own: {' '.join(names)}")
+        return posture("namespaces", None, "an ordinary user is not shown them; they were made when it was")
+    return posture("namespaces", f"shares {', '.join(found)}" if found else None, f"its own: {' '.join(names)}")
 
 
 def _text(data: bytes) -> str:

@@ -12,30 +12,24 @@ from paddock.errors import NotFoundError
 from ._base import Backend
 
 GROUP = "paddock.backends"
-_OURS = {
-    "container": ("paddock.backends.container", "ContainerBackend"),
-    "gvisor": ("paddock.backends.gvisor", "GvisorBackend"),
-    "jail": ("paddock.backends.jail", "JailBackend"),
-    "microvm": ("paddock.backends.microvm", "MicrovmBackend"),
-    "process": ("paddock.backends.process", "ProcessBackend"),
-}
-OVER_THE_SUPERVISOR = frozenset({"container", "gvisor", "jail", "microvm"})
+OVER_THE_SUPERVISOR = ("container", "gvisor", "jail", "microvm")
 """Those that take `supervisor`, the one connection to it."""
+_OURS = (*OVER_THE_SUPERVISOR, "process")
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all backends, those of paddock first."""
     from importlib.metadata import entry_points  # slow, and rarely needed
 
-    others = sorted({point.name for point in entry_points(group=GROUP)} - _OURS.keys())
+    others = sorted({point.name for point in entry_points(group=GROUP)}.difference(_OURS))
     return (*_OURS, *others)
 
 
 def load(name: str) -> Callable[..., Backend]:
     """Return the class, or another callable that makes a backend. Raises NotFoundError."""
     if name in _OURS:
-        module, attribute = _OURS[name]
-        return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
+        module = import_module(f"paddock.backends.{name}")
+        return cast("Callable[..., Backend]", getattr(module, f"{name.capitalize()}Backend"))
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):

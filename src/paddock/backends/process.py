@@ -22,6 +22,7 @@ from pathlib import Path
 from struct import Struct
 
 from paddock.backends._base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
+from paddock.backends._checks import missing, weak
 from paddock.backends._look import process
 from paddock.backends.guest import PING, Place, check, program
 from paddock.backends.guest._connection import GuestConnection
@@ -165,27 +166,26 @@ class ProcessInstance(GuestInstance):
         raise UnsupportedError("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
 
     async def set_deadline(self, deadline: float) -> None:
-        if self.ending is not None:
-            raise self.lost_error()
+        self._require_alive()
         self._deadline = deadline
         self._look_at_deadline()
 
     async def usage(self) -> Usage:
+        self._require_alive()
+        return Usage()
+
+    def _require_alive(self) -> None:
         if self.ending is not None:
             raise self.lost_error()
-        return Usage()
 
     async def processes(self) -> tuple[Process, ...]:
         """All of them are processes of the host, with its numbers."""
-        if self.ending is not None:
-            raise self.lost_error()
+        self._require_alive()
         found = await asyncio.to_thread(processes.below, self._guest.pid)
         return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid) for one in found)
 
     async def posture(self) -> tuple[Check, ...]:
-        return (
-            Check(area="posture", name="isolation", status="missing", detail="none: these are processes of the host"),
-        )
+        return (missing("posture", "isolation", "none: these are processes of the host"),)
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
         raise UnsupportedError("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
@@ -263,7 +263,7 @@ class ProcessBackend:
         return None
 
     def checks(self) -> tuple[Check, ...]:
-        return (Check(area="process", name="isolation", status="weak", detail="none: for tests only"), check())
+        return (weak("process", "isolation", "none: for tests only"), check())
 
     async def create(self, plan: SandboxPlan) -> ProcessInstance:
         if plan.trees:

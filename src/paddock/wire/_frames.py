@@ -25,7 +25,7 @@ from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import NamedTuple
 
 PROTOCOL = 1
@@ -60,11 +60,17 @@ class Kind(IntEnum):
     OPEN = 2
     REPLY = 3
     ERROR = 4
+    DATA = 5
+    EOF = 6
+    CREDIT = 7
     CONTROL = 8
+    EXIT = 9
     CLOSE = 10
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_OF_GUESTS = (Kind.DATA, Kind.EOF, Kind.CREDIT, Kind.EXIT)
+"""The ones that only guests' connections have (`native/schema.py`)."""
+_KINDS = {int(kind): kind for kind in Kind if kind not in _OF_GUESTS}
 
 
 if TYPE_CHECKING:
@@ -86,10 +92,13 @@ class Frame(_Fields):
 
 
 class Inbox:
-    """Buffers at most one unfinished frame. After a WireError it isn't usable. `close` it at the end."""
+    """Buffers at most one unfinished frame. After a WireError it isn't usable. `close` it at the end.
 
-    def __init__(self, max_body: int) -> None:
-        self._max_body = max_body
+    `kinds` are the ones that may come.
+    """
+
+    def __init__(self, max_body: int, kinds: Mapping[int, Kind] = _KINDS) -> None:
+        self._max_body, self._kinds = max_body, kinds
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
         self._lost = False
@@ -104,7 +113,7 @@ class Inbox:
         position, end = 0, len(self._buffer)
         while end - position >= HEADER_BYTES:
             length, number, flags, channel, count, zero, zeros = _HEADER.unpack_from(self._buffer, position)
-            kind = _KINDS.get(number)
+            kind = self._kinds.get(number)
             if kind is None or zero or zeros or count > MAX_DESCRIPTORS:
                 raise WireError("a header that is not of this protocol")
             if length > self._max_body:
@@ -112,11 +121,12 @@ class Inbox:
             start = position + HEADER_BYTES
             if end - start < length:
                 break
-            lost = count > len(self._descriptors)
+            lost, taken = count > len(self._descriptors), ()
             if lost and not self._lost:
                 raise WireError(f"{kind.name} announces {count} descriptors, and {len(self._descriptors)} came")
             self._lost &= not lost
-            taken = tuple(self._descriptors.popleft() for _ in range(min(count, len(self._descriptors))))
+            if count:
+                taken = tuple(self._descriptors.popleft() for _ in range(min(count, len(self._descriptors))))
             position = start + length
             frames.append(Frame(kind, channel, bytes(self._buffer[start:position]), taken, flags, lost))
         del self._buffer[:position]

@@ -40,9 +40,9 @@ class OtherVersion(Exception):
 class Line(ABC):
     """Frames over a socket, read as they come and written as the peer takes them."""
 
-    def __init__(self, peer: socket.socket, most_bytes: int) -> None:
+    def __init__(self, peer: socket.socket, inbox: Inbox) -> None:
         peer.setblocking(False)
-        self._peer, self._inbox = peer, Inbox(most_bytes)
+        self._peer, self._inbox = peer, inbox
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[tuple[Frame, memoryview]] = deque()
         self._unsent_bytes: int = 0
@@ -161,7 +161,7 @@ class Duplex(Line):
         ended: Callable[[Duplex], None],
         most_bytes: int = MAX_BODY,
     ) -> None:
-        super().__init__(peer, most_bytes)
+        super().__init__(peer, Inbox(most_bytes))
         self._heard, self._ended = heard, ended
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)

@@ -5,21 +5,10 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 from struct import Struct
 
+from ._frames import Kind as Kind
 from ._message import Field, Message, Shape
 
 VERSION = 4
-
-
-class Kind(IntEnum):
-    HELLO = 1
-    OPEN = 2
-    REPLY = 3
-    ERROR = 4
-    DATA = 5
-    EOF = 6
-    CREDIT = 7
-    EXIT = 9
-    CLOSE = 10
 
 
 class Stream(IntEnum):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
+from paddock.backends._environment import certificates, of_commands
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
@@ -41,7 +42,7 @@ from ._instance import HOLD_SECONDS, ContainerInstance
 from ._life import Life
 from ._options import engines_own, guest_directory, lying_over, options, told
 from ._records import BIRTH, Record, Records, name_of
-from ._ways import NamespaceEntry, Ways, show_trust
+from ._ways import TRUSTED, NamespaceEntry, Ways, show_trust
 
 R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
@@ -133,7 +134,7 @@ class ContainerBackend:
         return instance
 
     def _require(self, plan: SandboxPlan) -> None:
-        require_apart(plan, tuple(tree for tree in plan.trees if not _is_repository(tree)))
+        require_apart(plan, _carried(plan))
         wanted = {
             "mounts": plan.spec.mounts,
             "nested": plan.spec.nested or plan.parent,
@@ -148,7 +149,7 @@ class ContainerBackend:
         guest = await self._program()
         image = await self._images.ensure(engine, plan.template)
         shown = [(Path(path), path) for path in shown_of_usr(plan.template)]
-        shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if _is_repository(t)]
+        shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if t not in _carried(plan)]
         record = Record(
             id=plan.id,
             incarnation=plan.incarnation,
@@ -156,7 +157,7 @@ class ContainerBackend:
             most_seconds=plan.deadline - proc.boottime(),
             retention_seconds=plan.retention_seconds,
             template=plan.template,
-            env=_start.environment_of(plan),
+            env=of_commands(plan, certificates(TRUSTED)),
             boot=proc.boot_id(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
             exits=plan.exits,
@@ -232,7 +233,7 @@ class ContainerBackend:
         return await create(engine, record.container, asked)
 
     async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
-        trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
+        trees = _carried(plan)
         if plan.begun:
             async with life.hold(HOLD_SECONDS):
                 with contextlib.closing(await instance.dial("carrier")) as inside:
@@ -415,8 +416,9 @@ class ContainerBackend:
         return task
 
 
-def _is_repository(tree: TreeMount) -> bool:
-    return tree.tree.startswith(Noun.REPOSITORY)
+def _carried(plan: SandboxPlan) -> tuple[TreeMount, ...]:
+    """Return its trees without repositories, which the engine shows as they are."""
+    return tuple(tree for tree in plan.trees if not tree.tree.startswith(Noun.REPOSITORY))
 
 
 _: type[Backend] = ContainerBackend

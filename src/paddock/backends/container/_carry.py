@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.backends._base import SandboxPlan, TreeMount
+from paddock.backends._trees import scratch_tree
 from paddock.backends.guest import pack_whole, unpack_exact
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
@@ -202,19 +203,16 @@ class Carrier:
         for name in pool.names():
             if name.startswith(every):
                 pool.delete(name)
-        pool.create(own, layers=template.layers, limit_bytes=_LIMITS.disk_mib << 20)
-        try:
-            jail = await self._porters.create(plan)
+        async with scratch_tree(pool, own, template, _LIMITS):
             try:
-                yield jail
+                jail = await self._porters.create(plan)
+                try:
+                    yield jail
+                finally:
+                    await jail.kill()
+                    await jail.aclose()
             finally:
-                await jail.kill()
-                await jail.aclose()
-        finally:
-            try:
                 await self._porters.forget(id)  # of one that was never complete, too
-            finally:
-                pool.delete(own)
 
     async def _connection(self, jail: JailInstance) -> GuestConnection:
         return await jail.connection("root" if self._porters.whole else "user")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._environment import certificates
 from paddock.backends._pause_clock import PauseClock
-from paddock.backends.guest import Nothing, Place
+from paddock.backends.guest import Nothing, place_of
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
@@ -22,7 +22,7 @@ from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 from . import _life
 from ._life import Life
 from ._options import CAPABILITIES
-from ._start import CONTROL, place_of
+from ._start import CONTROL, OOM_SCORE
 from ._ways import TRUSTED
 
 if TYPE_CHECKING:
@@ -39,13 +39,11 @@ class ContainerInstance(GuestInstance):
         self._backend, self._life = backend, life
         self._incarnation = record.incarnation
         self._place = backend.records.place(record.id)
-        self._places: dict[str, Place] = {}
         self.keeping = backend.keeping(record.id)
 
     async def dial(self, identity: str) -> GuestConnection:
-        if identity not in self._places:
-            self._places[identity] = place_of(identity, self.template, self._life.record.env)
-        return await GuestConnection.connect(self._place / f"{identity}.sock", self._places[identity])
+        place = place_of(identity, self.template, self._life.record.env, OOM_SCORE)
+        return await GuestConnection.connect(self._place / f"{identity}.sock", place)
 
     def lost_error(self) -> PaddockError:
         return SandboxDiedError(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends import _look as look
 from paddock.backends._base import Paused
+from paddock.backends._checks import ok, weak
 from paddock.backends._pause_clock import PauseClock
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
@@ -230,6 +231,7 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     free = [str(pid) for pid, status in states.items() if status["Seccomp"] != "2"]
     gain = [str(pid) for pid, status in states.items() if status["NoNewPrivs"] != "1"]
     alike = any((ids.inside, ids.outside) == (0, 0) for ids in look.ids(record.pid))
+    guest = "root inside is not kept from what serves the sandbox: nothing that it says grants anything"
     root = "uid 0 of the host, without its powers" if alike else "no uid of the host's system"
     return (
         _check("capabilities", more, "more than a sandbox's", "those over files and processes of its own, at most"),
@@ -241,22 +243,17 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
             f"filtered by the engine, and below pid 1 by the jail's filter too, for all {len(states)} processes",
         ),
         _namespaces(record.pid),
-        Check(area="posture", name="identity", status="weak" if alike else "ok", detail=f"root inside is {root}"),
-        Check(
-            area="posture",
-            name="guest",
-            status="weak",
-            detail="root inside is not kept from what serves the sandbox: nothing that it says grants anything",
-        ),
+        (weak if alike else ok)("posture", "identity", f"root inside is {root}"),
+        weak("posture", "guest", guest),
     )
 
 
 def _namespaces(pid: int) -> Check:
     if look.shared(pid, _NAMESPACES) == ["cgroup"]:  # Podman 4.3 passes over the demand for one
         words = "shares cgroup: it reads the names of its groups, and can write none"
-        return Check(area="posture", name="namespaces", status="weak", detail=words)
+        return weak("posture", "namespaces", words)
     return look.namespaces(pid, _NAMESPACES)
 
 
 def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
-    return look.check(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)
+    return look.posture(name, f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else None, detail)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.backends._checks import EGRESS, SLEEP, missing, ok, weak
 from paddock.model import Check
 
 from ._engine import API, Connection
@@ -34,7 +35,6 @@ class Info(msgspec.Struct, frozen=True):
     BuildahVersion: str = ""
     Rootless: bool = False
     CgroupVersion: str = ""
-    DefaultRuntime: str = ""
 
     @property
     def name(self) -> str:
@@ -149,37 +149,22 @@ def _remedy() -> str:
 
 def checks(found: Found | str) -> tuple[Check, ...]:
     """Lines for `doctor`."""
+    others = "use level jail, gvisor or microvm"
     if isinstance(found, str):
-        return (Check(area="level", name="container", status="missing", detail=found, fix=_remedy()),)
+        return (missing("level", "container", found, _remedy()),)
     if found.refusal is not None:
-        fix = "use level jail, gvisor or microvm; or " + _remedy()
-        return (Check(area="level", name="container", status="missing", detail=found.refusal, fix=fix),)
+        return (missing("level", "container", found.refusal, f"{others}; or {_remedy()}"),)
     info = found.info
     lacks = [name for name in ("memory", "processes", "processor time") if name not in info.ceilings]
     limits = f"; it does not limit {', '.join(lacks)} here" if lacks else ""
     detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
+    closed = "no container with a policy can be made: the networks of another user's engine cannot be entered"
+    disk = "not enforced: files of a container are the engine's; one file is as large as the limit at most"
     return (
-        Check(area="level", name="container", status="weak" if lacks else "ok", detail=detail),
-        Check(
-            area="container",
-            name="egress",
-            status="ok" if is_ours(found) else "missing",
-            detail="policies hold: packets are led to the gateway, which asks them"
-            if is_ours(found)
-            else "no container with a policy can be made: the networks of another user's engine cannot be entered",
-            fix=None if is_ours(found) else "an engine of your own: " + _remedy(),
-        ),
-        Check(
-            area="container",
-            name="sleep",
-            status="ok",
-            detail="what is paused uses no processor time, and keeps its memory",
-        ),
-        Check(
-            area="container",
-            name="disk",
-            status="weak",
-            detail="not enforced: files of a container are the engine's; one file is as large as the limit at most",
-            fix="use level jail, gvisor or microvm",
-        ),
+        weak("level", "container", detail) if lacks else ok("level", "container", detail),
+        ok("container", "egress", EGRESS)
+        if is_ours(found)
+        else missing("container", "egress", closed, f"an engine of your own: {_remedy()}"),
+        ok("container", "sleep", SLEEP),
+        weak("container", "disk", disk, others),
     )

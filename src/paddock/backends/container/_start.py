@@ -19,22 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._environment import certificates, hints
-from paddock.backends.guest import Nothing, Place, Request, variables
+from paddock.backends.guest import Nothing, Place, Request, user_of
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest._connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
 from paddock.linux import local_sockets, seccomp_profile
-from paddock.model import MountMode, Template, User
+from paddock.model import MountMode
 
 from ._options import resource_limits
 from ._records import BIRTH
-from ._ways import TRUSTED
 
 IDENTITIES = ("user", "root", "carrier")
 CONTROL = "init"
 """The socket of pid 1 itself."""
-_OOM_SCORE = 500
+OOM_SCORE = 500
 """OOM score of commands: if memory is short, they die before their agent."""
 _LOOK_SECONDS = 5.0
 _SECONDS = 60.0
@@ -100,7 +98,7 @@ class GuestStart:
     async def _tell(self, guest: GuestConnection, told: Orders) -> None:
         try:
             for name, order in told.items():
-                await guest.open(order, fds=[self._listeners[name].fileno()]).call(Nothing)
+                await guest.open(order, fds=[os.dup(self._listeners[name].fileno())]).call(Nothing)
         except PaddockError as error:
             raise PlatformError(
                 f"the guest could not begin in the container: {error.message}", hint="paddock doctor"
@@ -125,9 +123,7 @@ def expecting(place: Path) -> Generator[GuestStart]:
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
     """Return the order for each socket. The last one makes pid 1 begin."""
     template = plan.template
-    user = template.user(None)
-    assert user is not None
-    root = root_of(template)
+    user, root = user_of("user", template), user_of("root", template)
     filter = _filter(all(mount.mode is not MountMode.READ_WRITE for mount in plan.spec.mounts))
     limits = {getattr(resource, f"RLIMIT_{name.upper()}"): value for name, value in resource_limits(plan, held).items()}
     return {
@@ -142,26 +138,6 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:
             limits=limits,
         ),
     }
-
-
-def root_of(template: Template) -> User:
-    return template.user("0") or User(name="root", uid=0, gid=0, home="/root")
-
-
-def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place:
-    """Return the host's part of an agent's settings. `env` is the environment of every command."""
-    if identity not in ("user", "root"):
-        return Place()
-    user = template.user(None) if identity == "user" else root_of(template)
-    assert user is not None
-    others = template.users if identity == "root" else ()
-    return Place(workdir=template.workdir, env={**env, **variables(user)}, users=others, oom_score=_OOM_SCORE)
-
-
-def environment_of(plan: SandboxPlan) -> dict[str, str]:
-    """Return the environment of every command of a sandbox."""
-    trusted = certificates(TRUSTED) if plan.exits else {}
-    return {**hints(plan.spec.limits), **trusted, **plan.template.env, **plan.spec.env}
 
 
 @cache

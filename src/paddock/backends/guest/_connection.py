@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from paddock.backends._pause_clock import PauseClock
 from paddock.errors import (
@@ -24,13 +24,15 @@ from paddock.errors import (
     PaddockError,
     SandboxDiedError,
     SandboxError,
+    exhaustion,
 )
 from paddock.linux import local_sockets
-from paddock.wire import WireError, close_all, send_some
-from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit, Stream
+from paddock.wire import Frame, Kind, WireError, close_all
+from paddock.wire._message import Message
+from paddock.wire.duplex import Line
+from paddock.wire.guest import VERSION, Credit, GuestHello, HostHello, Limit, Stream
 
 from . import _frames as frames
-from ._frames import Frame, Kind, ProtocolError
 from ._requests import PING
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _HIGH = 4 * 1024 * 1024
 _MOST_WAITING = 64 * 1024 * 1024
+_LAST_CHANNEL = 0xFFFF_FFFF
 _MOST_REQUESTS = Limit.CHANNELS - 1
 """Under way at one time: the agent hangs up at one more than it has, and the last is for a ping."""
 _SMALL_READ = 16 * 1024
@@ -55,14 +58,7 @@ def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-class Answer(Protocol):
-    @classmethod
-    def unpack(cls, body: bytes) -> Self:
-        """WireError: it is none."""
-        ...
-
-
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Message)
 
 
 class _Inbox:
@@ -231,7 +227,7 @@ class Channel:
     def _let_go(self) -> None:
         if not self._letting_go:
             self._letting_go = True
-            self._connection.send(frames.pack_close(self.id))
+            self._connection.send(Kind.CLOSE, self.id)
             for inbox in self._inboxes.values():
                 inbox.chunks.clear()
 
@@ -240,7 +236,7 @@ class Channel:
         inbox = self._inboxes[stream]
         # The reader has stored what it got before: the guest can drop that.
         if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
-            self._connection.send(frames.pack_credit(self.id, stream, inbox.consumed))
+            self._connection.send(Kind.CREDIT, self.id, Credit(bytes=inbox.consumed).pack(), flags=stream)
             inbox.window += inbox.consumed
             inbox.consumed = 0
         while not inbox.chunks:
@@ -264,8 +260,8 @@ class Channel:
         return self._inboxes[stream].ended
 
     async def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
+        at = 0
+        while at < len(data):
             if self._error is not None:
                 raise self._error
             if self._refused or self._letting_go or self._result.done:
@@ -275,10 +271,10 @@ class Channel:
                 self._waiters.append(waiter)
                 await waiter
                 continue
-            part = view[: min(self._credit, Limit.BODY)]
+            part = data[at : at + min(self._credit, Limit.BODY)]
             self._credit -= len(part)
-            self._connection.send(frames.data_header(self.id, Stream.IN, len(part)) + part)
-            view = view[len(part) :]
+            self._connection.send(Kind.DATA, self.id, part, flags=Stream.IN)
+            at += len(part)
             await self._connection.drain()
 
     def leave(self, stream: int) -> None:
@@ -287,7 +283,7 @@ class Channel:
         inbox.chunks.clear()
         if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
             inbox.left = True
-            self._connection.send(frames.pack_eof(self.id, stream))
+            self._connection.send(Kind.EOF, self.id, flags=stream)
 
     async def sent(self) -> None:
         """Wait until all that was sent on this connection reaches the guest, even if this process dies."""
@@ -296,18 +292,18 @@ class Channel:
 
     def write_eof(self) -> None:
         if not self._letting_go and not self._end.done:
-            self._connection.send(frames.pack_eof(self.id, Stream.IN))
+            self._connection.send(Kind.EOF, self.id, flags=Stream.IN)
 
     # what the guest does
 
     def receive(self, frame: Frame) -> bool:
-        """Take a frame. Return True if it was the last. Raises ProtocolError if it isn't allowed now."""
+        """Take a frame. Return True if it was the last. Raises WireError if it isn't allowed now."""
         kind = frame.kind
         if self._end.done:  # it was given up
             return kind is Kind.CLOSE or kind is Kind.ERROR
         if kind is Kind.CLOSE:
             if not self._reply.done and not self._letting_go:
-                raise ProtocolError("CLOSE in place of an answer")
+                raise WireError("CLOSE in place of an answer")
             self._finish(None)
             return True
         if kind is Kind.ERROR:
@@ -315,23 +311,23 @@ class Channel:
             return True
         if kind is Kind.REPLY:
             if self._reply.done:
-                raise ProtocolError("a second answer")
+                raise WireError("a second answer")
             self._take(self._reply, frame.body)
         elif not self._reply.done:
-            raise ProtocolError(f"{kind.name} before the answer")
+            raise WireError(f"{kind.name} before the answer")
         elif kind is Kind.EXIT:
             if self._result.done:
-                raise ProtocolError("a second result")
+                raise WireError("a second result")
             self._take(self._result, frame.body)
             self._wake_writers()
         elif kind is Kind.DATA:
             self._data(frame)
         elif kind is Kind.EOF:
-            self._eof(frame.stream)
+            self._eof(frame.flags)
         elif kind is Kind.CREDIT:
             self._grant(frame)
         else:
-            raise ProtocolError(f"{kind.name} from a guest")
+            raise WireError(f"{kind.name} from a guest")
         return False
 
     def _take(self, answer: _Once[bytes], body: bytes) -> None:
@@ -342,14 +338,14 @@ class Channel:
             answer.set(body)
 
     def _data(self, frame: Frame) -> None:
-        inbox = self._inboxes.get(frame.stream)
+        inbox = self._inboxes.get(frame.flags)
         if inbox is None or (inbox.ended and not self._letting_go):
-            raise ProtocolError(f"data on stream {frame.stream}, which is not open")
-        inbox.window -= len(frame.data)
+            raise WireError(f"data on stream {frame.flags}, which is not open")
+        inbox.window -= len(frame.body)
         if inbox.window < 0:
-            raise ProtocolError("data beyond what was granted")
+            raise WireError("data beyond what was granted")
         if not self._letting_go and not inbox.left:
-            inbox.chunks.append(frame.data)
+            inbox.chunks.append(frame.body)
             inbox.wake()
 
     def _eof(self, stream: int) -> None:
@@ -359,15 +355,16 @@ class Channel:
             return
         inbox = self._inboxes.get(stream)
         if inbox is None or (inbox.ended and not self._letting_go):
-            raise ProtocolError(f"end of stream {stream}, which is not open")
+            raise WireError(f"end of stream {stream}, which is not open")
         inbox.ended = True
         inbox.wake()
 
     def _grant(self, frame: Frame) -> None:
-        self._credit += frame.credit
-        self.taken += frame.credit
-        if frame.stream != Stream.IN or not self._sends or self._credit > Limit.CREDIT:
-            raise ProtocolError("credit for what is not sent")
+        credit = frames.credit_of(frame)
+        self._credit += credit
+        self.taken += credit
+        if frame.flags != Stream.IN or not self._sends or self._credit > Limit.CREDIT:
+            raise WireError("credit for what is not sent")
         self._wake_writers()
 
     def _wake_writers(self) -> None:
@@ -453,29 +450,15 @@ class Patience:
         self._channel.give_up(GuestLostError(f"what serves the sandbox inside {how}", hint=hint, **details))
 
 
-def _copies(fds: Sequence[int]) -> list[int]:
-    copies: list[int] = []
-    try:
-        copies.extend(map(os.dup, fds))
-    except OSError:
-        close_all(copies)
-        raise
-    return copies
-
-
 def _greeting(frame: Frame) -> int:
     """Return the guest's process id."""
     with contextlib.suppress(WireError):
         if frame.kind is Kind.HELLO and (hello := GuestHello.unpack(frame.body)).version == VERSION:
             return hello.pid
-    raise ProtocolError(f"no greeting in version {VERSION}")
+    raise WireError(f"no greeting in version {VERSION}")
 
 
-def _died() -> PaddockError:
-    return SandboxDiedError("the connection to the sandbox's guest was lost", hint="`paddock ls --all` says why")
-
-
-class GuestConnection:
+class GuestConnection(Line):
     """Run many channels over one stream socket. It belongs to the event loop that made it, and owns the socket.
 
     A call fails when its guest is silent for `patience_seconds`, or takes longer than allowed. When the other side has
@@ -489,17 +472,11 @@ class GuestConnection:
     """For what it has a worker do: walks, copies, archives."""
 
     def __init__(self, stream: socket.socket, place: Place) -> None:
-        stream.setblocking(False)
-        self._socket = stream
+        super().__init__(stream, frames.inbox())
         self.place = place
-        self._loop = asyncio.get_running_loop()
-        self._decoder = frames.Decoder()
-        self._greeted = False
         self._read_size = _SMALL_READ
         self._channels: dict[int, Channel] = {}
         self._last_channel = 0
-        self._out: deque[tuple[memoryview, list[int]]] = deque()
-        self._out_bytes = 0
         self._room: list[asyncio.Future[None]] = []
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
@@ -511,12 +488,11 @@ class GuestConnection:
         self._ping: Channel | None = None
         self.peer_pid: int | None = None
         """The guest's process id as it sees it itself; known when it has said anything."""
-        self.descriptors = stream.family == socket.AF_UNIX
+        self.descriptors = True
         """Whether descriptors can be passed in."""
         self.tells = False
         """Whether the other side knows which limit a command exceeded."""
-        self._loop.add_reader(stream.fileno(), self._readable)
-        self.send(frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack()))
+        self.send(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 
     @classmethod
     async def connect(cls, path: Path, place: Place) -> GuestConnection:
@@ -536,10 +512,6 @@ class GuestConnection:
             stream.close()
             raise
 
-    @property
-    def closed(self) -> bool:
-        return self._failure is not None or self._explaining is not None
-
     async def why(self) -> PaddockError:
         """Return the error of a closed connection, once it is known."""
         if self._explaining is not None:
@@ -555,43 +527,42 @@ class GuestConnection:
         receives: Sequence[int] = (),
         sends: bool = False,
     ) -> Channel:
-        """Send a request; the caller awaits the answer on the channel. Copies of `fds` travel: the caller closes its
-        own at once.
+        """Send a request; the caller awaits the answer on the channel. The connection closes `fds`, even if this
+        raises.
 
         `receives` are the streams on which data may come.
         """
+        try:
+            self._require_open(request)
+        except PaddockError:
+            close_all(fds)
+            raise
+        self._last_channel += 1
+        channel = Channel(self, self._last_channel, request.error, receives, sends)
+        self._channels[channel.id] = channel
+        self.send(Kind.OPEN, channel.id, request.body, tuple(fds), flags=request.op)
+        return channel
+
+    def _require_open(self, request: Request) -> None:
+        """One more request is one more to remember, until the guest has read it and said its last word about it."""
         if self._failure is not None:
             raise self._failure
         if self._explaining is not None:
             raise GuestLostError("the connection to the guest was lost", hint="try again")
-        if self._last_channel == frames.MAX_CHANNEL:
-            raise self._fail(GuestProtocolError("all channel numbers are used up"))
-        self._require_room(request)
-        if len(request.body) > Limit.OPEN_BODY:
-            raise InvalidArgumentError(
-                f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
-            )
-        self._last_channel += 1
-        frame = frames.pack(Kind.OPEN, self._last_channel, request.body, code=request.op, descriptors=len(fds))
-        channel = Channel(self, self._last_channel, request.error, receives, sends)
-        self._channels[channel.id] = channel
-        try:
-            self.send(frame, fds)
-        except OSError:  # no descriptor left for the copies: nothing was sent
-            del self._channels[channel.id]
-            raise
-        return channel
-
-    def _require_room(self, request: Request) -> None:
-        """One more request is one more to remember, until the guest has read it and said its last word about it."""
+        if self._last_channel == _LAST_CHANNEL:
+            raise self._break_off(GuestProtocolError("all channel numbers are used up"))
         if len(self._channels) >= _MOST_REQUESTS and request is not PING:
             raise SandboxError(
                 f"more than {_MOST_REQUESTS} requests to one sandbox at one time",
                 hint="wait for the end of some of them, or kill the sandbox",
             )
-        if self._out_bytes > _MOST_WAITING:
+        if self._unsent_bytes > _MOST_WAITING:
             raise GuestLostError(
                 "what serves the sandbox inside does not read what it is asked", hint="kill the sandbox"
+            )
+        if len(request.body) > Limit.OPEN_BODY:
+            raise InvalidArgumentError(
+                f"a request of more than {Limit.OPEN_BODY >> 20} MiB", hint="pass it on stdin or as a file"
             )
 
     def ping(self) -> None:
@@ -600,59 +571,37 @@ class GuestConnection:
             with contextlib.suppress(PaddockError):  # it reads nothing: it will not be heard of, and that is judged
                 self._ping = self.open(PING)
 
-    def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
+    def send(
+        self, kind: Kind, channel: int, body: bytes = b"", descriptors: tuple[int, ...] = (), *, flags: int = 0
+    ) -> None:
         """Send now or when there is room. Silently nothing on a dead connection: its channels know."""
         if self.closed:
-            return
-        view = memoryview(data)
-        if self._out:
-            self._queue(view, _copies(fds))
-            return
-        try:
-            sent = send_some(self._socket, view, fds)
-        except BlockingIOError:
-            self._queue(view, _copies(fds))
-        except OSError as error:
-            if error.errno == errno.ETOOMANYREFS:  # too many descriptors of this user are under way
-                raise
-            self._lost()
-            return
+            close_all(descriptors)
         else:
-            if sent < len(view):
-                self._queue(view[sent:], [])
-        if self._out:
-            self._loop.add_writer(self._socket.fileno(), self._writable)
-
-    def _queue(self, view: memoryview, fds: list[int]) -> None:
-        self._out.append((view, fds))
-        self._out_bytes += len(view)
+            super().send(kind, channel, body, descriptors, flags=flags)
 
     async def drain(self, most: int = _HIGH) -> None:
         """Wait until at most `most` bytes wait to be sent, or the connection has failed."""
-        while self._out_bytes > most and not self.closed:
+        while self._unsent_bytes > most and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             await waiter
 
-    def _writable(self) -> None:
-        try:
-            while self._out:
-                view, fds = self._out[0]
-                sent = send_some(self._socket, view, fds)
-                self._out_bytes -= sent
-                close_all(fds)
-                if sent < len(view):
-                    self._out[0] = (view[sent:], [])
-                else:
-                    self._out.popleft()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._lost()
-            return
-        if not self._out:
-            self._loop.remove_writer(self._socket.fileno())
-        if self._out_bytes <= _HIGH:
+    def breach(self, words: str, **details: object) -> PaddockError:
+        """Drop the connection, and return the error: what came, or didn't come, isn't what the protocol says."""
+        error = GuestProtocolError(f"the guest broke the protocol: {words}", hint="kill the sandbox", **details)
+        self._break_off(error)
+        return error
+
+    def close(self) -> None:
+        """Close the connection. The guest ends its foreground commands."""
+        if self._explaining is not None:
+            self._explaining.cancel()
+        self._break_off(SandboxDiedError("the connection to the guest was closed by this side"))
+
+    def _wait_for_room(self, wanted: bool) -> None:
+        super()._wait_for_room(wanted)
+        if self._room and self._unsent_bytes <= _HIGH:
             self._wake_writers()
 
     def _wake_writers(self) -> None:
@@ -660,83 +609,70 @@ class GuestConnection:
         _wake(waiters)
 
     def _readable(self) -> None:
-        # recv, never recvmsg: the kernel closes descriptors that the other side sends.
         try:
-            data = self._socket.recv(self._read_size)
+            # recv, never recvmsg: the kernel closes descriptors that the other side sends.
+            data = self._peer.recv(self._read_size)
+            if not data:
+                raise ConnectionResetError
+            self.heard_at = self._loop.time()
+            self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
+            for frame in self._inbox.feed(data):
+                self._take(frame)
         except BlockingIOError:
             return
-        except OSError:
-            self._lost()
-            return
-        if not data:
-            self._lost()
-            return
-        self.heard_at = self._loop.time()
-        self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
-        try:
-            for frame in self._decoder.feed(data):
-                self._dispatch(frame)
-        except ProtocolError as error:
-            self._fail(GuestProtocolError(f"the guest broke the protocol: {error}"))
+        except (OSError, WireError) as error:
+            self._fail(error)
 
-    def _dispatch(self, frame: Frame) -> None:
-        if not self._greeted:
+    def _take(self, frame: Frame) -> None:
+        frames.require_sound(frame)
+        if self.peer_pid is None:
             self.peer_pid = _greeting(frame)
-            self._greeted = True
             return
         channel = self._channels.get(frame.channel)
         if channel is None:
-            raise ProtocolError(f"{frame.kind.name} on channel {frame.channel}, which is not open")
+            raise WireError(f"{frame.kind.name} on channel {frame.channel}, which is not open")
         if channel.receive(frame):
             del self._channels[channel.id]
 
-    def breach(self, words: str, **details: object) -> PaddockError:
-        """Drop the connection, and return the error: what came, or didn't come, isn't what the protocol says."""
-        error = GuestProtocolError(f"the guest broke the protocol: {words}", hint="kill the sandbox", **details)
-        self._fail(error)
-        return error
+    def _unwritten(self, error: OSError) -> None:
+        exhausted = exhaustion(error) if error.errno == errno.ETOOMANYREFS else None
+        if exhausted is None:
+            super()._unwritten(error)
+            return
+        frame, data = (
+            self._unsent.popleft()
+        )  # the kernel has taken no byte of it (unix(7)): the connection is as it was
+        self._unsent_bytes -= len(data)
+        close_all(frame.descriptors)
+        self._channels.pop(frame.channel).fail(exhausted)
+        self._write()
 
-    def _lost(self) -> None:
-        """Note that the other side has gone. Nothing fails before the reason is known."""
-        if self.closed:
-            return
-        if self.explain is None:
-            self._fail(_died())
-            return
-        self._explaining = self._loop.create_task(self._explained(self.explain))
-        self._hang_up()
+    def _fail(self, error: OSError | WireError) -> None:
+        """Note that the other side has gone, or lies. Nothing fails before the reason is known."""
+        if isinstance(error, WireError):
+            self._break_off(GuestProtocolError(f"the guest broke the protocol: {error}"))
+        elif not self.closed and self.explain is not None:
+            self._explaining = self._loop.create_task(self._explained(self.explain))
+            super().close()
+        elif not self.closed:
+            lost = "the connection to the sandbox's guest was lost"
+            self._break_off(SandboxDiedError(lost, hint="`paddock ls --all` says why"))
 
     async def _explained(self, explain: Callable[[], Awaitable[PaddockError]]) -> None:
         try:
-            self._fail(await explain())
+            self._break_off(await explain())
         except Exception as error:
-            self._fail(GuestLostError(f"the connection to the guest was lost, and it is not known why: {error}"))
+            self._break_off(GuestLostError(f"the connection to the guest was lost, and it is not known why: {error}"))
             raise
 
-    def _fail(self, error: PaddockError) -> PaddockError:
+    def _break_off(self, error: PaddockError) -> PaddockError:
         if self._failure is None:
             self._failure = error
-            self._hang_up()
+            super().close()
             channels, self._channels = self._channels, {}
             for channel in channels.values():
                 channel.fail(error)
         return self._failure
 
-    def _hang_up(self) -> None:
-        if self._socket.fileno() < 0:
-            return
-        self._loop.remove_reader(self._socket.fileno())
-        if self._out:
-            self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
-        for _, fds in self._out:
-            close_all(fds)
-        self._out.clear()
-        self._out_bytes = 0
+    def _over(self) -> None:
         self._wake_writers()
-
-    def close(self) -> None:
-        """Close the connection. The guest ends its foreground commands."""
-        if self._explaining is not None:
-            self._explaining.cancel()
-        self._fail(SandboxDiedError("the connection to the guest was closed by this side"))

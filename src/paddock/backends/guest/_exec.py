@@ -8,13 +8,11 @@ import math
 import os
 import signal
 import stat
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paddock.backends._pump import Journal
 from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
-from paddock.model.streams import ByteReader, ByteWriter
 from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
@@ -26,6 +24,7 @@ from ._streams import FileReader
 
 if TYPE_CHECKING:
     from paddock.backends._pump import Flow
+    from paddock.backends.jail import SupervisorKeeping
 
     from ._connection import Channel, GuestConnection
 
@@ -158,24 +157,10 @@ def _killed(error: BaseException) -> bool:
     return isinstance(error, GuestLostError) and error.details.get("killed") is True
 
 
-class Keeping(Protocol):
-    """Holds descriptors of a sandbox's commands, whichever daemon lives."""
-
-    def journal(self) -> int:
-        """Make a file without a name, in a thread."""
-        ...
-
-    async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
-        """Keep copies of these in place of those kept before, except the first `after`. None: forget it."""
-        ...
-
-    async def get(self, command: ExecId) -> tuple[int, ...]:
-        """Return copies of the descriptors that are kept of it."""
-        ...
-
-
 class ChannelReader:
     """Read a stream that comes in frames. `cut`: the writer learns when the reader has left."""
+
+    closed = False
 
     def __init__(self, channel: Channel, stream: int, *, cut: bool = False, journal: Journal | None = None) -> None:
         self._channel = channel
@@ -197,6 +182,11 @@ class ChannelReader:
             self.journal.add(data)
         return data
 
+    def kept(self) -> tuple[int, ...]:
+        """Return the descriptor with which another daemon continues."""
+        assert self.journal is not None
+        return (self.journal.file,)
+
     def close(self) -> None:
         if self.journal is not None:
             self.journal.close()
@@ -212,7 +202,12 @@ class ChannelWriter:
     journal has what the client wrote and the command hasn't read."""
 
     def __init__(
-        self, channel: Channel, keeping: Keeping | None = None, *, journal: Journal | None = None, skip: int = 0
+        self,
+        channel: Channel,
+        keeping: SupervisorKeeping | None = None,
+        *,
+        journal: Journal | None = None,
+        skip: int = 0,
     ) -> None:
         self._channel, self._keeping = channel, keeping
         self.journal, self.skip = journal, skip
@@ -225,10 +220,16 @@ class ChannelWriter:
         if self.journal is not None:
             self.journal.done = self.skip + self._channel.taken
 
+    async def feed(self, data: bytes) -> None:
+        """Write what the command has not had of `data`; then close."""
+        for start in range(self.skip, len(data), _FEED_BYTES):
+            await self.write(data[start : start + _FEED_BYTES])
+        await self.aclose()
+
     async def draw(self, flow: Flow) -> None:
         self._flow = flow
         try:
-            flow.journal = await self.journaled()
+            flow.journal = await self._journaled()
             if flow.journal is not None:
                 flow.journal.skip(self.skip)
             await flow.draw(self.write)
@@ -237,7 +238,12 @@ class ChannelWriter:
             if flow.stopped:
                 self.close()
 
-    async def journaled(self) -> Journal | None:
+    async def kept(self) -> tuple[int, ...]:
+        """Return the descriptor with which another daemon continues."""
+        journal = await self._journaled()
+        return () if journal is None else (journal.file,)
+
+    async def _journaled(self) -> Journal | None:
         """Return its journal, made before anything is read of the client."""
         if self.journal is None and self._keeping is not None:
             if self._opening is None:
@@ -271,22 +277,17 @@ class GuestExecHandle:
         self,
         connection: GuestConnection,
         channel: Channel,
-        *,
         id: ExecId,
-        stdin: ByteWriter | None,
-        stdout: ByteReader | None,
-        stderr: ByteReader | None,
-        keeping: Keeping | None = None,
+        stdin: PipeWriter | ChannelWriter | None,
+        stdout: PipeReader | ChannelReader,
+        stderr: PipeReader | ChannelReader | None,
+        keeping: SupervisorKeeping | None = None,
+        *,
         was_kept: bool = False,
-        input: int = -1,
     ) -> None:
         """`was_kept`: by an earlier daemon."""
-        self._connection = connection
-        self._channel = channel
-        self._keeping = keeping
+        self._connection, self._channel, self._keeping = connection, channel, keeping
         self._kept = self._was_kept = was_kept
-        self._input = input
-        """A file with its stdin, from the file's position on."""
         self.id = id
         self.pid = 0
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
@@ -355,49 +356,24 @@ class GuestExecHandle:
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
         are in such a file."""
-        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if isinstance(one, _READERS)]
-        if (
-            keeping is None
-            or self._kept
-            or not readers
-            or any(isinstance(one, PipeReader) and one.closed for one in readers)
-        ):
+        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if one is not None]
+        if keeping is None or self._kept or any(one.closed for one in readers):
             return
-        outputs: list[int] = []
+        held: list[int] = []
         for reader in readers:
             reader.journal = Journal(await asyncio.to_thread(keeping.journal))
-            outputs += (
-                (reader.descriptor, reader.journal.file) if isinstance(reader, PipeReader) else (reader.journal.file,)
-            )
-        given = await self.stdin.journaled() if isinstance(self.stdin, ChannelWriter) else None
+            held += reader.kept()
+        if self.stdin is not None:
+            held += await self.stdin.kept()
         self._kept = True
-        await keeping.put(self.id, (*outputs, *self._inputs(), *(() if given is None else (given.file,))))
+        await keeping.put(self.id, tuple(held))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
 
-    def _inputs(self) -> tuple[int, ...]:
-        """Return its stdin, unless it is closed, and the file that feeds it."""
-        if not isinstance(self.stdin, PipeWriter) or self.stdin.closed:
-            return ()
-        return (self.stdin.descriptor, self._input) if self._input >= 0 else (self.stdin.descriptor,)
-
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
-        if not isinstance(self.stdin, PipeWriter):
-            view = memoryview(data)
-            for start in range(self.stdin.skip if isinstance(self.stdin, ChannelWriter) else 0, len(view), _FEED_BYTES):
-                await self.stdin.write(bytes(view[start : start + _FEED_BYTES]))
-            await self.stdin.aclose()
-            return
-        if self._input < 0:
-            self._input = _file_of(data)
-        try:
-            await self.stdin.feed(self._input)
-        except BrokenPipeError:
-            await self._fed()
-            raise
-        await self._fed()
+        await self.stdin.feed(data)
 
     async def _fed(self) -> None:
         """Note that its stdin is closed: an open copy would keep the command from seeing the end."""
@@ -450,15 +426,8 @@ class GuestExecHandle:
 
     def _close_pipes(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):
-            if isinstance(stream, _STREAMS):
+            if stream is not None:
                 stream.close()
-        if self._input >= 0:
-            os.close(self._input)
-            self._input = -1
-
-
-_READERS = (PipeReader, ChannelReader)
-_STREAMS = (PipeReader, PipeWriter, ChannelReader, ChannelWriter)
 
 
 class AttachedExecHandle(GuestExecHandle):
@@ -478,39 +447,27 @@ class AttachedExecHandle(GuestExecHandle):
 
 
 async def start_foreground(
-    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None, keeping: Keeping | None = None
+    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None, keeping: SupervisorKeeping | None = None
 ) -> GuestExecHandle:
     request = exec_request(connection.place, spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
         receives = (Stream.OUT,) if spec.pty is not None else (Stream.OUT, Stream.ERR)
         sends = spec.stdin or spec.pty is not None
         channel = connection.open(request, receives=receives, sends=sends)
-        handle = GuestExecHandle(
-            connection,
-            channel,
-            id=id,
-            stdin=ChannelWriter(channel, keeping) if sends else None,
-            stdout=ChannelReader(channel, Stream.OUT, cut=spec.pty is None),
-            stderr=ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None,
-            keeping=keeping,
-        )
+        stdin = ChannelWriter(channel, keeping) if sends else None
+        out = ChannelReader(channel, Stream.OUT, cut=spec.pty is None)
+        err = ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None
     else:
-        handle = _over_pipes(connection, request, spec, id, keeping)
+        channel, stdin, (out, err) = _open_over_pipes(connection, request, 2, stdin=spec.stdin)
+    handle = GuestExecHandle(connection, channel, id, stdin, out, err, keeping)
     await handle.started()
     return handle
 
 
-def _over_pipes(
-    connection: GuestConnection, request: Request, spec: ExecSpec, id: ExecId, keeping: Keeping | None
-) -> GuestExecHandle:
-    with _pipes(2, stdin=spec.stdin) as (far, stdin, near):
-        channel = connection.open(request, fds=far)
-    return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1], keeping=keeping)
-
-
-@contextlib.contextmanager
-def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWriter | None, list[PipeReader]]]:
-    """Yield the pipes of a command: the far ends, which the block passes in, and the near ones, closed on failure."""
+def _open_over_pipes(
+    connection: GuestConnection, request: Request, outputs: int, *, stdin: bool
+) -> tuple[Channel, PipeWriter | None, list[PipeReader]]:
+    """Send a request with the far ends of a command's pipes. Return the near ends, of stdin and of the outputs."""
     far: list[int] = []
     near: list[PipeReader] = []
     writer: PipeWriter | None = None
@@ -523,17 +480,15 @@ def _pipes(outputs: int, *, stdin: bool) -> Generator[tuple[list[int], PipeWrite
             ours, theirs = open_pipe()
             far.append(theirs)
             near.append(PipeReader(ours))
-        yield far, writer, near
-    except BaseException:
-        for pipe in (writer, *near):
-            if pipe is not None:
-                pipe.close()
-        raise
-    finally:
+    except OSError:
         close_all(far)
+        raise
+    return connection.open(request, fds=far), writer, near
 
 
-async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, held: tuple[int, ...]) -> GuestExecHandle:
+async def take_up(
+    connection: GuestConnection, id: ExecId, keeping: SupervisorKeeping, held: tuple[int, ...]
+) -> GuestExecHandle:
     """Continue a command that another daemon kept. Raises NotFoundError, and ends it, if it or its output is gone."""
     has_pipes = stat.S_ISFIFO(os.fstat(held[0]).st_mode)
     files = held[1:_OUTPUTS:2] if has_pipes else held
@@ -556,54 +511,23 @@ async def take_up(connection: GuestConnection, id: ExecId, keeping: Keeping, hel
         raise
     if has_pipes:
         given = [os.dup(fd) for fd in held[_OUTPUTS:]]
-        readers = [PipeReader(os.dup(fd)) for fd in held[:_OUTPUTS:2]]
-        for reader, journal in zip(readers, journals, strict=True):
-            reader.journal = journal
-        handle = GuestExecHandle(
-            connection,
-            channel,
-            id=id,
-            stdin=PipeWriter(given[0]) if given else None,
-            stdout=readers[0],
-            stderr=readers[1],
-            keeping=keeping,
-            was_kept=True,
-            input=given[1] if given[1:] else -1,
-        )
+        stdin = PipeWriter(*given) if given else None
+        stdout, stderr = (PipeReader(os.dup(fd)) for fd in held[:_OUTPUTS:2])
+        stdout.journal, stderr.journal = journals
     else:
         is_terminal = bool(reply.flags & wire.AttachedFlags.TERMINAL)
-        written = journals[1 if is_terminal else 2 :]
-        has_stdin = reply.flags & wire.AttachedFlags.STDIN
-        handle = GuestExecHandle(
-            connection,
-            channel,
-            id=id,
-            stdin=ChannelWriter(channel, keeping, journal=written[0] if written else None, skip=reply.input)
-            if has_stdin
-            else None,
-            stdout=ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals[0]),
-            stderr=None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals[1]),
-            keeping=keeping,
-            was_kept=True,
-        )
-        for journal in () if has_stdin else written:
-            journal.close()
+        stdout = ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals.pop(0))
+        stderr = None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals.pop(0))
+        written = journals[0] if journals else None
+        if reply.flags & wire.AttachedFlags.STDIN:
+            stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input)
+        else:
+            stdin = None
+            if written is not None:
+                written.close()
+    handle = GuestExecHandle(connection, channel, id, stdin, stdout, stderr, keeping, was_kept=True)
     await handle.started()
     return handle
-
-
-def _file_of(data: bytes) -> int:
-    """Return a file in memory that holds `data`, at its start."""
-    file = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
-    try:
-        view = memoryview(data)
-        at = 0
-        while at < len(view):
-            at += os.pwrite(file, view[at:], at)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
 
 
 async def start_background(
@@ -613,16 +537,15 @@ async def start_background(
     request = exec_request(connection.place, spec, id, user, background=True)
     if spec.stdin and not connection.descriptors:
         raise InvalidArgumentError("a background command has no stdin here")
-    with _pipes(0, stdin=spec.stdin) as (far, stdin, _):
-        channel = connection.open(request, fds=far)
-        handle = attach(connection, id, stdin)
-        try:
-            with contextlib.suppress(GuestLostError):  # then the handle knows as well
-                await channel.call(wire.ExecReply)
-            await handle.started()
-        except BaseException:
-            handle.abandon()
-            raise
+    channel, stdin, _ = _open_over_pipes(connection, request, 0, stdin=spec.stdin)
+    handle = attach(connection, id, stdin)
+    try:
+        with contextlib.suppress(GuestLostError):  # then the handle knows as well
+            await channel.call(wire.ExecReply)
+        await handle.started()
+    except BaseException:
+        handle.abandon()
+        raise
     return handle
 
 
@@ -638,11 +561,5 @@ async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileRe
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
     request = _attach_request(id, wire.AttachFlags.OUT | wire.AttachFlags.ERR)
     channel = connection.open(request, receives=(Stream.OUT, Stream.ERR))
-    return AttachedExecHandle(
-        connection,
-        channel,
-        id=id,
-        stdin=stdin,
-        stdout=ChannelReader(channel, Stream.OUT),
-        stderr=ChannelReader(channel, Stream.ERR),
-    )
+    stdout, stderr = (ChannelReader(channel, stream) for stream in (Stream.OUT, Stream.ERR))
+    return AttachedExecHandle(connection, channel, id, stdin, stdout, stderr)

@@ -35,7 +35,6 @@ from paddock.wire import guest as wire
 from paddock.wire._message import Message
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
 
-from ._frames import ProtocolError
 from ._place import encode, show
 from ._requests import Nothing, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
@@ -197,7 +196,7 @@ class _Files:
     def _told(self, channel: Channel, convert: Callable[[Any], T], row: Message) -> T:
         try:
             return convert(row)
-        except ProtocolError as error:
+        except WireError as error:
             raise channel.breach(str(error)) from None
 
     def _told_info(self, channel: Channel, row: wire.File) -> FileInfo:
@@ -206,7 +205,7 @@ class _Files:
     def _info(self, row: wire.File) -> FileInfo:
         kind = _KINDS.get(row.kind)
         if kind is None or row.mode > 0o7777:
-            raise ProtocolError("a file that no kernel has")
+            raise WireError("a file that no kernel has")
         return FileInfo(
             path=self._place.name(row.path),
             kind=kind,
@@ -225,7 +224,7 @@ class _Files:
     def _change(self, row: wire.Change) -> FileChange:
         kind = _CHANGES.get(row.kind)
         if kind is None:
-            raise ProtocolError("a change that is none")
+            raise WireError("a change that is none")
         return FileChange(path=self._place.name(row.path), kind=kind)
 
 
@@ -260,7 +259,7 @@ class _Rows:
             self._rest += data
             try:
                 rows = self._whole(type)
-            except (WireError, ProtocolError) as error:
+            except WireError as error:
                 raise self._channel.breach(f"a row with {error}") from None
             if rows:
                 return rows
@@ -271,7 +270,7 @@ class _Rows:
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._rest, at)
             if not 0 < length <= _MOST_OF_A_ROW:
-                raise ProtocolError(f"the length {length}")
+                raise WireError(f"the length {length}")
             if end - at < _LENGTH.size + length:
                 break
             at += _LENGTH.size

@@ -7,7 +7,7 @@ import contextlib
 import errno
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from paddock.backends._base import Command, Paused
 from paddock.backends._pause_clock import PauseClock
@@ -28,9 +28,12 @@ from paddock.wire import close_all
 
 from . import orders
 from ._connection import GuestConnection
-from ._exec import Keeping, attach, execs, output, signal_exec, start_background, start_foreground, take_up
+from ._exec import attach, execs, output, signal_exec, start_background, start_foreground, take_up
 from ._files import perform
 from ._streams import accept
+
+if TYPE_CHECKING:
+    from paddock.backends.jail import SupervisorKeeping
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -52,7 +55,7 @@ class GuestInstance:
         self._closings = 0
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
-        self.keeping: Keeping | None = None
+        self.keeping: SupervisorKeeping | None = None
         """Where commands are kept that outlive the daemon, if this level can."""
 
     @property

@@ -42,10 +42,6 @@ class _Pipe:
     def closed(self) -> bool:
         return self._fd < 0
 
-    @property
-    def descriptor(self) -> int:
-        return self._fd
-
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
         """Wait until the pipe has data, or room, or was closed."""
         self._waiter = self._loop.create_future()
@@ -103,6 +99,11 @@ class PipeReader(_Pipe):
     def is_cut(self) -> bool:
         """Whether the command has ended. Reads return what the pipe holds and don't wait."""
         return self._fd < 0 or self._left is not None
+
+    def kept(self) -> tuple[int, ...]:
+        """Return the descriptors with which another daemon continues."""
+        assert self.journal is not None
+        return self._fd, self.journal.file
 
     async def read(self, size: int = 65536) -> bytes:
         if self.journal is not None and self.journal.unread:
@@ -168,6 +169,15 @@ class PipeWriter(_Pipe):
     after_close: Callable[[], Awaitable[None]] | None = None
     """What to call to close its other copies: the reader sees no end before."""
 
+    def __init__(self, fd: int, file: int = -1) -> None:
+        super().__init__(fd)
+        self._file = file
+        """What `feed` has left to write, from its position on."""
+
+    async def kept(self) -> tuple[int, ...]:
+        """Return the descriptors with which another daemon continues."""
+        return () if self._fd < 0 else tuple(fd for fd in (self._fd, self._file) if fd >= 0)
+
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
         if self._fd >= 0:
@@ -181,17 +191,24 @@ class PipeWriter(_Pipe):
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
         await self._give_way()
 
-    async def feed(self, file: int) -> None:
-        """Write what `file` holds from its position on, which splice(2) moves with the bytes; then close."""
+    async def feed(self, data: bytes) -> None:
+        """Write `data`, or what an earlier daemon has left of it; then close. splice(2) moves the file's position with
+        the bytes."""
+        if self._file < 0:
+            self._file = _file_of(data)
         try:
             while self._fd >= 0:
                 try:
-                    if not os.splice(file, self._fd, _FEED, flags=os.SPLICE_F_NONBLOCK):
+                    if not os.splice(self._file, self._fd, _FEED, flags=os.SPLICE_F_NONBLOCK):
                         break
                 except BlockingIOError:
                     await self._ready(self._loop.add_writer, self._loop.remove_writer)
+        except BrokenPipeError:
+            await self.aclose()
+            raise
         finally:
             self.close()
+        await self.aclose()
 
     async def draw(self, flow: Flow) -> None:
         """Like `write` of all that comes, and open after it."""
@@ -207,6 +224,19 @@ class PipeWriter(_Pipe):
         if self._fd < 0:
             raise BrokenPipeError("the stream is closed")
 
+    def close(self) -> None:
+        super().close()
+        self._close_file()
+
+    def __del__(self) -> None:
+        super().__del__()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
     async def aclose(self) -> None:
         self.close()
         if self.after_close is not None:
@@ -215,3 +245,16 @@ class PipeWriter(_Pipe):
     async def abort(self) -> None:
         """Do nothing: the command may have read it, so it can't be taken back."""
         await self.aclose()
+
+
+def _file_of(data: bytes) -> int:
+    """Return a file in memory that holds `data`, at its start."""
+    file = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
+    try:
+        at = 0
+        while at < len(data):
+            at += os.pwrite(file, memoryview(data)[at:], at)
+    except BaseException:
+        os.close(file)
+        raise
+    return file

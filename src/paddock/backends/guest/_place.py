@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 
 from paddock.errors import FileError, InvalidArgumentError
-from paddock.model import User
+from paddock.model import Template, User
+from paddock.wire import WireError
 from paddock.wire.guest import Limit
-
-from ._frames import ProtocolError
 
 
 class Place:
@@ -53,9 +52,9 @@ class Place:
         return self.locate(path or show(self._workdir), "cwd")
 
     def name(self, path: bytes) -> str:
-        """Return what the sandbox calls it. ProtocolError: it is in none of its places."""
+        """Return what the sandbox calls it. WireError: it is in none of its places."""
         if path != self._root and not path.startswith(self._root + b"/"):
-            raise ProtocolError("a path outside of the sandbox's directory")
+            raise WireError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
 
     def user(self, name: str) -> User:
@@ -69,6 +68,20 @@ class Place:
         if user is not None:
             more = {**variables(user), **more}
         return tuple({**self._env, **{name: _variable(name, value) for name, value in more.items()}}.values())
+
+
+def user_of(identity: str, template: Template) -> User:
+    """Return the user of an agent: `user` is the template's default one, any other is root."""
+    return template.user(None if identity == "user" else "0") or User(name="root", uid=0, gid=0, home="/root")
+
+
+def place_of(identity: str, template: Template, env: Mapping[str, str], oom_score: int | None) -> Place:
+    """Return what the agent of an identity isn't told. `env` is the environment of every command."""
+    if identity not in ("user", "root"):
+        return Place()
+    others = template.users if identity == "root" else ()
+    env = {**env, **variables(user_of(identity, template))}
+    return Place(workdir=template.workdir, env=env, users=others, oom_score=oom_score)
 
 
 def _variable(name: str, value: str) -> bytes:

@@ -26,7 +26,6 @@ from paddock.wire import WireError
 from paddock.wire._message import Message, Shape
 from paddock.wire.guest import Error, Hand, Op
 
-from ._frames import ProtocolError
 from ._place import encode
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR)
@@ -44,13 +43,10 @@ class Request(NamedTuple):
     refused: Refusal
 
     def error(self, body: bytes) -> PaddockError:
-        """Return what the body of an ERROR means. ProtocolError."""
-        try:
-            told = Error.unpack(body)
-        except WireError as error:
-            raise ProtocolError(str(error)) from None
+        """Return what the body of an ERROR means. WireError."""
+        told = Error.unpack(body)
         if told.errno not in errno.errorcode:
-            raise ProtocolError("an error that no kernel has")
+            raise WireError("an error that no kernel has")
         return self.refused(told.errno, told.step.decode("ascii", "replace"))
 
 

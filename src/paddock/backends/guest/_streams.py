@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock.backends._pump import Flow
 from paddock.errors import FileError, InvalidArgumentError
-from paddock.linux.descriptors import closing
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
@@ -149,10 +148,9 @@ async def open_writer(connection: GuestConnection, request: Request, *, works: b
 async def _over_pipe(
     connection: GuestConnection, request: Request, answer: type[Any], pipe: PipeReader | PipeWriter, far: int
 ) -> Channel:
-    """Send the request with the far end; close `pipe` if it fails."""
+    """Send the request with the far end. Close `pipe` if it fails."""
     try:
-        with closing(far):
-            channel = connection.open(request, fds=(far,))
+        channel = connection.open(request, fds=(far,))
         with channel.attended():
             await channel.reply(answer)
     except BaseException:

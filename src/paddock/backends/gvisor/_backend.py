@@ -9,20 +9,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends._checks import missing, ok, weak
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE as KIT
-from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
 from paddock.supervisor._plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
 from . import _platforms, _probe, _proof
 from ._bake import BAKED, STATE, Shape, seal_key
-from ._bundle import cores, flags, saves, served, specification
+from ._bundle import flags, saves, served, specification
 
 PLACE = "/.vessel"
 """The path of runsc's directory in the jail."""
@@ -48,7 +49,6 @@ class GvisorBackend(VmmBackend):
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
-        self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | None = None
         self._runsc: str | None = None
         self._known: dict[str, str] = {}
@@ -66,44 +66,35 @@ class GvisorBackend(VmmBackend):
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # The sentry refuses processes above the limit, and nothing counts how often.
-        found = self._found or _probe.remembered(self._home)
+        found = self._found or _probe.remembered(self.directory)
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> GvisorInstance:
         return GvisorInstance(self, id, template, incarnation, env)
 
-    def remembers(self) -> str | None:
-        """Return why copies of a sandbox lack its memory, or None if they have it."""
-        found = self._look()
-        if isinstance(found, str):
-            return found
-        if not saves(found.date):
-            return f"runsc {found.version} saves no pipes"
-        return None if self.root_user else "an ordinary user's files have one id here, and gVisor's sentry opens them"
-
     def checks(self) -> tuple[Check, ...]:
         reason = super().probe()
         found = self._look() if reason is None else reason
         if isinstance(found, str):
-            fix = _probe.fix(self._home) if reason is None else self.remedy(reason)
-            return (Check(area="level", name=self.name, status="missing", detail=found, fix=fix),)
+            fix = _probe.fix(self.directory) if reason is None else self.remedy(reason)
+            return (missing("level", self.name, found, fix),)
         detail = f"runsc {found.version}, platform {_told(found, self.config.gvisor_platform)}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"
         if self._why_cold is not None:
             detail += f"; each starts from nothing: {self._why_cold}"
         if found.stats:
-            return (Check(area="level", name=self.name, status="ok", detail=detail),)
-        detail += (
-            "; ls and stat of newer coreutils (Debian 12's, say) fail inside: this version refuses what they ask for"
+            return (ok("level", self.name, detail),)
+        refused = (
+            "ls and stat of newer coreutils (Debian 12's, say) fail inside: this version refuses what they ask for"
         )
-        return (Check(area="level", name=self.name, status="weak", detail=detail, fix=_probe.FIX_OLD),)
+        return (weak("level", self.name, f"{detail}; {refused}", _probe.FIX_OLD),)
 
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
-            raise LevelUnavailableError(found, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(found, hint=_probe.fix(self.directory))
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
     async def _settled(self, found: _probe.Found) -> _probe.Found:
@@ -112,7 +103,7 @@ class GvisorBackend(VmmBackend):
             self._trying = self.start(self._try_kvm(found))
         settled = await asyncio.shield(self._trying)
         if settled.refused:
-            raise LevelUnavailableError(settled.refused, hint=_probe.fix(self._home))
+            raise LevelUnavailableError(settled.refused, hint=_probe.fix(self.directory))
         return settled
 
     async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
@@ -138,13 +129,10 @@ class GvisorBackend(VmmBackend):
             return dressed
         return dressed._replace(trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
 
-    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        found = self._look()
+    async def orders(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found | str | None = None) -> Orders:
+        """Return the controller's orders for that runsc on that platform, or for the ones that are taken here."""
+        found = found or self._look()
         assert not isinstance(found, str)
-        return await self.ordered(plan, jail, found)
-
-    async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
-        """Return the controller's orders for that runsc on that platform."""
         shape = await self._shape(plan, jail, found)
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
@@ -168,14 +156,11 @@ class GvisorBackend(VmmBackend):
                 options["saves"]["before"] = {before.stamp: before.flags}
         return Orders(driver=self.name, options=options, env=self.own_environment(plan))
 
-    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        await self.become(plan, instance)
-
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        await self.become(plan, instance)  # its init has not touched its memory since that was loaded
+        await self.ready(plan, instance)  # its init has not touched its memory since that was loaded
         await super().rehearse(plan, instance)
 
-    async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+    async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         name = plan.hostname.encode()
         hosts = Part.HOSTS if self.hosts_is_its_own(plan) else _NO_PART
         await instance.tell(Renew(parts=Part.HOSTNAME | hosts, hostname=name, hosts=name), may_fail=Part.HOSTS)
@@ -256,7 +241,7 @@ class GvisorBackend(VmmBackend):
         own = self.unbaked(plan, tree, _BAKING_SECONDS)
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
         async with self.oven(own, jail) as instance:
-            orders = await self.ordered(own, jail, found)
+            orders = await self.orders(own, jail, found)
             if found.platform == _platforms.KVM:
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
             await instance.start_vmm(orders)
@@ -265,11 +250,11 @@ class GvisorBackend(VmmBackend):
             await (await instance.control()).ask("freeze", seconds=None, for_good=True)
 
     def _key(self) -> bytes:
-        return seal_key(self._home / _KEY_FILE)
+        return seal_key(self.directory / _KEY_FILE)
 
     def _look(self) -> _probe.Found | str:
         if self._found is None or self._found.refused:
-            found = _probe.look(self._home)
+            found = _probe.look(self.directory)
             if isinstance(found, str):
                 return found
             self._found = found
@@ -277,15 +262,9 @@ class GvisorBackend(VmmBackend):
 
 
 class GvisorInstance(VmmInstance):
-    def __init__(
-        self, backend: GvisorBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
-    ) -> None:
-        super().__init__(backend, id, template, incarnation, env)
-        self._gvisor = backend
-
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if spec.pty is not None:
-            self._gvisor.capabilities.require("pty", self._gvisor.name)
+            self._level.capabilities.require("pty", self._level.name)
         return await super().start(spec, id=id, background=background)
 
     @contextlib.asynccontextmanager
@@ -312,14 +291,9 @@ def _recipe(found: _probe.Found) -> Recipe:
     changes.
     """
 
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        program = Path(found.program).read_bytes()
-        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program)})
+    program = Path(found.program)
 
-    return Recipe(
-        name="kit-runsc",
-        facts=("1", found.version, *_probe.stamp(Path(found.program))),
-        fill=fill,
-        host_usr=False,
-        env={},
-    )
+    def fill(root: int, worker: Worker) -> None:
+        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program.read_bytes())})
+
+    return of_kit("runsc", ("1", found.version, *_probe.stamp(program)), fill)

@@ -20,7 +20,7 @@ from typing import Any
 
 from paddock.backends._base import FROZEN
 from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.recipe import Progress, Recipe
+from paddock.storage.templates.recipe import Recipe, of_kit
 
 STATE = f"/{FROZEN}"
 """The directory in a sandbox's own tree with its saved state, or the state of its source. No program inside sees it."""
@@ -59,11 +59,11 @@ class Shape:
         sealed = hashlib.sha256(key).hexdigest()
         facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _processor())
 
-        def fill(root: int, worker: Worker, progress: Progress) -> None:
+        def fill(root: int, worker: Worker) -> None:
             boot("tb" + recipe.tree.removeprefix("tp"))
             worker.do(_leave_only, (root,), FROZEN)
 
-        recipe = Recipe(name="kit-sentry", facts=facts, fill=fill, host_usr=False, env={})
+        recipe = of_kit("sentry", facts, fill)
         return recipe
 
 

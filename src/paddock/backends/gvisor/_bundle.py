@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
@@ -111,11 +109,6 @@ def specification(
         "mounts": mounts,
         "linux": {},
     }
-
-
-def cores(cpus: float) -> int:
-    """How many the sandbox's programs see."""
-    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))
 
 
 def _mount(place: str, kind: str, *options: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Only a program that has run is proof, not a version, a supported platform or a d
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.backends._findings import recall, remember
 from paddock.model.config import read_config
 
 from . import _platforms
@@ -81,7 +81,7 @@ def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
         is_asked_for = read_config(state_dir).gvisor_platform is not None
         refused = f"{_platforms.SETTING} is {_platforms.KVM!r}, and here {why}" if is_asked_for else ""
         kvm = msgspec.structs.replace(found, tries_kvm=False, without=why, refused=refused)
-    _remember(state_dir, kvm)
+    remember(state_dir / _FILE, kvm)
     return kvm
 
 
@@ -92,7 +92,7 @@ def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
     for runsc in there:
         found = _try(runsc, facts, platform)
         if isinstance(found, Found):
-            _remember(state_dir, found)
+            remember(state_dir / _FILE, found)
             return found
         reasons.append(found)
     return "; ".join(reasons)
@@ -100,15 +100,15 @@ def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
 
 def remembered(state_dir: Path) -> Found | None:
     """Return the stored result for the present runsc, or None."""
-    there = programs(state_dir)
-    try:
-        known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
-    except (OSError, msgspec.DecodeError):
+    there, known = programs(state_dir), recall(state_dir / _FILE, Found)
+    if known is None or not there or known.facts != _facts(there, read_config(state_dir).gvisor_platform):
         return None
-    return known if there and known.facts == _facts(there, read_config(state_dir).gvisor_platform) else None
+    return known
 
 
 def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
+    from ._trial import attempt  # the guest, which the probe of what is remembered does not need
+
     version, date = _version(runsc)
     if date < OLDEST:
         return f"{runsc} is version {version or 'unknown'}, {OLDEST} or later is needed: {FIX}"
@@ -117,7 +117,7 @@ def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
         return names
     reasons: list[str] = []
     for platform in names:
-        said = _attempt(runsc, platform, date)
+        said = attempt(runsc, platform, date)
         if not isinstance(said, str):
             return Found(
                 program=str(runsc),
@@ -131,12 +131,6 @@ def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
             )
         reasons.append(f"{platform}: {said}")
     return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
-
-
-def _attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
-    from ._trial import attempt  # the guest, which the probe of what is remembered does not need
-
-    return attempt(runsc, platform, date)
 
 
 def stamp(runsc: Path) -> tuple[str, ...]:
@@ -159,13 +153,3 @@ def _version(runsc: Path) -> tuple[str, int]:
         return "", 0
     match = _VERSION.search(said.decode("utf-8", "replace"))
     return (match[1], int(match[2])) if match else ("", 0)
-
-
-def _remember(state_dir: Path, found: Found) -> None:
-    new = state_dir / f".{_FILE}.{os.getpid()}"
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new.write_text(json.dumps(msgspec.to_builtins(found)))
-        new.replace(state_dir / _FILE)
-    except OSError:
-        new.unlink(missing_ok=True)  # it is found out again

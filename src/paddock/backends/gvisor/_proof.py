@@ -7,13 +7,12 @@ less: the device may answer each question, and hang later.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 from typing import TYPE_CHECKING
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._threads import to_its_end
+from paddock.backends._trees import scratch_tree
 from paddock.backends.vmm import nobodys
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
@@ -65,17 +64,11 @@ async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
         tree=name,
         deadline=proc.boottime() + _LIFE_SECONDS,
     )
-    pool = await backend.trees()
-    async with contextlib.AsyncExitStack() as undo:
-        undo.callback(pool.in_use.discard, name)
-        undo.push_async_callback(asyncio.to_thread, pool.delete, name)
-        pool.in_use.add(name)
-        limit = plan.spec.limits.disk_mib << 20
-        await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
+    async with scratch_tree(await backend.trees(), name, plan.template, plan.spec.limits):
         jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
         plan = replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
         jail = jail._replace(kind="oven", deadline=plan.deadline)  # `living` leaves it out
-        orders = replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
+        orders = replace(await backend.orders(plan, jail, found), greeting_seconds=GREETING_SECONDS)
         instance = await backend.start_vmm(plan, jail, orders)
         try:
             async with asyncio.timeout(GREETING_SECONDS):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
-from paddock.backends._environment import certificates, hints
+from paddock.backends._environment import certificates, of_commands
 from paddock.backends._pause_clock import PauseClock
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError
-from paddock.model import Check, ExecId, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
+from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
 from paddock.model.config import read_config
 from paddock.supervisor import _trust_places, layout
@@ -113,9 +113,10 @@ class JailBackend:
 
     name = "jail"
     level = Level.JAIL
+    hinted = True
+    """The limits can't be seen inside, so variables say them."""
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
-        self._state = state_dir
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
         """Ends of sandboxes that are or were held here, by incarnation."""
         self._being_made: set[SandboxId] = set()
@@ -176,7 +177,7 @@ class JailBackend:
         return _probe.remedy(reason)
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities, self.supervisor.facts, self._state)
+        return _probe.checks(self.capabilities, self.supervisor.facts, self.directory)
 
     async def pool(self) -> int:
         """Return the pool's directory as the supervisor has it. It stays the backend's."""
@@ -253,10 +254,6 @@ class JailBackend:
                 await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             await self.forget(plan.id)
 
-    def hints(self, limits: Limits) -> dict[str, str]:
-        """Return the variables for limits that can't be seen inside."""
-        return hints(limits)
-
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
         return JailPlan(
@@ -268,12 +265,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={
-                **self.hints(limits),
-                **(_CERTIFICATES if plan.exits else {}),
-                **template.env,
-                **plan.spec.env,
-            },
+            env=of_commands(plan, _CERTIFICATES, hinted=self.hinted),
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",
@@ -383,7 +375,7 @@ class JailBackend:
         return replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
-        return self._state / layout.RUN / id / f"{identity}.sock"
+        return self.directory / layout.RUN / id / f"{identity}.sock"
 
     def ending(self, id: SandboxId, incarnation: int) -> asyncio.Future[Ending]:
         known = self._endings.setdefault(id, {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._pause_clock import PauseClock
-from paddock.backends.guest import Nothing, Place, orders, variables
+from paddock.backends.guest import Nothing, orders, place_of
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
 from paddock.errors import SandboxDiedError, SupervisorUnavailableError
@@ -28,15 +28,18 @@ _OOM_SCORE = 500
 
 
 class SupervisorKeeping:
-    """Commands of one sandbox, as the supervisor holds them. `outside`: the sandbox is not the supervisor's."""
+    """Descriptors of one sandbox's commands, which the supervisor holds, whichever daemon lives. `outside`: the sandbox
+    is not the supervisor's."""
 
     def __init__(self, supervisor: SupervisorClient, id: SandboxId, *, outside: bool = False) -> None:
         self._supervisor, self._id, self._outside = supervisor, id, outside
 
     def journal(self) -> int:
+        """Make a file without a name, in a thread."""
         return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
+        """Keep copies of these in place of those kept before, except the first `after`. None: forget it."""
         await self._supervisor.request(
             "keep",
             descriptors=descriptors,
@@ -48,6 +51,7 @@ class SupervisorKeeping:
         )
 
     async def get(self, command: ExecId) -> tuple[int, ...]:
+        """Return copies of the descriptors that are kept of it."""
         answer = await self._supervisor.request("kept", id=self._id, outside=self._outside, command=command)
         return tuple(answer.get("fds", ()))
 
@@ -80,14 +84,8 @@ class JailInstance(GuestInstance):
 
     async def reach(self, identity: str) -> GuestConnection:
         """To an agent of the jail's own, or to its pid 1."""
-        return await GuestConnection.connect(self._backend.socket(self.id, identity), self.native(identity))
-
-    def native(self, identity: str) -> Place:
-        """Return what an agent of the jail's own is not told."""
-        user = self.template.user("root" if identity == "root" else None)
-        assert user is not None
-        env = {**self._env, **variables(user)}
-        return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
+        place = place_of(identity, self.template, self._env, _OOM_SCORE)
+        return await GuestConnection.connect(self._backend.socket(self.id, identity), place)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.supervisor.request("deadline", id=self.id, deadline=deadline)

@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 from paddock.backends import _look as look
-from paddock.backends._look import check as _check
+from paddock.backends._checks import posture as _check
 from paddock.linux import namespaces, proc
 from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
+from paddock.backends._checks import SLEEP, missing, ok, weak
 from paddock.model import Check, Limit
 from paddock.supervisor.layout import DEFAULT_SPARES
 
@@ -15,7 +16,13 @@ LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _AS_ROOT = "run paddock as root"
 _NO_SYS_ADMIN = "this process is root and may make no namespaces: probably the seccomp filter of a container"
 _IN_A_CONTAINER = "run the container with --privileged"
-_CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
+_OF_CGROUPS = (Limit.MEMORY, Limit.PROCESSES)
+_ENFORCED = {
+    Limit.MEMORY: "the memory cgroup",
+    Limit.PROCESSES: "the pids cgroup",
+    Limit.DISK: "btrfs quota",
+    Limit.INODES: "the supervisor, who counts by btrfs",
+}
 _WATCHED = {
     Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
     " and TCP; the rest is watched, not hard: the supervisor counts processes and unix sockets four times a second,"
@@ -65,39 +72,30 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
 
     reason = unusable()
     if reason is not None:
-        return (Check(area="level", name="jail", status="missing", detail=reason, fix=remedy(reason)),)
+        return (missing("level", "jail", reason, remedy(reason)),)
     abi = landlock.kernel_abi()
     lines = [
-        Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
-        Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
+        ok("level", "jail", "namespaces, seccomp, Landlock"),
+        (ok if abi >= 6 else weak)("jail", "landlock", landlock.level(abi)),
+        _trials.exits(),
     ]
-    lines.append(_trials.exits())
     if "pid" in facts:
         lines.append(_trials.pool(state_dir, facts["pid"]))
     if not facts.get("hostnames", True):
         unnamed = "sethostname is refused here: a sandbox without a name sees the machine's, and none can have a name"
-        lines.append(Check(area="jail", name="hostname", status="weak", detail=unnamed, fix=_IN_A_CONTAINER))
+        lines.append(weak("jail", "hostname", unnamed, _IN_A_CONTAINER))
     sealed = "runs from sealed memory"
     if not facts.get("program_in_memory", True):
         sealed = "runs from a file system that is mounted nowhere: vm.memfd_noexec or a security module forbids memory"
-    lines.append(Check(area="jail", name="program", status="ok", detail=sealed))
+    lines.append(ok("jail", "program", sealed))
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
-    missing = tuple(facts.get("missing", ()))
-    if missing and not facts["cgroups"]:  # one reason says it for all
-        missing = (next((text for text in missing if text.startswith("memory")), missing[0]),)
+    absent = tuple(facts.get("missing", ()))
+    if absent and not facts["cgroups"]:  # one reason says it for all
+        absent = (next((text for text in absent if text.startswith("memory")), absent[0]),)
     fix = _cgroup_fix() if os.getuid() else None
-    lines += [Check(area="limits", name="cgroup", status="weak", detail=text, fix=fix) for text in missing]
-    lines.append(
-        Check(
-            area="jail",
-            name="spares",
-            status="ok",
-            detail=f"while sandboxes are made, {DEFAULT_SPARES} are kept ready ahead: about 3 MB each, run nothing",
-        )
-    )
-    slept = "what is paused uses no processor time, and keeps its memory"
-    lines.append(Check(area="jail", name="sleep", status="ok", detail=slept))
-    return tuple(lines)
+    lines += [weak("limits", "cgroup", text, fix) for text in absent]
+    spares = f"while sandboxes are made, {DEFAULT_SPARES} are kept ready ahead: about 3 MB each, run nothing"
+    return (*lines, ok("jail", "spares", spares), ok("jail", "sleep", SLEEP))
 
 
 def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Check]:
@@ -105,22 +103,18 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
     from paddock.linux import mountinfo
 
     lines = [*(_limit(limit, capabilities, root=root) for limit in LIMITS), _cpus(cpus, root=root)]
-    counted = Limit.MEMORY in capabilities.enforced
-    uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
-    lines.append(_line("limits", "sockets", uncounted, ok=counted))
+    if Limit.MEMORY in capabilities.enforced:
+        lines.append(ok("limits", "sockets", "enforced"))
+    else:
+        uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
+        lines.append(weak("limits", "sockets", uncounted, _AS_ROOT))
     if not root:
         counts = "inotify and queued signals inside are counted with your own; a sandbox has at most a quarter"
-        lines.append(_ids(capabilities))
-        lines.append(_line("jail", "tables", counts))
+        lines += (_ids(capabilities), weak("jail", "tables", counts, _AS_ROOT))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
-            lines.append(Check(area="jail", name="activity", status="weak", detail=told))
+            lines.append(weak("jail", "activity", told))
     return lines
-
-
-def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
-    detail, fix = ("enforced", None) if ok else (instead, _AS_ROOT)
-    return Check(area=area, name=name, status="ok" if ok else "weak", detail=detail, fix=fix)
 
 
 def _ids(capabilities: Capabilities) -> Check:
@@ -130,41 +124,28 @@ def _ids(capabilities: Capabilities) -> Check:
     own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
     if capabilities.root_user:
         others = "; root and all others inside are subordinate ids of yours, the same in all your sandboxes"
-        return Check(area="jail", name="ids", status="weak", detail=own + others, fix=_AS_ROOT)
+        return weak("jail", "ids", own + others, _AS_ROOT)
     granted = subordinate_ids.granted()
     if isinstance(granted, str):
         why, fix = granted, subordinate_ids.remedy()
     else:
         why, fix = "a new state directory has them if it is asked for", "subordinate_ids = true in its config.toml"
-    detail = f"{own}; he is the only one there, since the sandboxes use no subordinate ids: {why}"
-    return Check(area="jail", name="ids", status="weak", detail=detail, fix=fix)
+    return weak(
+        "jail", "ids", f"{own}; he is the only one there, since the sandboxes use no subordinate ids: {why}", fix
+    )
 
 
 def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
-    controller = _CONTROLLERS.get(limit)
     if limit in capabilities.enforced:
-        by = (
-            f"the {controller} cgroup"
-            if controller
-            else "btrfs quota"
-            if limit is Limit.DISK
-            else "the supervisor, who counts by btrfs"
-        )
-        return Check(area="limits", name=limit.value, status="ok", detail=f"enforced by {by}")
-    return Check(
-        area="limits",
-        name=limit.value,
-        status="weak",
-        detail=(_WATCHED if limit in capabilities.watched else _NOTHING)[limit],
-        fix=None if root else _cgroup_fix() if controller else _AS_ROOT,
-    )
+        return ok("limits", limit.value, f"enforced by {_ENFORCED[limit]}")
+    fix = None if root else _cgroup_fix() if limit in _OF_CGROUPS else _AS_ROOT
+    return weak("limits", limit.value, (_WATCHED if limit in capabilities.watched else _NOTHING)[limit], fix)
 
 
 def _cpus(held: bool, *, root: bool) -> Check:
     if held:
-        return Check(area="limits", name="cpus", status="ok", detail="enforced by the cpu cgroup")
-    fix = None if root else _cgroup_fix()
-    return Check(area="limits", name="cpus", status="weak", detail="not enforced: no cgroup", fix=fix)
+        return ok("limits", "cpus", "enforced by the cpu cgroup")
+    return weak("limits", "cpus", "not enforced: no cgroup", None if root else _cgroup_fix())
 
 
 def _cgroup_fix() -> str:

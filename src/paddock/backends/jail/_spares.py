@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._spares import Demand, Spares
-from paddock.backends._threads import to_its_end
+from paddock.backends._spares import Demand, Spares, common
+from paddock.backends._trees import create_tree, delete_tree
 from paddock.errors import PaddockError
 from paddock.model import Noun, SandboxId, mint, replace
-from paddock.supervisor._plan import CLAIM, JailPlan
+from paddock.supervisor._plan import JailPlan
 
 if TYPE_CHECKING:
     from paddock.backends.jail._backend import JailBackend
@@ -37,13 +37,10 @@ class Spare(msgspec.Struct, eq=False):
 def kind_of(backend: JailBackend, plan: SandboxPlan) -> JailPlan | None:
     """Return the settings that a spare for `plan` must have. None: no spare could become it."""
     made_of_nothing = not (plan.begun or plan.incarnation or plan.trees or plan.protect or plan.spec.mounts)
-    jail = backend.jail_plan(plan)
     if not made_of_nothing or plan.exits or plan.hostname != host_name(plan.id):
         return None
-    if jail.fault and not jail.fault.startswith(CLAIM):
-        return None
-    own = {"id": "", "hostname": "", "tree": "", "parent": "", "fault": ""}
-    return jail._replace(**own, env={}, deadline=0.0, idle_seconds=0.0, retention_seconds=1.0, trace=False)
+    kind = common(backend.jail_plan(plan))
+    return None if kind is None else kind._replace(retention_seconds=1.0)
 
 
 def host_name(id: str) -> str:
@@ -99,10 +96,8 @@ class JailSpares(Spares[JailPlan, Spare]):
         plan = replace(demand.plan, id=id, hostname=host_name(id), tree=id, deadline=0.0, parent=None, spec=spec)
         jail = backend.jail_plan(plan)
         pool = await backend.trees()
-        pool.in_use.add(id)
         try:
-            limit = spec.limits.disk_mib << 20
-            await to_its_end(pool.create, id, layers=plan.template.layers, limit_bytes=limit)
+            await create_tree(pool, id, plan.template, spec.limits)
             await backend.supervisor.request("prepare", plan=jail.to_message())
         except BaseException:
             await asyncio.shield(self._start(self._drop(id)))
@@ -128,10 +123,4 @@ class JailSpares(Spares[JailPlan, Spare]):
         await self._delete(id)
 
     async def _delete(self, id: SandboxId) -> None:
-        """Delete the tree. A later sweep finds what fails here."""
-        pool = await self._backend.trees()
-        try:
-            with contextlib.suppress(PaddockError):
-                await asyncio.to_thread(pool.delete, id)
-        finally:
-            pool.in_use.discard(id)
+        await delete_tree(await self._backend.trees(), id)

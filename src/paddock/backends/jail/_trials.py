@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from paddock.backends._checks import EGRESS, missing, ok
 from paddock.model import Check
 
 _EXITS = (
@@ -54,30 +55,18 @@ _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 
 def exits() -> Check:
     """Say whether sandboxes can have the gateway as their only network access here."""
-    return _check(
-        "egress",
-        attempt(_EXITS),
-        ok="policies hold: packets are led to the gateway, which asks them",
-        problem="no sandbox with a policy can be made",
-        fix="a kernel with nf_tables, nft_redir, nft_reject_inet, nft_limit and nft_ct",
-    )
+    if (said := attempt(_EXITS)) is None:
+        return ok("jail", "egress", EGRESS)
+    fix = "a kernel with nf_tables, nft_redir, nft_reject_inet, nft_limit and nft_ct"
+    return missing("jail", "egress", f"no sandbox with a policy can be made: {said}", fix)
 
 
 def pool(state_dir: Path, supervisor: int) -> Check:
     """Check that the file system of a sandbox can be mounted in the pool that the process `supervisor` holds."""
-    return _check(
-        "file system",
-        attempt(_POOL, str(state_dir), str(supervisor)),
-        ok="one was mounted in the pool and removed",
-        problem="no sandbox can be made",
-        fix="make room on the disk below (df -h), then paddock doctor --storage",
-    )
-
-
-def _check(name: str, said: str | None, *, ok: str, problem: str, fix: str) -> Check:
-    if said is None:
-        return Check(area="jail", name=name, status="ok", detail=ok)
-    return Check(area="jail", name=name, status="missing", detail=f"{problem}: {said}", fix=fix)
+    if (said := attempt(_POOL, str(state_dir), str(supervisor))) is None:
+        return ok("jail", "file system", "one was mounted in the pool and removed")
+    fix = "make room on the disk below (df -h), then paddock doctor --storage"
+    return missing("jail", "file system", f"no sandbox can be made: {said}", fix)
 
 
 def attempt(code: str, *arguments: str) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from paddock.backends._findings import recall, remember
 from paddock.linux import proc
 
 KVM, TCG = "kvm", "tcg"
@@ -54,10 +55,7 @@ def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None)
         return Choice(TCG, f"there is no {DEVICE}")
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return Choice(TCG, f"{DEVICE} is there and not for you to open (usermod -aG kvm, and a new login)")
-    try:
-        kept = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
-    except (OSError, msgspec.DecodeError):
-        kept = None
+    kept = recall(state_dir / _FILE, _Kept)
     if kept is not None and kept.facts == _facts(programs):
         return kept.choice
     return Choice(KVM, f"{DEVICE} is there", proven=False)
@@ -94,7 +92,5 @@ def _facts(programs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _remember(state_dir: Path, programs: tuple[str, ...], choice: Choice) -> Choice:
-    new = state_dir / f".{_FILE}.{os.getpid()}"
-    new.write_bytes(msgspec.json.encode(_Kept(_facts(programs), choice)))
-    new.replace(state_dir / _FILE)
+    remember(state_dir / _FILE, _Kept(_facts(programs), choice))
     return choice

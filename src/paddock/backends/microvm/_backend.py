@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends._checks import missing, ok
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
-from paddock.backends.microvm._qemu import PLACE, Machine, processors
-from paddock.backends.microvm._trust import Trust
-from paddock.backends.vmm import Orders, VmmBackend, VmmInstance
+from paddock.backends.microvm._qemu import PLACE, Machine
+from paddock.backends.vmm import Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import (
     FileError,
     LevelUnavailableError,
@@ -37,15 +37,14 @@ from paddock.model import (
     Level,
     Limit,
     MakeDirectory,
-    Noun,
     SandboxId,
     SetFileAttributes,
     StatFile,
     Template,
-    mint,
     replace,
 )
 from paddock.storage.pool.memories import Memories
+from paddock.supervisor import _trust_places, layout
 from paddock.supervisor._plan import KVM, JailPlan
 from paddock.supervisor._plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
@@ -59,7 +58,7 @@ _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
 _MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
 _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
-_WARM = (("/bin/sh", "-c", "exec /bin/true"),)
+_WARM = ("/bin/sh", "-c", "exec /bin/true")
 
 
 class MicrovmBackend(VmmBackend):
@@ -84,25 +83,7 @@ class MicrovmBackend(VmmBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(
-            super().capabilities,
-            enforced=_KEPT,
-            watched=frozenset(),
-            root_user=True,
-            memory=True,
-            mounts=True,
-            trees=True,
-            exits=True,
-        )
-
-    @property
-    def edition(self) -> str:
-        try:
-            accelerator = self._accelerator()
-            name = accelerator.name if accelerator.proven else "untried"
-            return f"{_qemu.find().edition}, kernel {_kernel.find(self.config.kernel).release}, {name}"
-        except PaddockError:
-            return ""
+        return replace(super().capabilities, enforced=_KEPT, watched=frozenset(), memory=True)
 
     def probe(self) -> str | None:
         if os.uname().machine != "x86_64":
@@ -118,14 +99,14 @@ class MicrovmBackend(VmmBackend):
     def checks(self) -> tuple[Check, ...]:
         why = self.probe()
         if why is not None:
-            return (
-                Check(area="level", name="microvm", status="missing", detail=why, fix=self.remedy(why) or _remedy()),
-            )
-        how = f"{self.edition}: {self._accelerator().words}"
+            return (missing("level", "microvm", why, self.remedy(why) or _remedy()),)
+        choice = self._accelerator()
+        name = choice.name if choice.proven else "untried"
+        edition = f"qemu {_qemu.find().version}, kernel {_kernel.find(self.config.kernel).release}, {name}"
         slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
         return (
-            Check(area="level", name="microvm", status="ok", detail=how, fix=None),
-            Check(area="microvm", name="sleep", status="ok", detail=slept),
+            ok("level", "microvm", f"{edition}: {choice.words}"),
+            ok("microvm", "sleep", slept),
         )
 
     # interface of the base class
@@ -241,12 +222,10 @@ class MicrovmBackend(VmmBackend):
         limits = plan.spec.limits
         accelerator = accelerator or self._accelerator().name
         native = accelerator == _accelerator.KVM
-        cores = processors(limits.cpus)
-        machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
-        qemu = _qemu.find()
+        machine = Machine(memory_mib=limits.memory_mib, processors=cores(limits.cpus), accelerator=accelerator)
         return Ingredients(
             kernel=_kernel.find(self.config.kernel),
-            qemu=qemu,
+            qemu=_qemu.find(),
             machine=machine,
             template=plan.template,
             limits=limits,
@@ -270,7 +249,7 @@ class MicrovmBackend(VmmBackend):
                 async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                     await instance.start_vmm(orders)
                     await instance.furnish(made_of.directories())
-                    await instance.warm(_WARM)
+                    await instance.warm()
                     await (await instance.control()).ask("freeze", seconds=None, for_good=True)
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
@@ -278,19 +257,29 @@ class MicrovmBackend(VmmBackend):
 
 
 class MicrovmInstance(VmmInstance):
-    def __init__(
-        self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
-    ) -> None:
-        super().__init__(backend, id, template, incarnation, env)
-        self._microvm = backend
-        self._trust = Trust(backend.directory, id)
+    _trusted: tuple[int, int] | None = None
+    """The stamp of the certificates that its programs trust."""
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        for order in self._trust.fresh():
-            await self.order(order)
+        await self._trust()
         return await super().start(spec, id=id, background=background)
 
     # the guest
+
+    async def _trust(self) -> None:
+        """Copy the certificates into the machine if the daemon has changed them (`access/_trust`). A jail sees changes
+        at once."""
+        directory = self._level.directory / layout.RUN / self.id
+        try:
+            info = (directory / layout.TRUST).stat()
+        except FileNotFoundError:  # it has no network access
+            return
+        stamp = (info.st_mtime_ns, info.st_size)
+        if info.st_size and stamp != self._trusted:
+            self._trusted = stamp
+            for name, place, systems in _trust_places.KINDS:
+                over = [f"/{path.decode()}" for path in systems]
+                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
 
     async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
         """Make the directories that each sandbox has."""
@@ -310,24 +299,19 @@ class MicrovmInstance(VmmInstance):
         told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
         await asyncio.gather(*map(self.order, told))
 
-    async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
-        """Run these commands, so that the machine's memory has their files.
+    async def warm(self) -> None:
+        """Run a command, so that the machine's memory has its files.
 
-        Ignore missing ones. An image's shell is untrusted and may never end, and other sandboxes wait for this machine.
+        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
         """
-        for argv in commands:
-            with contextlib.suppress(PaddockError, TimeoutError):
-                handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
-                try:
-                    async with asyncio.timeout(_WARM_SECONDS):
-                        await handle.wait()
-                finally:
-                    await handle.aclose()
+        with contextlib.suppress(PaddockError, TimeoutError):
+            async with asyncio.timeout(_WARM_SECONDS):
+                await self.run(ExecSpec(argv=_WARM))
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Freeze the machine, with its devices' state in its tree, and the jail around it."""
-        images = await self._microvm.images()
+        images = Images(Memories(await self._level.trees()))
         async with (
             self.copying,
             self.roused(),

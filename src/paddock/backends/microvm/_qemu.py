@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
@@ -49,11 +48,6 @@ class Qemu:
     program: Path
     version: str
     modules = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "erofs", "overlay", "fuse")
-
-    @property
-    def edition(self) -> str:
-        """Name and version, for people."""
-        return f"qemu {self.version}"
 
     @property
     def stamp(self) -> str:
@@ -139,7 +133,3 @@ def _disk(name: str, description: str) -> tuple[str, ...]:
 def _port(fd: int, name: str) -> tuple[str, ...]:
     device = f"virtserialport,chardev={name},name=paddock.{name}"
     return ("-chardev", f"socket,id={name},fd={fd}", "-device", device)
-
-
-def processors(cpus: float) -> int:
-    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))

@@ -2,6 +2,7 @@
 
 from ._backend import GUEST as GUEST
 from ._backend import VmmBackend as VmmBackend
+from ._backend import cores as cores
 from ._control import Control as Control
 from ._instance import Orders as Orders
 from ._instance import VmmInstance as VmmInstance

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,15 +15,14 @@ from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, nobodys
-from paddock.backends.vmm._waiting import REFUSES, Waiting, rehearse
-from paddock.errors import PaddockError, SandboxDiedError
+from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, plan_of_nobody
+from paddock.backends.vmm._waiting import REFUSES, Waiting
+from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
 from paddock.linux import proc
-from paddock.model import Limit, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
-from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE
-from paddock.storage.templates.recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
 from paddock.supervisor._plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
@@ -38,8 +39,7 @@ class VmmBackend(JailBackend):
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
-    as_root = True
-    """The controller, and what it starts, is root of the jail where there is one."""
+    hinted = False
     extra_memory_mib = 64
     """What the isolation itself needs, beside what the caller asked for."""
     extra_processes = 32
@@ -82,12 +82,14 @@ class VmmBackend(JailBackend):
         await self.ready(plan, instance)
 
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """Do once what the first command will ask for. What it raises ends the VMM."""
-        await rehearse(instance)
+        """Do once what the first command will ask for. What it raises ends the VMM.
 
-    def hints(self, limits: Limits) -> dict[str, str]:
-        """Its kernel shows what it has."""
-        return {}
+        It looks for a program, and runs the guest's own, which refuses. Nothing foreign runs: no template can know the
+        name that it looks for.
+        """
+        for spec in (ExecSpec(argv=(os.urandom(16).hex(),)), ExecSpec(argv=(REFUSES,), cwd="/")):
+            with contextlib.suppress(NotFoundError):  # a virtual machine, which was baked after a program ran, has none
+                await instance.run(spec)
 
     def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VmmInstance:
         return VmmInstance(self, id, template, incarnation, env)
@@ -113,10 +115,6 @@ class VmmBackend(JailBackend):
     def identities(self) -> tuple[str, ...]:
         return ("init", "user", "root") if self.root_user else ("init", "user")
 
-    async def kit(self) -> str:
-        """Return the kit's tree, built if it is not there."""
-        return await asyncio.to_thread((await self.templates()).kit)
-
     async def guest(self) -> Tree:
         """Return the native guest's program, which is pid 1 behind the isolation, as `GUEST` in the jail."""
         if self._guest is None:
@@ -137,19 +135,8 @@ class VmmBackend(JailBackend):
 
     def unbaked(self, plan: SandboxPlan, tree: str, seconds: float) -> SandboxPlan:
         """`plan` without what is one sandbox's own, to be baked in that tree."""
-        return replace(
-            plan,
-            id=SandboxId(mint(Noun.SANDBOX)),
-            hostname="sandbox",
-            tree=tree,
-            deadline=proc.boottime() + seconds,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            spec=nobodys(plan.spec),
-            exits=False,
-            protect=(),
-        )
+        own = {"id": SandboxId(mint(Noun.SANDBOX)), "hostname": "sandbox", "tree": tree, "exits": False}
+        return replace(plan_of_nobody(plan), **own, deadline=proc.boottime() + seconds)
 
     @contextlib.asynccontextmanager
     async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:
@@ -162,6 +149,7 @@ class VmmBackend(JailBackend):
             await asyncio.shield(self.start(self.put_out(instance)))
 
     async def put_out(self, instance: VmmInstance) -> None:
+        """End a VMM that is no sandbox. What fails here, a sweep finds."""
         with contextlib.suppress(PaddockError):
             await instance.kill()
             await self.forget(instance.id)
@@ -248,11 +236,17 @@ class VmmBackend(JailBackend):
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
         """Return a jail with the kit in it, and room for the isolation."""
+        kit = await asyncio.to_thread((await self.templates()).kit)
         return jail._replace(
-            trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
+            trees=(*jail.trees, Tree(name=kit, target=PLACE, writable=False)),
             memory_bytes=jail.memory_bytes + self.extra_memory_mib * _MIB,
             processes=jail.processes + self.extra_processes,
         )
+
+
+def cores(cpus: float) -> int:
+    """Return how many processors the sandbox's programs see."""
+    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))
 
 
 async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
@@ -269,9 +263,8 @@ async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
 
 
 def _recipe(guest: bytes) -> Recipe:
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
-        files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
-        write_manifest(root, worker, files)
-
-    return Recipe(name="kit-guest", facts=(hashlib.sha256(guest).hexdigest(),), fill=fill, host_usr=False, env={})
+    program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
+    files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
+    return of_kit(
+        "guest", (hashlib.sha256(guest).hexdigest(),), lambda root, worker: write_manifest(root, worker, files)
+    )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.backends._base import Command, Ending
-from paddock.backends.guest import PING, Nothing, Place, Request, hand, orders, variables
+from paddock.backends._base import Command, Ending, SandboxPlan
+from paddock.backends.guest import PING, Nothing, Request, hand, orders, place_of, user_of
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._exec import exec_request, execs, kill_request
 from paddock.backends.jail._backend import JailInstance
@@ -24,7 +24,7 @@ from paddock.errors import (
     SandboxError,
     UnsupportedError,
 )
-from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, User, mint, replace
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
 from paddock.vmm._control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
@@ -62,6 +62,10 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 def nobodys(spec: SandboxSpec) -> SandboxSpec:
     """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
     return replace(spec, mounts=(), env={}, idle_seconds=None)
+
+
+def plan_of_nobody(plan: SandboxPlan) -> SandboxPlan:
+    return replace(plan, incarnation=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
 
 
 class _ExitReport(Said, frozen=True):
@@ -119,11 +123,19 @@ class VmmInstance(JailInstance):
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
 
+    async def run(self, spec: ExecSpec) -> None:
+        """Run a command to its end, whatever comes of it."""
+        handle = await self.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+        try:
+            await handle.wait()
+        finally:
+            await handle.aclose()
+
     async def begin(self) -> None:
         """Tells pid 1 which agents it is to have."""
         for name in self._level.identities:
             if name != "init":
-                user = self._user(name)
+                user = user_of(name, self.template)
                 await self.order(orders.identity(name, user, tells=self._level.tells, filter=b""))
         await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
 
@@ -155,10 +167,6 @@ class VmmInstance(JailInstance):
             )
         return Part(answer.done)
 
-    def _user(self, identity: str) -> User:
-        user = self.template.user(None) if identity == "user" else self.template.user("0")
-        return user or User(name="root", uid=0, gid=0, home="/root")
-
     async def control(self) -> Control:
         """Return the connection with the controller itself. SandboxDied."""
         if self._control is None or self._control.closed:
@@ -168,17 +176,10 @@ class VmmInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    def _place(self, identity: str) -> Place:
-        """Return what an agent behind the isolation is not told."""
-        if identity not in ("user", "root"):
-            return Place()
-        others = self.template.users if identity == "root" else ()
-        env = {**self.template.env, **variables(self._user(identity))}
-        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
-
     async def dial(self, identity: str) -> GuestConnection:
+        place = place_of(identity, self.template, self.template.env, self._level.oom_score)
         try:
-            connection = GuestConnection(await self._handed(identity), self._place(identity))
+            connection = GuestConnection(await self._handed(identity), place)
         except OSError:
             await self._hear_out()
             raise
@@ -237,7 +238,7 @@ class VmmInstance(JailInstance):
             with theirs:
                 spec = ExecSpec(argv=COMMAND, cwd="/", stdin=True)
                 request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
-                channel = agent.open(request, fds=[theirs.fileno()])
+                channel = agent.open(request, fds=[theirs.detach()])
             await channel.call(ExecReply)
             ours.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
@@ -383,7 +384,7 @@ class VmmInstance(JailInstance):
 
     @property
     def _jail_identity(self) -> str:
-        return "root" if self._level.as_root and self._level.whole else "user"
+        return "root" if self._level.whole else "user"
 
     async def _handed(self, say: str) -> socket.socket:
         """Return a socket whose other end the controller has been given. OSError: there is no controller."""
@@ -392,7 +393,7 @@ class VmmInstance(JailInstance):
             try:
                 with theirs:
                     agent = await self._jail_agent()
-                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.fileno()])
+                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.detach()])
                 await channel.call(Nothing)
                 return ours
             except PaddockError as error:

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.backends._base import SandboxPlan
-from paddock.backends._spares import Demand, Spares
-from paddock.backends._threads import to_its_end
-from paddock.backends.vmm._instance import VmmInstance
-from paddock.errors import NotFoundError, PaddockError, SandboxError
+from paddock.backends._spares import Demand, Spares, common
+from paddock.backends._trees import create_tree, delete_tree
+from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
+from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
+from paddock.model import Limits, SandboxId, Template, replace
 from paddock.storage.pool import trees as trees
-from paddock.supervisor._plan import CLAIM, WAITING, JailPlan
+from paddock.supervisor._plan import WAITING, JailPlan
 
 if TYPE_CHECKING:
-    from paddock.storage import Pool
-
     from ._backend import VmmBackend
 
 LIFE_SECONDS = 600.0
@@ -47,21 +45,9 @@ class Kind(msgspec.Struct, frozen=True):
     def of(cls, backend: VmmBackend, plan: SandboxPlan, jail: JailPlan) -> Kind | None:
         """None: nothing that was made for anybody could be made into this one."""
         bare = backend.bare(plan, jail)
-        if bare is None or (jail.fault and not jail.fault.startswith(CLAIM)):
+        if bare is None or (kind := common(bare)) is None:
             return None
-        common = bare._replace(
-            id="",
-            hostname="",
-            tree="",
-            env={},
-            deadline=0.0,
-            incarnation=0,
-            parent="",
-            idle_seconds=0.0,
-            trace=False,
-            fault="",
-        )
-        return cls(common, plan.spec.limits, plan.template)
+        return cls(kind, plan.spec.limits, plan.template)
 
 
 class Prestarted(msgspec.Struct, eq=False):
@@ -144,7 +130,7 @@ class Waiting(Spares[Kind, Prestarted]):
     async def _tidy(self, vmm: Prestarted) -> None:
         """Nothing waits under its name any more."""
         with contextlib.suppress(PaddockError):
-            await _delete(await self._backend.trees(), vmm.id)
+            await delete_tree(await self._backend.trees(), vmm.id)
             await self._backend.forget(vmm.id)
 
     async def _make(self, demand: Demand[Kind]) -> None:
@@ -152,23 +138,11 @@ class Waiting(Spares[Kind, Prestarted]):
         pool = await backend.trees()
         name = f"{trees.WAITING}{os.urandom(8).hex()}"
         until = proc.boottime() + LIFE_SECONDS
-        plan = replace(
-            demand.plan,
-            id=SandboxId(name),
-            hostname="waiting",
-            tree=name,
-            deadline=until,
-            incarnation=0,
-            parent=None,
-            trees=(),
-            protect=(),
-            spec=replace(demand.plan.spec, env={}, idle_seconds=None, mounts=()),
-        )
-        limit = plan.spec.limits.disk_mib << 20
+        plan = plan_of_nobody(demand.plan)
+        plan = replace(plan, id=SandboxId(name), hostname="waiting", tree=name, deadline=until)
         async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(_delete, pool, name)
-            pool.in_use.add(name)
-            await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
+            undo.push_async_callback(delete_tree, pool, name)
+            await create_tree(pool, name, plan.template, plan.spec.limits)
             jail = await backend.build_plan(plan, await backend.furnish(backend.jail_plan(plan)))
             if Kind.of(backend, plan, jail) != demand.kind:
                 raise SandboxError("its programs have changed since")  # the next create is of the new kind
@@ -212,21 +186,8 @@ class Waiting(Spares[Kind, Prestarted]):
 
 async def end(backend: VmmBackend, vmm: Prestarted) -> None:
     """And takes its tree away. What fails here, a sweep finds."""
-    pool = await backend.trees()
-    with contextlib.suppress(PaddockError):
-        await vmm.instance.kill()
-        await backend.forget(vmm.id)
-    await vmm.instance.aclose()
-    with contextlib.suppress(PaddockError):
-        await _delete(pool, vmm.id)
-
-
-async def _delete(pool: Pool, tree: str) -> None:
-    """Delete the tree. If that fails, a sweep finds it."""
-    try:
-        await asyncio.to_thread(pool.delete, tree)
-    finally:
-        pool.in_use.discard(tree)
+    await backend.put_out(vmm.instance)
+    await delete_tree(await backend.trees(), vmm.id)
 
 
 async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
@@ -235,17 +196,3 @@ async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
         if instance is not None:
             await instance.kill()
             await instance.aclose()
-
-
-async def rehearse(instance: VmmInstance) -> None:
-    """Whoever has done something once does it faster: it looks for a program, and runs the guest's own, which refuses.
-    Nothing foreign runs: what it looks for has a name that no template can know."""
-    for argv, cwd in (((os.urandom(16).hex(),), None), ((REFUSES,), "/")):
-        with contextlib.suppress(
-            NotFoundError
-        ):  # nor is that in a virtual machine, which was baked after a program ran
-            handle = await instance.start(ExecSpec(argv=argv, cwd=cwd), id=ExecId(mint(Noun.EXEC)), background=False)
-            try:
-                await handle.wait()
-            finally:
-                await handle.aclose()

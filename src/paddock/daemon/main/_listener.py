@@ -24,7 +24,7 @@ from paddock.errors import (
 )
 from paddock.linux.local_sockets import reached
 from paddock.model import codec
-from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Kind, WireError, close_all, pack
+from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack
 from paddock.wire.duplex import Line
 
 from ._requests import Requests, let_go
@@ -153,7 +153,7 @@ class _Connection(Line):
         self._open: dict[int, asyncio.Task[None]] = {}
         self._is_broken = False
         self._finished: asyncio.Future[None] | None = None
-        super().__init__(peer, MAX_REQUEST)
+        super().__init__(peer, Inbox(MAX_REQUEST))
         silent = WireError(f"it did not greet within {_HELLO_SECONDS} s")
         self._silent = self._loop.call_later(_HELLO_SECONDS, self._fail, silent)
 

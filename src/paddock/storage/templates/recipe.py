@@ -70,6 +70,13 @@ class Recipe:
         return f"tp_{self.name.replace('-', '_')}_{self.digest[:12]}"
 
 
+def of_kit(part: str, facts: tuple[str, ...], fill: Callable[[int, Worker], None]) -> Recipe:
+    """Return the recipe of a tree that lies beside the kit, in jails of VMMs alone."""
+    return Recipe(
+        name=f"kit-{part}", facts=facts, fill=lambda root, worker, _: fill(root, worker), host_usr=False, env={}
+    )
+
+
 FOLDER = Entry("directory", 0o755)
 
 

@@ -1,0 +1,40 @@
+"""Trees of the pool that no row names: of spares, trials and utility jails. `Pool.in_use` keeps them from the sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from paddock.backends._threads import to_its_end
+from paddock.errors import PaddockError
+from paddock.model import Limits, Template
+
+if TYPE_CHECKING:
+    from paddock.storage import Pool
+
+
+async def create_tree(pool: Pool, name: str, template: Template, limits: Limits) -> None:
+    """Make an empty tree over the template. `delete_tree` has to follow, even if this raises."""
+    pool.in_use.add(name)
+    await to_its_end(pool.create, name, layers=template.layers, limit_bytes=limits.disk_mib << 20)
+
+
+async def delete_tree(pool: Pool, name: str) -> None:
+    """Delete it. If that fails, a sweep finds it."""
+    try:
+        with contextlib.suppress(PaddockError):
+            await asyncio.to_thread(pool.delete, name)
+    finally:
+        pool.in_use.discard(name)
+
+
+@contextlib.asynccontextmanager
+async def scratch_tree(pool: Pool, name: str, template: Template, limits: Limits) -> AsyncGenerator[None]:
+    """Have a tree while the block runs."""
+    try:
+        await create_tree(pool, name, template, limits)
+        yield
+    finally:
+        await delete_tree(pool, name)
