@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from paddock.backends._base import Command, Paused
 from paddock.backends._pause_clock import PauseClock
 from paddock.errors import OUT_OF, GuestLostError, NotFoundError, PaddockError, SandboxDiedError, UnsupportedError
+from paddock.linux import subordinate_ids
 from paddock.linux.cgroups import Refusals
 from paddock.model import (
     Action,
@@ -171,8 +172,8 @@ class GuestInstance:
         if not self._root_user:
             raise UnsupportedError(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
-                hint="`subordinate_ids = true` in config.toml gives a new state directory one; else run paddock as root"
-                f" or leave it to {self.template.default_user!r}",
+                hint="`subordinate_ids = true` in config.toml gives a new state directory one; else"
+                f" {subordinate_ids.as_root()} or leave it to {self.template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
+from paddock.linux import subordinate_ids
 from paddock.model import Check, Limit
 from paddock.supervisor.layout import DEFAULT_SPARES
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
-_AS_ROOT = "run paddock as root"
 _NO_SYS_ADMIN = "this process is root and may make no namespaces: probably the seccomp filter of a container"
-_IN_A_CONTAINER = "run the container with --privileged"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _WATCHED = {
     Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
@@ -76,7 +75,7 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
         lines.append(_trials.pool(state_dir, facts["pid"]))
     if not facts.get("hostnames", True):
         unnamed = "sethostname is refused here: a sandbox without a name sees the machine's, and none can have a name"
-        lines.append(Check(area="jail", name="hostname", status="weak", detail=unnamed, fix=_IN_A_CONTAINER))
+        lines.append(Check(area="jail", name="hostname", status="weak", detail=unnamed, fix=subordinate_ids.as_root()))
     sealed = "runs from sealed memory"
     if not facts.get("program_in_memory", True):
         sealed = "runs from a file system that is mounted nowhere: vm.memfd_noexec or a security module forbids memory"
@@ -119,18 +118,16 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
 
 
 def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
-    detail, fix = ("enforced", None) if ok else (instead, _AS_ROOT)
+    detail, fix = ("enforced", None) if ok else (instead, subordinate_ids.as_root())
     return Check(area=area, name=name, status="ok" if ok else "weak", detail=detail, fix=fix)
 
 
 def _ids(capabilities: Capabilities) -> Check:
     """Check an ordinary user's ids."""
-    from paddock.linux import subordinate_ids
-
     own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
     if capabilities.root_user:
         others = "; root and all others inside are subordinate ids of yours, the same in all your sandboxes"
-        return Check(area="jail", name="ids", status="weak", detail=own + others, fix=_AS_ROOT)
+        return Check(area="jail", name="ids", status="weak", detail=own + others, fix=subordinate_ids.as_root())
     granted = subordinate_ids.granted()
     if isinstance(granted, str):
         why, fix = granted, subordinate_ids.remedy()
@@ -156,7 +153,7 @@ def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
         name=limit.value,
         status="weak",
         detail=(_WATCHED if limit in capabilities.watched else _NOTHING)[limit],
-        fix=None if root else _cgroup_fix() if controller else _AS_ROOT,
+        fix=None if root else _cgroup_fix() if controller else subordinate_ids.as_root(),
     )
 
 
@@ -174,4 +171,4 @@ def _cgroup_fix() -> str:
         import getpass
 
         return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
-    return _AS_ROOT
+    return subordinate_ids.as_root()
