@@ -163,7 +163,7 @@ def _load(name: str) -> Loaded:
     from paddock.policy.network import load
 
     if "\n" in name:
-        raise InvalidArgumentError(f"{name!r} is no file")
+        raise InvalidArgumentError(f"{name!r} is not the name of a file")
     return load(name)
 
 

@@ -28,7 +28,9 @@ def _take(options: argparse.Namespace) -> int:
 
     file = Path(options.file)
     if file.suffix not in (".yaml", ".yml", ".json"):
-        raise InvalidArgumentError(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
+        raise InvalidArgumentError(
+            f"{options.file!r} is not the name of a cassette", hint="one that ends in .yaml or .json"
+        )
     try:
         opened = file.open("x", encoding="utf-8")  # before it is taken: then it is gone from where it was
     except OSError as error:

@@ -315,7 +315,7 @@ def _changed(template: Template, action: CreateSnapshot) -> Template:
         known = ", ".join(one.name for one in template.users)
         raise NotFoundError(f"no user {action.user!r} in template {template.name!r}", hint=f"users: {known}")
     if not workdir.startswith("/") or "\0" in workdir:
-        raise InvalidArgumentError(f"workdir={workdir!r} is no absolute path", field="workdir")
+        raise InvalidArgumentError(f"workdir={workdir!r} is not an absolute path", hint="begin with /", field="workdir")
     changed = [template.digest, sorted(action.env.items()), workdir, user.name]
     return msgspec.structs.replace(
         template,

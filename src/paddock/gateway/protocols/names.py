@@ -42,7 +42,7 @@ def authority(text: str, default: int) -> tuple[str, int]:
     """Host and port of `host[:port]`, as in a Host header, with the port that goes without saying."""
     match = _AUTHORITY.fullmatch(text)
     if match is None:
-        raise BadHost(f"{text[:80]!a} is no host with a port")
+        raise BadHost(f"{text[:80]!a} is not HOST or HOST:PORT")
     host, port = match.groups()
     number = default if port is None else int(port)
     if not 0 < number < 1 << 16:
@@ -63,7 +63,7 @@ def _bare(host: str) -> str:
     try:
         ipaddress.IPv6Address(host[1:-1])
     except ValueError:
-        raise BadHost(f"{host[:80]!a} is no address") from None
+        raise BadHost(f"{host[:80]!a} is not an IPv6 address") from None
     return host[1:-1]
 
 

@@ -163,7 +163,7 @@ class Archive:
             raise NotFoundError(f"there is no archive {self._path}: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise InvalidArgumentError(f"{self._path} is no file")
+            raise InvalidArgumentError(f"{self._path} is not a file")
         if os.pread(fd, 6, 0).startswith(_COMPRESSED):
             os.close(fd)
             raise InvalidArgumentError(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
