@@ -228,9 +228,9 @@ USERS: list[tuple[str, User | str]] = [
     ("8:staff", User(name="mail", uid=8, gid=50, home="/var/mail")),
     ("4711", User(name="uid4711", uid=4711, gid=0, home="/home/uid4711")),
     ("4711:4712", User(name="uid4711", uid=4711, gid=4712, home="/home/uid4711")),
-    ("nobody-there", "not in its /etc/passwd"),
-    ("app:nobody-there", "not in its /etc/group"),
-    ("65536", "not in its /etc/passwd"),
+    ("nobody-there", "no user .* in /etc/passwd"),
+    ("app:nobody-there", "no group .* in /etc/group"),
+    ("65536", "no user .* in /etc/passwd"),
 ]
 
 

@@ -154,8 +154,7 @@ def place_of(identity: str, template: Template, env: Mapping[str, str]) -> Place
         return Place()
     user = template.user(None) if identity == "user" else root_of(template)
     assert user is not None
-    others = template.users if identity == "root" else ()
-    return Place(workdir=template.workdir, env={**env, **variables(user)}, users=others, oom_score=_OOM_SCORE)
+    return Place(workdir=template.workdir, env={**env, **variables(user)}, oom_score=_OOM_SCORE)
 
 
 def environment_of(plan: SandboxPlan) -> dict[str, str]:

@@ -87,7 +87,7 @@ class JailInstance(GuestInstance):
         user = self.template.user("root" if identity == "root" else None)
         assert user is not None
         env = {**self._env, **variables(user)}
-        return Place(workdir=self.template.workdir, env=env, users=self.template.users, oom_score=_OOM_SCORE)
+        return Place(workdir=self.template.workdir, env=env, oom_score=_OOM_SCORE)
 
     async def set_deadline(self, deadline: float) -> None:
         await self._backend.supervisor.request("deadline", id=self.id, deadline=deadline)

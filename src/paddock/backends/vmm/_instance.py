@@ -182,9 +182,8 @@ class VmmInstance(JailInstance):
         """Return what an agent behind the isolation is not told."""
         if identity not in ("user", "root"):
             return Place()
-        others = self.template.users if identity == "root" else ()
         env = {**self.template.env, **variables(self._user(identity))}
-        return Place(workdir=self.template.workdir, env=env, users=others, oom_score=self._level.oom_score)
+        return Place(workdir=self.template.workdir, env=env, oom_score=self._level.oom_score)
 
     async def dial(self, identity: str) -> GuestConnection:
         try:
