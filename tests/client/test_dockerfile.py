@@ -127,7 +127,14 @@ def test_an_ordinary_snapshot_takes_variables_a_directory_and_a_user(shared_stat
             base.snapshot(workdir="sub")
     with Sandbox.create(snapshot=snapshot) as sandbox:
         assert sandbox.exec("echo $A; pwd").stdout == "1\n/tmp\n"
+    with pytest.raises(NotFoundError, match="no snapshot 'sn_'"):  # all ids begin so, even if there is one alone
+        Sandbox.create(snapshot="sn_")
     snapshot.delete()
+
+
+def test_an_image_that_is_missing_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"^Dockerfile:2: there is no image layout"):
+        Snapshot.build(_context(tmp_path, "ARG A\nFROM oci:/nowhere\n"))
 
 
 def test_a_command_that_fails_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:

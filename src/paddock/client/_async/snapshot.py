@@ -95,16 +95,21 @@ class AsyncSnapshot:
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()
         template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)
-        async with AsyncSandbox.create(
-            template,
-            image=image,
-            level=level,
-            limits=limits,
-            network=network,
-            policy=policy,
-            ttl=ttl,
-            transport=transport,
-        ) as sandbox:
+        try:
+            sandbox = await AsyncSandbox.create(
+                template,
+                image=image,
+                level=level,
+                limits=limits,
+                network=network,
+                policy=policy,
+                ttl=ttl,
+                transport=transport,
+            )
+        except PaddockError as error:
+            error.message = f"{file.place()}: {error.message}"
+            raise
+        async with sandbox:
             said = (await sandbox.exec("env -0", check=True)).stdout.split("\0")
             file.base.update({name: value for name, _, value in (one.partition("=") for one in said)})
             file.workdir = file.base.get("PWD", "/")
