@@ -6,7 +6,7 @@ base.exec("git clone --depth 1 https://example.com/repo /workspace/repo")
 base.exec("cd /workspace/repo && pip install -r requirements.txt", timeout_seconds=300)
 candidate_patches = generate_n_fixes(n=5) # 5 different model attempts
 def try_patch(patch: str) -> dict:
-    # 2) Fork the warm env (~400ms same-host). Each child inherits the install.
+    # 2) Fork the warm env. Each child inherits the install.
     child = base.fork()
     try:
         child.filesystem.write("/workspace/repo/fix.patch", patch)

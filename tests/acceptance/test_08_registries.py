@@ -80,7 +80,7 @@ def test_pip_gets_nothing_that_is_held_back(
         (("--index-url", PYPI, "other"), UNLISTED),
         ((WHEEL.format("2.0"),), YOUNG),
         (("--index-url", PYPI, "--require-hashes", "-r", "lock.txt"), YOUNG),
-        (("git+https://files.test/o/demo.git",), "no page of a package"),
+        (("git+https://files.test/o/demo.git",), "a page of a package"),
         (("--index-url", "https://evil.test/simple/", "demo"), ""),
         (("git+https://evil.test/o/demo.git",), "evil.test"),
     ):

@@ -89,7 +89,7 @@ def test_none_that_passes_is_exit_code_1_and_json_holds_everything(paddock: Padd
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--repo", "missing", "--test", "true", "good.patch"), "is no directory"),
+        (("--repo", "missing", "--test", "true", "good.patch"), "is not a directory"),
         (("--repo", "repo", "--test", "true", "missing.patch"), "cannot be read: No such file"),
         (("--repo", "repo", "--test", " ", "good.patch"), "no command to test with"),
         (("--repo", "repo", "--test", "true", "--setup", "echo broken >&2; exit 7", "good.patch"), "broken"),
@@ -147,9 +147,9 @@ def test_agents_work_in_forks_within_a_budget_and_leave_a_trace_without_secrets(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--model", "nobody:x"), "is no model"),
+        (("--model", "nobody:x"), "is not a model"),
         (("--model", "script:missing.json"), "cannot be read"),
-        (("--model", "script:good.patch"), "is no script"),
+        (("--model", "script:good.patch"), "is not a script"),
         (("--model", "script:script.json", "--max-usd", "1"), "nobody said what"),
         (("--model", "openai:x"), "OPENAI_API_KEY"),
     ],

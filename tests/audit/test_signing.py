@@ -71,7 +71,7 @@ def test_a_key_that_others_can_read_or_that_is_none_is_refused(tmp_path: Path) -
         open_key(tmp_path, str(tmp_path / "other"))
     with pytest.raises(NotConfiguredError, match="there is no"):
         open_key(tmp_path, str(tmp_path / "missing"))
-    with pytest.raises(InvalidArgumentError, match="no Ed25519 public key"):
+    with pytest.raises(InvalidArgumentError, match="not an Ed25519 public key"):
         read_public_key(b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
 
 

@@ -108,7 +108,7 @@ def test_a_link_where_engines_mount_never_reaches_one(
             place: Entry("link", 0o777, os.fsencode(outside)),
         },
     )
-    with pytest.raises(UnsupportedError, match=f"/{place} of this template is no directory"):
+    with pytest.raises(UnsupportedError, match=f"/{place} of this template is not a directory"):
         asyncio.run(live(containers, image, "/busybox echo hello"))
     assert engine.containers() == []
     assert os.listdir(outside) == ["file"]

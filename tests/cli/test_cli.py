@@ -438,7 +438,7 @@ def test_mounts(text: str, source: str, target: str, mode: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ":/a", "/a:/b:/c", "/a:/b:c:ro"])
 def test_what_is_no_mount_says_how_one_is_written(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no mount"):
+    with pytest.raises(InvalidArgumentError, match="not a mount"):
         mount(text)
 
 

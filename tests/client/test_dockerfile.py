@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from paddock import CommandFailedError, Sandbox, Snapshot
+from paddock import CommandFailedError, Limits, Sandbox, Snapshot
 from paddock.client._dockerfile import Dockerfile
-from paddock.errors import InvalidArgumentError, PaddockError
+from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, UnsupportedError
 
 WHOLE = """\
 # syntax=docker/dockerfile:1
@@ -59,16 +60,81 @@ def test_sandboxes_from_it_have_its_files_variables_directory_and_user(shared_st
         snapshot.delete()
 
 
+USER_OF_ITS_OWN = """\
+FROM host
+USER root
+RUN echo app:x:1234:1235::/opt/home:/bin/sh >>/etc/passwd && install -d -o app -g 1235 /opt/home /opt/app
+WORKDIR /opt/app
+USER app
+COPY requirements.txt .
+RUN touch "$HOME/made"
+"""
+
+
+@pytest.mark.root  # `USER root`
+def test_a_user_that_a_run_has_added_is_the_user_of_the_snapshot(shared_state: Path, tmp_path: Path) -> None:
+    snapshot = Snapshot.build(_context(tmp_path, USER_OF_ITS_OWN))
+    with Sandbox.create(snapshot=snapshot) as sandbox:
+        assert sandbox.exec("id -u; id -g; echo $HOME $USER; stat -c %U ~/made requirements.txt").stdout.split() == [
+            *("1234", "1235", "/opt/home", "app", "app", "root")  # COPY is by root, as with Docker
+        ]
+        sandbox.files.write("own", "x")
+        assert sandbox.files.stat("own").uid == 1234
+        assert sandbox.exec("id -u", user="root").stdout == "0\n"
+        assert sandbox.exec("id -u; id -g", user="4321").stdout.split() == ["4321", "0"]
+        with pytest.raises(NotFoundError, match="no user 'nobody-here' in /etc/passwd"):
+            sandbox.exec("id", user="nobody-here")
+        sandbox.exec("ln -sf /dev/zero /etc/passwd", user="root", check=True)
+        with pytest.raises(NotFoundError):
+            sandbox.exec("id", user="nobody-here")
+    snapshot.delete()
+
+
+@pytest.mark.user
+def test_a_user_that_a_run_has_added_needs_ids(shared_state: Path, tmp_path: Path) -> None:
+    text = "FROM host\nRUN mkdir -p ~/x\nUSER root\nRUN id\n"
+    with pytest.raises(UnsupportedError, match=r"^Dockerfile:4: nothing can be done as 'root'"):
+        Snapshot.build(_context(tmp_path, text))
+    (tmp_path / "Dockerfile").write_text("FROM host\nRUN chown root .\n")
+    with pytest.raises(CommandFailedError, match=r"^Dockerfile:2: ") as failed:
+        Snapshot.build(tmp_path)
+    assert "subordinate_ids = true" in (failed.value.hint or "")
+
+
+def test_the_level_without_isolation_builds_nothing(shared_state: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="process"):
+        Snapshot.build(_context(tmp_path, "FROM host\n"), level="process")
+
+
+def test_a_full_disk_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:
+    limits = Limits(disk_mib=16)
+    for line in ("COPY large .", "RUN head -c 40000000 /dev/zero >large"):
+        context = tmp_path / line[:3]
+        context.mkdir()
+        (context / "large").write_bytes(os.urandom(40 << 20))
+        (context / "Dockerfile").write_text(f"FROM host\n{line}\n")
+        with pytest.raises(PaddockError, match=r"^Dockerfile:2: .*(?i:disk|space)"):
+            Snapshot.build(context, limits=limits)
+    assert Snapshot.list() == ()
+
+
 def test_an_ordinary_snapshot_takes_variables_a_directory_and_a_user(shared_state: Path) -> None:
     with Sandbox.create() as base:
         snapshot = base.snapshot(env={"A": "1"}, workdir="/tmp", user="user")
-        with pytest.raises(PaddockError, match="no user 'nobody-here' in template 'host'"):
+        with pytest.raises(PaddockError, match="no user 'nobody-here' in /etc/passwd of"):
             base.snapshot(user="nobody-here")
         with pytest.raises(InvalidArgumentError, match="absolute"):
             base.snapshot(workdir="sub")
     with Sandbox.create(snapshot=snapshot) as sandbox:
         assert sandbox.exec("echo $A; pwd").stdout == "1\n/tmp\n"
+    with pytest.raises(NotFoundError, match="no snapshot 'sn_'"):  # all ids begin so, even if there is one alone
+        Sandbox.create(snapshot="sn_")
     snapshot.delete()
+
+
+def test_an_image_that_is_missing_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"^Dockerfile:2: there is no image layout"):
+        Snapshot.build(_context(tmp_path, "ARG A\nFROM oci:/nowhere\n"))
 
 
 def test_a_command_that_fails_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:

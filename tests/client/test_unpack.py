@@ -225,6 +225,16 @@ def test_owner_setuid_and_unreadable_directories_do_not_come_along(place: Path) 
     assert (place / "d" / "a").stat().st_uid == os.getuid()
 
 
+def test_nothing_gets_a_mode_that_the_callers_umask_forbids(place: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        unpack(place, archive(("d", DIR, b""), ("d/a", FILE, b"x"), mode=0o777))
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (place, place / "d", place / "d" / "a")]
+    assert modes == [0o750, 0o750, 0o750]
+
+
 def test_what_is_there_is_never_written_over(place: Path) -> None:
     place.mkdir()
     (place / "mine").write_text("mine")

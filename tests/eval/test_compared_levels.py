@@ -90,4 +90,4 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_made(shared_state
             levels.compare(**wrong)  # type: ignore[arg-type]
     argv = [sys.executable, "-m", "paddock", "bench", "--level", "jail", "-o", str(tmp_path / "report.txt")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (done.returncode, "no name of a report" in done.stderr) == (125, True)
+    assert (done.returncode, "not the name of a report" in done.stderr) == (125, True)

@@ -197,7 +197,7 @@ def test_it_has_no_power(host: HandlerHost, tmp_path: Path) -> None:
     [
         ("/other", b"KeyError: 'no such path: /other', line "),
         ("/number", b"TypeError: handle returned int"),
-        ("/split", b"'X-A' is no header that can be sent"),
+        ("/split", b"'X-A' is not a valid header"),
         ("/exit", b"the mock's handler died"),
     ],
 )

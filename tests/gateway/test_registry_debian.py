@@ -91,7 +91,7 @@ def test_what_is_no_index_and_not_in_the_pool_is_not_asked_for() -> None:
         for path in ("/demo_1.0-1_all.deb", "/dists/stable/main/installer-amd64/linux", "/", "/pool/main/d/demo/x"):
             status, _, body = await fetch(world, "deb.test", path)
             assert status == 403
-            assert b"no index of a Debian archive" in body
+            assert b"neither an index of a Debian archive" in body
         assert outside.asked == []
 
     through(work)

@@ -57,7 +57,7 @@ def test_an_image_is_pulled_listed_run_and_removed(paddock: Paddock, tmp_path: P
     assert paddock(*run, "--entrypoint", "", "--", "sh", "-c", "echo $WHO").stdout == "image\n"
     refused = paddock("run", "--entrypoint", "x", "--", "true")
     assert refused.returncode == 125
-    assert "no image" in refused.stderr
+    assert "is not an image" in refused.stderr
     assert paddock("image", "rm", image["digest"][:19]).returncode == 0
     assert image["digest"] not in paddock("image", "ls", "--json").stdout
     assert paddock("image", "rm", "oci:layout").returncode == 125

@@ -60,7 +60,7 @@ HOSTILE: dict[str, tuple[tuple[tarfile.TarInfo, bytes], ...]] = {
     "unpacks to more than is taken": (member("zeros", bytes(65 << 20)),),
     "more files than are taken": tuple(member(str(number)) for number in range(3001)),
     "more files than are taken of one": tuple(directory("/".join("d" * depth)) for depth in range(1, 2000)),
-    "is no name of a file": (directory("/".join("d" * 3001)),),
+    "is not a valid file name": (directory("/".join("d" * 3001)),),
 }
 
 

@@ -152,13 +152,13 @@ def test_a_registry_that_gives_another_thing_than_was_asked_for_is_found_out(
             (first, good + b"x", "more than its"),
             (first, good[:-1], "ends after"),
             (top, b"x" * (5 << 20), "more than"),
-            (top, b"[]", "not what it should be|no image"),
+            (top, b"[]", "not what it should be|not an image"),
         ):
             registry.changed, registry.kinds = {name: data}, {top: MANIFEST}
             with pytest.raises(ImageInvalidError, match=why):
                 images.get(f"docker://{host}/me/app@{top}" if name != top else f"docker://{host}/me/app", silent)
         registry.changed, registry.kinds = {}, {top: "text/html"}
-        with pytest.raises(ImageInvalidError, match="no image"):
+        with pytest.raises(ImageInvalidError, match="not an image"):
             images.get(f"docker://{host}/me/app", silent)
     assert pool.names() == ()
     assert not list((registry.layout.parent / "state" / "images").glob("*"))

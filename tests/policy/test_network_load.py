@@ -27,8 +27,8 @@ def refused(text: str) -> PolicyInvalidError:
         ("netwrk: {}", (1, 1), "there is no key `netwrk`"),
         ("egress:\n  default: allow", (2, 12), "cannot be turned round"),
         ("egress:\n  allow:\n    - host: a.test\n      ports: 443", (4, 14), "in brackets"),
-        ("egress:\n  allow:\n    - host: a.test\n      ports: [0]", (4, 15), "no port"),
-        ("egress:\n  allow:\n    - host: a.test\n      ports: ['9-8']", (4, 15), "no port"),
+        ("egress:\n  allow:\n    - host: a.test\n      ports: [0]", (4, 15), "not a port"),
+        ("egress:\n  allow:\n    - host: a.test\n      ports: ['9-8']", (4, 15), "not a port"),
         ("egress:\n  allow:\n    - host: a.test\n      methods: [get]", (4, 17), "write GET"),
         ("egress:\n  allow:\n    - host: a.test\n      methods: []", (4, 16), "matches nothing"),
         ("egress:\n  allow:\n    - host: a.test\n      paths: [api]", (4, 15), "does not begin with `/`"),
@@ -41,7 +41,7 @@ def refused(text: str) -> PolicyInvalidError:
         ("egress:\n  allow:\n    - cidr: 64:ff9b::/96\n      ports: [1]", (3, 13), "IPv4"),
         ("egress:\n  allow:\n    - registry: pypy", (3, 17), "pypi or npm"),
         ("egress:\n  allow:\n    - registry: pypi\n      fetch: true", (4, 14), "has no `fetch`"),
-        ("egress:\n  allow:\n    - git: git@h.test:a/b", (3, 12), "no URL of a repository"),
+        ("egress:\n  allow:\n    - git: git@h.test:a/b", (3, 12), "not the URL of a repository"),
         ("egress:\n  allow:\n    - git: https://h.test/a/b\n      push: [main]", (4, 14), "refs/heads/"),
         ("egress:\n  allow:\n    - git: https://h.test/a/b\n      fetch: yes", (4, 14), "write true or false"),
         ("egress:\n  allow:\n    - host: a.test\n      secret: T", (4, 15), "describe it below"),
@@ -117,7 +117,7 @@ def test_words_are_words() -> None:
                     "egress: {allow: [{host: a.test, secret: T}]}").document  # fmt: skip
     assert document.secrets["T"].source.env == "no"
     error = refused("egress:\n  allow:\n    - host: a.test\n      ports: [22:22]")
-    assert "'22:22' is no port" in str(error)
+    assert "'22:22' is not a port" in str(error)
 
 
 def test_aliases_stand_for_what_they_name() -> None:

@@ -63,13 +63,13 @@ def test_whoever_compiles_a_document_opens_no_file(policy: Path) -> None:
         ("a.py", "def handle(:\n", "line 1"),
         ("a.py", "x = 1\n" * 60_000, "has more than 256 KiB"),
         ("b.yaml", "exchanges: [{url: 'https://b.test/%2e%2e/%2f'}]", "read differently"),
-        ("b.yaml", "exchanges: [{url: 'ftp://b.test/'}]", "no URL of a request"),
+        ("b.yaml", "exchanges: [{url: 'ftp://b.test/'}]", "not the URL of a request"),
         ("b.yaml", "exchanges: [{url: 'https://b.test/', statuus: 7}]", "statuus"),
-        ("b.yaml", "exchanges: [{url: 'https://b.test/', status: 7}]", "7 is no status"),
-        ("b.yaml", "exchanges: [{url: 'https://b.test/', headers: {a: \"b\\r\\nc: d\"}}]", "no header"),
+        ("b.yaml", "exchanges: [{url: 'https://b.test/', status: 7}]", "7 is not a status"),
+        ("b.yaml", "exchanges: [{url: 'https://b.test/', headers: {a: \"b\\r\\nc: d\"}}]", "not a valid header"),
         ("b.yaml", "exchanges: [{url: 'https://b.test/', body_base64: '?'}]", "not Base64"),
-        ("b.yaml", "- 1", "no cassette"),
-        ("c.json", "{", "no cassette"),
+        ("b.yaml", "- 1", "not a cassette"),
+        ("c.json", "{", "not a cassette"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_at_the_line_that_names_it(
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_file_is_said_at_the_line_that_names_it(
 def test_what_is_no_file_keeps_nobody_waiting(policy: Path) -> None:
     (policy.parent / "mocks" / "a.py").unlink()
     os.mkfifo(policy.parent / "mocks" / "a.py")
-    with pytest.raises(PolicyInvalidError, match="is no file"):
+    with pytest.raises(PolicyInvalidError, match="is not a regular file"):
         load(policy)
 
 

@@ -272,7 +272,7 @@ def test_an_index_of_one_s_own_is_one_line_and_may_be_at_a_private_address_but_n
         ("registry: crates, index: 'https://a.test/'", "`hosts` names a mirror"),
         ("registry: pypi, index: 'http://a.test/simple'", "https://host/simple"),
         ("registry: pypi, index: 'https://me@a.test/simple'", "without a user in it"),
-        ("registry: pypi, index: 'https://a.test/*/simple'", "is no URL of an index"),
+        ("registry: pypi, index: 'https://a.test/*/simple'", "is not the URL of an index"),
         ("host: a.test, index: 'https://a.test/simple'", "has no `index`"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_fork_remembers_since_when_its_files_are(sandbox: SandboxFactory, proj
 @pytest.mark.parametrize(
     ("commands", "why"),
     [
-        ("mkfifo pipe", "no file, directory or symbolic link"),
+        ("mkfifo pipe", "not a file, directory or symbolic link"),
         ("touch setuid; chmod 6755 setuid", "set-id"),
         ("ln -s /etc/passwd out", "leads out"),
         ("ln -s sub/../../out out", "leads out"),
@@ -251,7 +251,7 @@ def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_th
         promote(plan, layer, journal)
 
     monkeypatch.setattr("paddock.client._promote.promote", late)
-    with pytest.raises(InvalidStateError, match="no directory of the host's"):
+    with pytest.raises(InvalidStateError, match="not a directory of the host"):
         box.promote_mount()
     assert list((project / "other").iterdir()) == []
 

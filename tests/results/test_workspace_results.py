@@ -378,7 +378,7 @@ def test_an_artifact_is_a_file_or_a_directory(opened: Opener, remote: Path) -> N
     for path in ("/workspace/link", "/workspace/pipe"):
         with pytest.raises(InvalidArgumentError, match="file or a directory"):
             local().perform(AddArtifact(workspace=box.id, path=path))
-    with pytest.raises(InvalidArgumentError, match="no name"):
+    with pytest.raises(InvalidArgumentError, match="is not the name"):
         local().perform(AddArtifact(workspace=box.id, path="/workspace/text", name="../x"))
 
 

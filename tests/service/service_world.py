@@ -43,6 +43,7 @@ from paddock.model import (
     StatFile,
     Template,
     Usage,
+    User,
     WriteFile,
 )
 from paddock.model.caller import PROCESS
@@ -314,6 +315,9 @@ class Held:
         argv = [program, *spec.argv[1:]]
         command = place.commands[id] = Command(id, spec, argv, place.root, background)
         return command
+
+    async def user(self, name: str | None) -> User:
+        return self.template.user(name) or User(name=name or "", uid=2000, gid=2000, home="/")
 
     async def take_up(self, exec: ExecId) -> Command:
         command = self._live().commands.get(exec)

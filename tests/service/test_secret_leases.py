@@ -120,7 +120,7 @@ async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: 
         await kept(service)
         with pytest.raises(InvalidArgumentError, match="and in env as well"):
             await made(service, env={"TOKEN": "mine"})
-        with pytest.raises(InvalidArgumentError, match="no name of a secret"):
+        with pytest.raises(InvalidArgumentError, match="not a valid name of a secret"):
             await made(service, {"A B": RULES["TOKEN"]})
 
 

@@ -60,9 +60,9 @@ def test_a_file_without_its_last_newline(tmp_path: Path) -> None:
     path.write_bytes(b"x" * 65_540)
     assert "more than 65536 bytes" in refused(SecretSource(file=str(path)))
     assert "No such file" in refused(SecretSource(file=str(tmp_path / "none")))
-    assert "no absolute path" in refused(SecretSource(file="token"))
+    assert "not an absolute path" in refused(SecretSource(file="token"))
     os.mkfifo(tmp_path / "pipe")
-    assert "no regular file" in refused(SecretSource(file=str(tmp_path / "pipe")))
+    assert "not a regular file" in refused(SecretSource(file=str(tmp_path / "pipe")))
 
 
 def test_what_a_command_prints() -> None:
@@ -167,7 +167,7 @@ def test_a_key_that_is_none_is_said_without_being_shown(tmp_path: Path) -> None:
     other = ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     for content in (VALUE.encode(), other):
         path.write_bytes(content)
-        assert "no RSA key in PEM" in refused(app("http://127.0.0.1:1", SecretSource(file=str(path))))
+        assert "not an RSA key in PEM" in refused(app("http://127.0.0.1:1", SecretSource(file=str(path))))
 
 
 def test_no_source_is_said() -> None:

@@ -82,6 +82,16 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 
 @pytest.mark.pure
+@pytest.mark.parametrize("page", ["features.md", "rooms.md"])
+def test_every_path_that_leads_from_a_feature_or_walk_to_the_code_exists(page: str) -> None:
+    text = (ROOT / "docs" / "design" / page).read_text()
+    paths = set(re.findall(r"`([\w.]+/[\w./]+)`", text))
+    assert len(paths) > 30
+    roots = (ROOT, ROOT / "src" / "paddock")
+    assert [path for path in sorted(paths) if not any((root / path).exists() for root in roots)] == []
+
+
+@pytest.mark.pure
 def test_nothing_tells_a_reader_to_install_the_package_of_that_name_which_is_not_ours() -> None:
     found = {file: _INSTALLS_PADDOCK.findall(file.read_text()) for file in (*PAGES, *(ROOT / "src").rglob("*.py"))}
     assert {file: told for file, told in found.items() if told} == {}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +38,29 @@ def test_overlays_of_ranges_that_nobody_has_had_for_long_are_closed(monkeypatch:
     assert len(made) == 5
     for fd in {*late, made[4]}:
         os.close(fd)
+
+
+_NO_LOCAL = """
+mount -t tmpfs none "$1"
+mkdir "$1"/upper "$1"/work
+mknod "$1"/upper/local c 0 0
+mount -t overlay none -o lowerdir=/usr,upperdir="$1"/upper,workdir="$1"/work /usr
+test ! -e /usr/local
+shift
+"$@" run -- test -x /usr/local/bin
+"$@" daemon stop
+"""
+
+
+@pytest.mark.root
+@pytest.mark.skipif(sys.base_prefix.startswith("/usr/local"), reason="this Python lies in the /usr/local that goes")
+def test_a_machine_needs_no_usr_local(state_dir: Path, tmp_path: Path) -> None:
+    run = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", _NO_LOCAL, "sh", tmp_path, sys.executable, "-m", "paddock"],
+        env=os.environ | {"PADDOCK_STATE_DIR": str(state_dir)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "stopped\n"), run.stderr

@@ -42,7 +42,7 @@ if [ -e .git/index ]; then
     GIT_INDEX_FILE=.git/index git ls-files -z -c -i --exclude-standard > "$GIT_DIR/tracked" || true
     git update-index --add --remove -z --stdin < "$GIT_DIR/tracked" || true
 fi
-git add -A --ignore-errors . || echo "some files could not be read: they are no part of any result" >&2
+git add -A --ignore-errors . || echo "some files could not be read: the result leaves them out" >&2
 git write-tree
 """
 

@@ -168,7 +168,7 @@ def read_script(path: str) -> list[list[Reply]]:
     except OSError as error:
         raise InvalidArgumentError(f"the script {path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise InvalidArgumentError(f"{path} is no script: {error}", hint='[{"text": "done"}]') from None
+        raise InvalidArgumentError(f"{path} is not a script of replies: {error}", hint='[{"text": "done"}]') from None
     if all(isinstance(line, _Line) for line in lines):
         return [[_reply(line, number) for number, line in enumerate(lines) if isinstance(line, _Line)]]
     scripts = [line for line in lines if isinstance(line, list)]

@@ -145,7 +145,7 @@ def read_call(call: ToolCall) -> Tool:
     except msgspec.ValidationError as error:
         raise BadCall(f"wrong arguments for {call.name}: {error}") from None
     except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate is no text
-        raise BadCall(f"the arguments of {call.name} are no JSON: {error}") from None
+        raise BadCall(f"the arguments of {call.name} are not JSON: {error}") from None
 
 
 def _schema(kind: type[Tool]) -> dict[str, Any]:

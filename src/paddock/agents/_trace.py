@@ -155,7 +155,9 @@ def report(path: str | os.PathLike[str]) -> str:
             event = msgspec.json.decode(line, type=dict[str, Any])
             runs.setdefault(str(event["run"]), []).append(event)
         except (msgspec.MsgspecError, KeyError):
-            raise InvalidArgumentError(f"{path}, line {number}: that is no event of a trace") from None
+            raise InvalidArgumentError(
+                f"{path}, line {number} is not an event of a trace", hint="name a file that an agent wrote as its trace"
+            ) from None
     parts = ["# Trace", _overview(runs)]
     for run, events in runs.items():
         parts.append(f"## {_inline(run)}")

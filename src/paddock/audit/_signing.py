@@ -122,7 +122,7 @@ def read_public_key(text: bytes) -> bytes:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise InvalidArgumentError("that is no Ed25519 public key in PEM", hint="paddock audit key > audit.pub")
+        raise InvalidArgumentError("the file is not an Ed25519 public key in PEM", hint="paddock audit key > audit.pub")
     return key.public_bytes_raw()
 
 

@@ -44,7 +44,7 @@ def read_cursor(text: str) -> Cursor:
         return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Cursor)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         raise InvalidArgumentError(
-            "that is no cursor of an audit log", hint="start without one", field="cursor"
+            f"{text[:64]!r} is not a cursor of an audit log", hint="start without one", field="cursor"
         ) from None
 
 

@@ -26,6 +26,7 @@ from paddock.model import (
     SandboxSpec,
     Template,
     Usage,
+    User,
 )
 from paddock.supervisor.layout import RETENTION_SECONDS
 
@@ -184,6 +185,11 @@ class Instance(Protocol):
         The backend enforces the timeout of a background command, with or without a daemon, and its status then says
         Limit.TIME. The caller enforces that of a foreground command, which ends with its connection.
         """
+        ...
+
+    async def user(self, name: str | None) -> User:
+        """Return a user of the template, or one that a command inside has added since. NotFoundError, and
+        UnsupportedError if it needs ids that the sandbox doesn't have."""
         ...
 
     async def attach(self, exec: ExecId) -> Command:

@@ -144,7 +144,7 @@ def _read_place(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
         raise InvalidArgumentError(
-            f"{path} is no cursor file of `paddock audit export`", hint="give another one"
+            f"{path} is not a cursor file of `paddock audit export`", hint="give another one"
         ) from None
 
 

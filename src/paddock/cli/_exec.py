@@ -123,7 +123,10 @@ def _complete(options: argparse.Namespace) -> None:
     InvalidArgumentError."""
     if not options.template.startswith(_IMAGES):
         if options.entrypoint is not None:
-            raise InvalidArgumentError(f"template {options.template!r} is no image, and has no entrypoint")
+            raise InvalidArgumentError(
+                f"template {options.template!r} is not an image, and has no entrypoint",
+                hint="--template oci:DIR, or another image",
+            )
         return
     given = command(options.command)
     if options.entrypoint == "" and given:

@@ -56,7 +56,7 @@ def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progres
     from paddock.agents import Checkout, Test
 
     if not Path(options.repo).is_dir():
-        raise InvalidArgumentError(f"{options.repo!r} is no directory", hint="--repo DIR")
+        raise InvalidArgumentError(f"{options.repo!r} is not a directory", hint="--repo DIR")
     test, repo = Test(options.test, options.test_timeout, options.junit), model.Mount(source=options.repo)
     with progress("making the sandbox") as shown, client.Sandbox.create(**spec(options, repo)) as sandbox:
         if options.setup is not None:
@@ -192,7 +192,7 @@ def _dollars(text: str) -> float:
     except ValueError:
         value = math.nan
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of dollars: write 0.50")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of dollars: write 0.50")
     return value
 
 
@@ -204,7 +204,7 @@ def _price(text: str) -> Price:
     except ValueError:
         values = []
     if len(values) not in (2, 3) or not all(value >= 0 and math.isfinite(value) for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r} is no price: write IN:OUT, US dollars for a million tokens")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price: write IN:OUT, US dollars for a million tokens")
     return Price(input_usd=values[0], output_usd=values[1], cached_usd=values[2] if len(values) == 3 else None)
 
 
@@ -278,7 +278,9 @@ def _models(text: str, price: Price | None) -> Callable[[int], Model]:
     kind, _, name = text.partition(":")
     model: Model
     if not name or kind not in ("openai", "anthropic", "script"):
-        raise InvalidArgumentError(f"{text!r} is no model", hint="--model openai:NAME, anthropic:NAME or script:FILE")
+        raise InvalidArgumentError(
+            f"{text!r} is not a model", hint="--model openai:NAME, anthropic:NAME or script:FILE"
+        )
     if kind == "script":
         scripts = [ScriptModel(replies, name=text, price=price) for replies in read_script(name)]
         if not scripts:

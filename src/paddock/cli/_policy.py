@@ -159,7 +159,7 @@ def _load(name: str) -> Loaded:
     from paddock.policy.network import load
 
     if "\n" in name:
-        raise InvalidArgumentError(f"{name!r} is no file")
+        raise InvalidArgumentError(f"{name!r} is not the name of a file")
     return load(name)
 
 
@@ -180,7 +180,9 @@ def _take_recording(options: argparse.Namespace) -> int:
 
     file = Path(options.file)
     if file.suffix not in (".yaml", ".yml", ".json"):
-        raise InvalidArgumentError(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
+        raise InvalidArgumentError(
+            f"{options.file!r} is not the name of a cassette", hint="one that ends in .yaml or .json"
+        )
     try:
         opened = file.open("x", encoding="utf-8")  # before it is taken: then it is gone from where it was
     except OSError as error:

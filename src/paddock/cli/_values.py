@@ -44,7 +44,7 @@ def age(text: str) -> float:
 def positive(text: str) -> int:
     """`20`."""
     if not text.isascii() or not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
@@ -60,7 +60,7 @@ def moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 10m (ago) or 2026-01-31T12:00") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 10m (ago) or 2026-01-31T12:00") from None
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -184,5 +184,7 @@ def mount(text: str) -> Mount:
         text, mode = rest, MountMode(last)
     source, _, target = text.partition(":")
     if not source or ":" in target:
-        raise InvalidArgumentError(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
+        raise InvalidArgumentError(
+            f"{text!r} is not a mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro"
+        )
     return Mount(source=source, mode=mode, **({"target": target} if target else {}))

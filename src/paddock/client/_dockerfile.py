@@ -40,6 +40,8 @@ class Dockerfile:
         """Variables of the image, once it is known."""
         self.workdir = "/"
         self.user: str | None = None
+        self.owner: str | None = None
+        """The user that COPY and WORKDIR act as: the image's, or root after `USER root`."""
         self.exclude = self._ignored()
         self._instructions = list(self._read((self.directory / name).read_text("utf-8")))
 
@@ -94,6 +96,7 @@ class Dockerfile:
                 self._arg(rest)
             elif word == "USER":
                 (self.user,) = self._words(rest)
+                self.owner = self.user if self.user.partition(":")[0] in ("root", "0") else self.owner
             elif word == "FROM":
                 raise self.error("a second FROM isn't supported", "build each stage from a Dockerfile of its own")
             elif word not in _PASSED_OVER:

@@ -245,5 +245,5 @@ def _is_content(node: PlannedNode | None) -> bool:
 
 def _moved(path: bytes) -> InvalidStateError:
     return InvalidStateError(
-        f"the way to {os.fsdecode(path)!r} leads through something that is no directory of the host's"
+        f"the way to {os.fsdecode(path)!r} leads through something that is not a directory of the host"
     )

@@ -126,6 +126,10 @@ class Unpacker:
         self._lock = threading.Lock()
         self._private: str | None = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
         self._root = os.open(self._private, _DIRECTORY)
+        os.mkdir("umask", dir_fd=self._root)  # `os.umask` can't read it without a change that other threads notice
+        self._mode = os.stat("umask", dir_fd=self._root).st_mode & 0o777
+        """The most that files get here: the kernel has taken away what the caller's umask forbids."""
+        os.rmdir("umask", dir_fd=self._root)
         self._parent: tuple[Parts, int] | None = None
 
     @property
@@ -157,9 +161,7 @@ class Unpacker:
                     if self._links.leads_out(parts):
                         raise _Unsafe(f"leads out: {target[:200]!r}")
                     os.symlink(target, parts[-1], dir_fd=self._directory(parts[:-1]))
-            umask = os.umask(0o022)  # there is no other way to read it
-            os.umask(umask)
-            os.fchmod(self._root, 0o777 & ~umask)
+            os.fchmod(self._root, self._mode)
             try:
                 os.rename(self._private, self._destination)
             except OSError:
@@ -191,7 +193,7 @@ class Unpacker:
             match entry.kind:
                 case tar.DIRECTORY:
                     if parts:
-                        os.fchmod(self._directory(parts), entry.mode & 0o777 | 0o700)
+                        os.fchmod(self._directory(parts), entry.mode & self._mode | 0o700)
                 case tar.FILE:
                     self._file = os.open(_last(parts), _NEW_FILE, 0o600, dir_fd=self._directory(parts[:-1]))
                     if not entry.size:
@@ -216,7 +218,7 @@ class Unpacker:
         file, self._file = self._file, None
         if file is not None and self._entry is not None:
             try:
-                os.fchmod(file, self._entry.mode & 0o777)
+                os.fchmod(file, self._entry.mode & self._mode)
                 when = self._entry.mtime if 0 <= self._entry.mtime < _LATEST_NS else 0
                 os.utime(file, ns=(when, when))
             finally:

@@ -180,7 +180,7 @@ def _alone(state: Path) -> Generator[None]:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (state / layout.DATABASE).exists() and not (state / layout.WORLD_TRUST).exists():
         raise InvalidArgumentError(
-            f"{state} is in use for sandboxes that are no evaluation's", hint="name an empty one"
+            f"{state} holds other sandboxes than those of an evaluation", hint="name an empty directory"
         )
     lock = os.open(state / "eval.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -308,7 +308,7 @@ def check_name(file: Path) -> str:
     kind = file.suffix.removeprefix(".")
     if kind not in FORMATS:
         raise InvalidArgumentError(
-            f"{file} is no name of a report", hint=f"end it in {', '.join('.' + k for k in FORMATS)}"
+            f"{file} is not the name of a report", hint=f"end it in {', '.join('.' + k for k in FORMATS)}"
         )
     return kind
 

@@ -22,7 +22,7 @@ SYS_PTRACE = 19
 SYS_ADMIN = 21
 SETFCAP = 31
 
-_CAPBSET_DROP = 24
+_CAPBSET_READ, _CAPBSET_DROP = 23, 24
 _BITS = 64
 _HEADER = ctypes.create_string_buffer(struct.pack("=II", 0x2008_0522, 0), 8)  # _LINUX_CAPABILITY_VERSION_3, self
 _NONE = bytes(24)
@@ -72,6 +72,11 @@ def drop_bounding(*keep: int) -> None:
             if error.errno == errno.EINVAL:  # the kernel knows none of this number and above
                 return
             raise
+
+
+def is_bounded(capability: int) -> bool:
+    """Tell whether no exec can give the caller this capability, not even one of a set-user-id program."""
+    return not prctl(_CAPBSET_READ, capability, what="prctl read the bounding set")
 
 
 def mask_of(*capabilities: int) -> int:

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.linux import namespaces
+from paddock.linux import caps, namespaces
 from paddock.linux.namespaces import IdMap
 
 COUNT = 65536
 NEEDED = COUNT - 1
+_AS_ROOT = "run paddock as root"
 _UID_FILE, _GID_FILE = "/etc/subuid", "/etc/subgid"
 _TOOLS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
@@ -31,6 +32,8 @@ class SubordinateIds(NamedTuple):
 
 def granted() -> SubordinateIds | str:
     """Return the caller's ids, or a sentence about why there are none."""
+    if _was_root():
+        return "root without CAP_SYS_ADMIN can have none"
     missing = [name for name in ("newuidmap", "newgidmap") if _tool(name) is None]
     if missing:
         return f"{' and '.join(missing)} cannot be found"
@@ -46,6 +49,8 @@ def granted() -> SubordinateIds | str:
 
 def remedy() -> str:
     """Return the command by which root grants the missing ids to the caller."""
+    if _was_root():
+        return as_root()
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -53,6 +58,16 @@ def remedy() -> str:
     if any(_tool(tool) is None for tool in ("newuidmap", "newgidmap")):
         return "apt-get install uidmap"
     return f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"
+
+
+def as_root() -> str:
+    """Return how an ordinary user gets the rights of root. In most containers root itself has too few."""
+    return "run the container with --privileged" if _was_root() or caps.is_bounded(caps.SYS_ADMIN) else _AS_ROOT
+
+
+def _was_root() -> bool:
+    """Tell whether this is root without CAP_SYS_ADMIN, who has become an ordinary user (`daemon/main/_process.py`)."""
+    return namespaces.read_uid_map(os.getpid()) == [IdMap(os.getuid(), 0, 1)]
 
 
 def _first(path: str, names: set[str]) -> int | None:

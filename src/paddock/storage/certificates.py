@@ -20,6 +20,8 @@ def authorities() -> Path | None:
     """
     path = environment().get(_OURS, "")
     if path and not os.path.isfile(path):
-        raise NotConfiguredError(f"{_OURS} is {path!r}, and that is no file")
+        raise NotConfiguredError(
+            f"{_OURS} is {path!r}, and that is not a file", hint=f"unset {_OURS}, or name a file in PEM"
+        )
     named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
     return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)

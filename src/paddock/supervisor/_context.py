@@ -83,7 +83,13 @@ class SupervisorContext:
             prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
         mounts.make_all_private()
         places = state / PLACES
-        for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED)):
+        for name in (
+            "root",
+            "dev",
+            "dev_more",
+            "usr/local",
+            *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED),
+        ):
             (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.mount_point, self.stage, self.dev_tree = (os.fsencode(places / name) for name in ("root", "stage", "dev"))
         _dev.build(self.dev_tree, root_mode=self.root_mode)
@@ -102,8 +108,10 @@ class SupervisorContext:
         self.hostnames = self.root_mode or _may_set_hostname()
         """Whether a sandbox can have a host name: a container's seccomp filter may refuse sethostname."""
         detached = overlay.takes_detached_layers()
-        empty = mounts.open_tree(self.mount_point) if detached else os.open(self.mount_point, os.O_PATH | os.O_CLOEXEC)
-        self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"), empty)
+        usr = os.fsencode(places / "usr")
+        below = mounts.open_tree(usr) if detached else os.open(usr, os.O_PATH | os.O_CLOEXEC)
+        empty = os.open(b"local", os.O_PATH | os.O_CLOEXEC, dir_fd=below)
+        self.slots = Slots(self.pool, None if detached else os.fsencode(places / "views"), empty, below)
         self.records = Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self.spares = _clear(places / "spares")
         self.home = _home()

@@ -38,13 +38,15 @@ class Slots:
     Each used range has a detached mount of the whole pool that shows its files as that range's own. A sandbox's layers
     are opened below it, so that a create makes no id-mapped mount. Before Linux 6.15 the layers of an overlay must be
     attached: then they lie in directories of `place`, and every clone copies each of them. `empty` is an empty
-    directory: a read-only overlay needs two layers. It is a separate mount where possible, so that a sandbox's mount
-    table shows no path of the machine.
+    directory: a read-only overlay needs two layers. `below_usr` holds only that directory, `local`: not every machine
+    has a /usr/local. Both are of a separate mount where possible, so that a sandbox's mount table shows no path of the
+    machine.
     """
 
     pool: int
     place: bytes | None = None
     empty: int = -1
+    below_usr: int = -1
     _free: list[int] = field(default_factory=list[int])
     _next: int = 0
     _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
@@ -159,4 +161,4 @@ class Slots:
 
     def _usr_overlay(self, *options: mounts.Option) -> int:
         with closing(os.open(b"/usr", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as usr:
-            return overlay.mount((usr, self.empty), None, None, options, _USR_FLAGS)
+            return overlay.mount((usr, self.below_usr), None, None, options, _USR_FLAGS)

@@ -98,7 +98,7 @@ class Nodes:
     def _root(self, export: Export) -> Node:
         status = os.fstat(export.directory)
         if not stat.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "an export that is no directory")
+            raise NotADirectoryError(errno.ENOTDIR, "an export that is not a directory")
         key = export.key(export.directory, status)
         node = self._new(export, None, export.name, stat.S_IFDIR, key)
         node.held = export.directory

@@ -163,7 +163,7 @@ class AsyncToolbox:
             case ReadWhole():
                 return await self._output(tool)
             case _:
-                raise BadCall("that is no tool for files")
+                raise BadCall("that is not a tool for files")
 
     async def _text(self, path: str) -> str:
         """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""

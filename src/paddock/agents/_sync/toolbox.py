@@ -164,7 +164,7 @@ class Toolbox:
             case ReadWhole():
                 return self._output(tool)
             case _:
-                raise BadCall("that is no tool for files")
+                raise BadCall("that is not a tool for files")
 
     def _text(self, path: str) -> str:
         """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""

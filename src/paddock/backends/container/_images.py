@@ -180,7 +180,7 @@ class _Writer:
             info, below = os.stat(name, dir_fd=fd, follow_symlinks=False), path / name
             if not path.parts and name in _PLACES and not stat.S_ISDIR(info.st_mode) and not _hides(info):
                 raise UnsupportedError(
-                    f"/{name} of this template is no directory, and a container engine mounts its own there",
+                    f"/{name} of this template is not a directory, and a container engine mounts its own there",
                     hint="level='jail', 'gvisor' or 'microvm'",
                 )
             if stat.S_ISDIR(info.st_mode):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._pump import Journal
 from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
-from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize
+from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize, User
 from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
@@ -49,10 +49,9 @@ _MOST_ANSWERS = 64
 
 
 def exec_request(
-    place: Place, spec: ExecSpec, id: ExecId, user: str | None, *, background: bool, vital: bool = False
+    place: Place, spec: ExecSpec, id: ExecId, other: User | None, *, background: bool, vital: bool = False
 ) -> Request:
-    """Ask to start a command. The agent ends with a command that is `vital`."""
-    other = None if user is None else place.user(user)
+    """Ask to start a command, as the agent's user or `other`. The agent ends with a command that is `vital`."""
     flags = _VITAL if vital else 0
     if other is not None:
         flags |= _IDENTITY
@@ -447,7 +446,7 @@ class AttachedExecHandle(GuestExecHandle):
 
 
 async def start_foreground(
-    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None, keeping: SupervisorKeeping | None = None
+    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: User | None, keeping: SupervisorKeeping | None = None
 ) -> GuestExecHandle:
     request = exec_request(connection.place, spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
@@ -531,7 +530,7 @@ async def take_up(
 
 
 async def start_background(
-    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: str | None
+    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: User | None
 ) -> GuestExecHandle:
     """Start a background command and attach to it at once. The guest keeps its output."""
     request = exec_request(connection.place, spec, id, user, background=True)

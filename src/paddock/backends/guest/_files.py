@@ -303,7 +303,7 @@ async def perform(connection: GuestConnection, action: Action[T]) -> T:
     """By the user whose agent the connection leads to. FileError with the errno's name."""
     serve = _SERVED.get(type(action))
     if serve is None:
-        raise UnsupportedError(f"{type(action).__name__} is no action on files")
+        raise UnsupportedError(f"{type(action).__name__} is not an action on files")
     return await serve(_Files(connection), action)
 
 

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from paddock.backends._base import Command, Paused
 from paddock.backends._pause_clock import PauseClock
-from paddock.errors import OUT_OF, GuestLostError, NotFoundError, PaddockError, SandboxDiedError, UnsupportedError
+from paddock.errors import (
+    OUT_OF,
+    FileError,
+    GuestLostError,
+    NotFoundError,
+    PaddockError,
+    SandboxDiedError,
+    UnsupportedError,
+)
+from paddock.linux import subordinate_ids
 from paddock.linux.cgroups import Refusals
 from paddock.model import (
     Action,
@@ -21,8 +30,10 @@ from paddock.model import (
     ExecInfo,
     ExecSpec,
     Limit,
+    ReadFile,
     SandboxId,
     Template,
+    User,
 )
 from paddock.wire import close_all
 
@@ -37,6 +48,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
+_MOST_TEXT_BYTES = 1 << 20
 Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
@@ -80,7 +92,7 @@ class GuestInstance:
         raise OSError(errno.ENOTSUP, "no control group counts for it")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        identity, user = self.route(spec.user)
+        identity, user = self.route(await self.user(spec.user))
         connection = await self.connection(identity)
         if background:
             return await start_background(connection, spec, id, user)
@@ -132,11 +144,11 @@ class GuestInstance:
         await self._first(lambda connection: signal_exec(connection, exec, number))
 
     async def file(self, action: Action[R]) -> R:
-        identity, other = self.route(getattr(action, "user", None))
+        identity, other = self.route(await self.user(getattr(action, "user", None)))
         if other is not None:
             raise UnsupportedError(
-                f"files cannot be touched as {other!r}: that is for root and {self.template.default_user!r}",
-                hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
+                f"files cannot be touched as {other.name!r}: that is for root and {self.template.default_user!r}",
+                hint=f"do it as root and give it to {other.name!r}, or run a command as {other.name!r}",
             )
         return await perform(await self.connection(identity), action)
 
@@ -161,12 +173,34 @@ class GuestInstance:
         self._connections.clear()
         self._refusals = None
 
-    def route(self, name: str | None) -> tuple[str, str | None]:
-        """Which agent acts for a user, and whom it must become, if that is not whom it is."""
+    async def user(self, name: str | None) -> User:
+        """Return a user of the template, or one that a command inside has added since. NotFoundError."""
         user = self.template.user(name)
         if user is None:
-            known = ", ".join(user.name for user in self.template.users)
-            raise NotFoundError(f"no user {name!r} in template {self.template.name!r}", hint=f"users: {known}")
+            from paddock.storage.templates.images import find_user
+
+            try:
+                user = find_user(name or "", await self._text("/etc/passwd"), await self._text("/etc/group"))
+            except LookupError as error:
+                known = ", ".join(user.name for user in self.template.users)
+                raise NotFoundError(f"{error} of {self.id}", hint=f"users of its template: {known}") from None
+        self.route(user)
+        return user
+
+    async def _text(self, path: str) -> str:
+        """Return the beginning of a file inside, or nothing if the guest refuses."""
+        action = ReadFile(sandbox=self.id, path=path, length=_MOST_TEXT_BYTES)
+        try:
+            async with contextlib.aclosing(await perform(await self.connection("user"), action)) as reader:
+                data = b""
+                while more := await reader.read():
+                    data += more
+        except FileError:
+            return ""
+        return data.decode("utf-8", "replace")
+
+    def route(self, user: User) -> tuple[str, User | None]:
+        """Which agent acts for a user, and whom it must become, if that is not whom it is."""
         if user.uid == 0 and self._root_user:
             return "root", None  # also where an image runs as root: the agent of its default user has no powers
         if user.name == self.template.default_user:
@@ -174,10 +208,10 @@ class GuestInstance:
         if not self._root_user:
             raise UnsupportedError(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
-                hint="`subordinate_ids = true` in config.toml gives a new state directory one; else run paddock as root"
-                f" or leave it to {self.template.default_user!r}",
+                hint="`subordinate_ids = true` in config.toml gives a new state directory one; else"
+                f" {subordinate_ids.as_root()} or leave it to {self.template.default_user!r}",
             )
-        return "root", None if user.uid == 0 else user.name
+        return "root", None if user.uid == 0 else user
 
     async def connection(self, identity: str) -> GuestConnection:
         """Return the living connection of an identity, made when there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import Template, User
@@ -16,8 +16,7 @@ class Place:
     """Hold that for one sandbox.
 
     `root`, which only the process level has, precedes every path as plain text: it isolates nothing. `env` goes to
-    every command. `users` are those that an agent may run a command as. `oom_score` makes the kernel kill commands
-    before their agent.
+    every command. `oom_score` makes the kernel kill commands before their agent.
     """
 
     def __init__(
@@ -26,13 +25,11 @@ class Place:
         workdir: str = "/",
         env: Mapping[str, str] | None = None,
         root: str = "",
-        users: Sequence[User] = (),
         oom_score: int | None = None,
     ) -> None:
         self._workdir = encode(workdir)
         self._root = encode(root).rstrip(b"/")
         self._env = {name: _variable(name, value) for name, value in (env or {}).items()}
-        self._users = {user.name: user for user in users}
         self.oom_score = oom_score
 
     def locate(self, path: str, what: str = "path") -> bytes:
@@ -57,9 +54,6 @@ class Place:
             raise WireError("a path outside of the sandbox's directory")
         return show(path[len(self._root) :] or b"/")
 
-    def user(self, name: str) -> User:
-        return self._users[name]
-
     def environment(self, more: Mapping[str, str], user: User | None = None) -> tuple[bytes, ...]:
         """Of a command that has `more`, and runs as `user` in place of the agent's."""
         for name in more:
@@ -79,9 +73,8 @@ def place_of(identity: str, template: Template, env: Mapping[str, str], oom_scor
     """Return what the agent of an identity isn't told. `env` is the environment of every command."""
     if identity not in ("user", "root"):
         return Place()
-    others = template.users if identity == "root" else ()
     env = {**env, **variables(user_of(identity, template))}
-    return Place(workdir=template.workdir, env=env, users=others, oom_score=oom_score)
+    return Place(workdir=template.workdir, env=env, oom_score=oom_score)
 
 
 def _variable(name: str, value: str) -> bytes:

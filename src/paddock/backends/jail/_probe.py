@@ -9,13 +9,12 @@ from typing import Any
 
 from paddock.backends._base import Capabilities
 from paddock.backends._checks import SLEEP, missing, ok, weak
+from paddock.linux import subordinate_ids
 from paddock.model import Check, Limit
 from paddock.supervisor.layout import DEFAULT_SPARES
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
-_AS_ROOT = "run paddock as root"
 _NO_SYS_ADMIN = "this process is root and may make no namespaces: probably the seccomp filter of a container"
-_IN_A_CONTAINER = "run the container with --privileged"
 _OF_CGROUPS = (Limit.MEMORY, Limit.PROCESSES)
 _ENFORCED = {
     Limit.MEMORY: "the memory cgroup",
@@ -83,7 +82,7 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
         lines.append(_trials.pool(state_dir, facts["pid"]))
     if not facts.get("hostnames", True):
         unnamed = "sethostname is refused here: a sandbox without a name sees the machine's, and none can have a name"
-        lines.append(weak("jail", "hostname", unnamed, _IN_A_CONTAINER))
+        lines.append(weak("jail", "hostname", unnamed, subordinate_ids.as_root()))
     sealed = "runs from sealed memory"
     if not facts.get("program_in_memory", True):
         sealed = "runs from a file system that is mounted nowhere: vm.memfd_noexec or a security module forbids memory"
@@ -107,10 +106,10 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
         lines.append(ok("limits", "sockets", "enforced"))
     else:
         uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
-        lines.append(weak("limits", "sockets", uncounted, _AS_ROOT))
+        lines.append(weak("limits", "sockets", uncounted, subordinate_ids.as_root()))
     if not root:
         counts = "inotify and queued signals inside are counted with your own; a sandbox has at most a quarter"
-        lines += (_ids(capabilities), weak("jail", "tables", counts, _AS_ROOT))
+        lines += (_ids(capabilities), weak("jail", "tables", counts, subordinate_ids.as_root()))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
             lines.append(weak("jail", "activity", told))
@@ -119,12 +118,10 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
 
 def _ids(capabilities: Capabilities) -> Check:
     """Check an ordinary user's ids."""
-    from paddock.linux import subordinate_ids
-
     own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
     if capabilities.root_user:
         others = "; root and all others inside are subordinate ids of yours, the same in all your sandboxes"
-        return weak("jail", "ids", own + others, _AS_ROOT)
+        return weak("jail", "ids", own + others, subordinate_ids.as_root())
     granted = subordinate_ids.granted()
     if isinstance(granted, str):
         why, fix = granted, subordinate_ids.remedy()
@@ -138,7 +135,7 @@ def _ids(capabilities: Capabilities) -> Check:
 def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
     if limit in capabilities.enforced:
         return ok("limits", limit.value, f"enforced by {_ENFORCED[limit]}")
-    fix = None if root else _cgroup_fix() if limit in _OF_CGROUPS else _AS_ROOT
+    fix = None if root else _cgroup_fix() if limit in _OF_CGROUPS else subordinate_ids.as_root()
     return weak("limits", limit.value, (_WATCHED if limit in capabilities.watched else _NOTHING)[limit], fix)
 
 
@@ -155,4 +152,4 @@ def _cgroup_fix() -> str:
         import getpass
 
         return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
-    return _AS_ROOT
+    return subordinate_ids.as_root()

@@ -162,7 +162,7 @@ class MicrovmBackend(VmmBackend):
         await self.ready(plan, instance)
         await super().rehearse(plan, instance)
         if plan.template.host_usr:
-            await instance.warm(_WARM)
+            await instance.warm()
 
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         if exports := _shares.exports(plan):

@@ -62,7 +62,7 @@ class Kernel:
         module = _read(path)
         found = _DEPENDS.search(module)
         if found is None:
-            raise NotConfiguredError(f"{path} is no module that can be read", hint=REMEDY)
+            raise NotConfiguredError(f"{path} is not a readable kernel module", hint=REMEDY)
         for below in filter(None, found[1].decode("ascii").split(",")):
             self._add(below.replace("-", "_"), order)
         order[name] = module

@@ -599,7 +599,7 @@ class AsyncFilesystem:
         """Copy all below `path` into a new local directory, in constant memory.
 
         The sandbox isn't trusted: an entry that leads out of `local_dir`, or a device, raises GuestProtocolError. Then
-        it leaves no file. The copies have no owners and no setuid bits of the sandbox.
+        it leaves no file. The copies have no owners and no setuid bits of the sandbox. Your umask limits their modes.
 
         Args:
             path: The directory inside.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from paddock import model
-from paddock.errors import NotFoundError, PaddockError
+from paddock.errors import NotFoundError, PaddockError, UnsupportedError
 
 from .daemon import default_async_transport
 
@@ -75,6 +75,7 @@ class AsyncSnapshot:
 
         Raises:
             InvalidArgumentError: paddock can't do an instruction; the message has its line.
+            UnsupportedError: USER needs ids that an ordinary user doesn't have, or the level has no snapshots.
             CommandFailedError: A RUN failed; the message has its line.
             ImageInvalidError, NotFoundError: FROM names an image that paddock can't get.
 
@@ -89,24 +90,31 @@ class AsyncSnapshot:
 
         from .sandbox import AsyncSandbox
 
+        if level == "process":
+            raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()
         template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)
-        async with AsyncSandbox.create(
-            template,
-            image=image,
-            level=level,
-            limits=limits,
-            network=network,
-            policy=policy,
-            ttl=ttl,
-            transport=transport,
-        ) as sandbox:
+        try:
+            sandbox = await AsyncSandbox.create(
+                template,
+                image=image,
+                level=level,
+                limits=limits,
+                network=network,
+                policy=policy,
+                ttl=ttl,
+                transport=transport,
+            )
+        except PaddockError as error:
+            error.message = f"{file.place()}: {error.message}"
+            raise
+        async with sandbox:
             said = (await sandbox.exec("env -0", check=True)).stdout.split("\0")
             file.base.update({name: value for name, _, value in (one.partition("=") for one in said)})
             file.workdir = file.base.get("PWD", "/")
             for word, what in file.steps():
-                files = sandbox.files if file.user is None else sandbox.files.as_user(file.user)
+                files = sandbox.files if file.owner is None else sandbox.files.as_user(file.owner)
                 try:
                     if word == "RUN":
                         await sandbox.exec(
@@ -119,14 +127,22 @@ class AsyncSnapshot:
                             on_stderr=on_output,
                         )
                     elif word == "WORKDIR":
-                        await sandbox.exec(["mkdir", "-p", *what], user=file.user, check=True)
+                        await sandbox.exec(["mkdir", "-p", *what], user=file.owner, check=True)
                     elif word == "TREE":
                         await files.upload(what[0], what[1], exclude=file.exclude)
                     else:
-                        await sandbox.exec(["mkdir", "-p", os.path.dirname(what[1])], user=file.user, check=True)
-                        await files.write_from(what[1], what[0], mode=os.stat(what[0]).st_mode & 0o777)
+                        source, target = what
+                        await sandbox.exec(["mkdir", "-p", os.path.dirname(target)], user=file.owner, check=True)
+                        if await files.exists(target) and (await files.stat(target, follow=True)).kind == "directory":
+                            target += f"/{os.path.basename(source)}"
+                        await files.write_from(target, source, mode=os.stat(source).st_mode & 0o777)
                 except PaddockError as error:
                     error.message = f"{file.place()}: {error.message}"
+                    if word == "RUN":
+                        try:
+                            await sandbox.exec("true", user="root")
+                        except UnsupportedError as refused:
+                            error.hint = f"if it needs root, useradd or chown: {refused.hint}"
                     raise
             if sandbox.policy is not None:
                 await sandbox.set_policy(None)  # else sandboxes from it could reach what the build could

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from paddock import model
-from paddock.errors import NotFoundError, PaddockError
+from paddock.errors import NotFoundError, PaddockError, UnsupportedError
 
 from .daemon import default_transport
 
@@ -76,6 +76,7 @@ class Snapshot:
 
         Raises:
             InvalidArgumentError: paddock can't do an instruction; the message has its line.
+            UnsupportedError: USER needs ids that an ordinary user doesn't have, or the level has no snapshots.
             CommandFailedError: A RUN failed; the message has its line.
             ImageInvalidError, NotFoundError: FROM names an image that paddock can't get.
 
@@ -90,24 +91,31 @@ class Snapshot:
 
         from .sandbox import Sandbox
 
+        if level == "process":
+            raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()
         template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)
-        with Sandbox.create(
-            template,
-            image=image,
-            level=level,
-            limits=limits,
-            network=network,
-            policy=policy,
-            ttl=ttl,
-            transport=transport,
-        ) as sandbox:
+        try:
+            sandbox = Sandbox.create(
+                template,
+                image=image,
+                level=level,
+                limits=limits,
+                network=network,
+                policy=policy,
+                ttl=ttl,
+                transport=transport,
+            )
+        except PaddockError as error:
+            error.message = f"{file.place()}: {error.message}"
+            raise
+        with sandbox:
             said = (sandbox.exec("env -0", check=True)).stdout.split("\0")
             file.base.update({name: value for name, _, value in (one.partition("=") for one in said)})
             file.workdir = file.base.get("PWD", "/")
             for word, what in file.steps():
-                files = sandbox.files if file.user is None else sandbox.files.as_user(file.user)
+                files = sandbox.files if file.owner is None else sandbox.files.as_user(file.owner)
                 try:
                     if word == "RUN":
                         sandbox.exec(
@@ -120,14 +128,22 @@ class Snapshot:
                             on_stderr=on_output,
                         )
                     elif word == "WORKDIR":
-                        sandbox.exec(["mkdir", "-p", *what], user=file.user, check=True)
+                        sandbox.exec(["mkdir", "-p", *what], user=file.owner, check=True)
                     elif word == "TREE":
                         files.upload(what[0], what[1], exclude=file.exclude)
                     else:
-                        sandbox.exec(["mkdir", "-p", os.path.dirname(what[1])], user=file.user, check=True)
-                        files.write_from(what[1], what[0], mode=os.stat(what[0]).st_mode & 0o777)
+                        source, target = what
+                        sandbox.exec(["mkdir", "-p", os.path.dirname(target)], user=file.owner, check=True)
+                        if files.exists(target) and (files.stat(target, follow=True)).kind == "directory":
+                            target += f"/{os.path.basename(source)}"
+                        files.write_from(target, source, mode=os.stat(source).st_mode & 0o777)
                 except PaddockError as error:
                     error.message = f"{file.place()}: {error.message}"
+                    if word == "RUN":
+                        try:
+                            sandbox.exec("true", user="root")
+                        except UnsupportedError as refused:
+                            error.hint = f"if it needs root, useradd or chown: {refused.hint}"
                     raise
             if sandbox.policy is not None:
                 sandbox.set_policy(None)  # else sandboxes from it could reach what the build could

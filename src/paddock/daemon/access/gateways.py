@@ -253,7 +253,9 @@ class Gateways(Component):
         secrets = await self._bindings.packed(row)
         exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
         if exits is None:
-            raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
+            raise InternalError(
+                f"a process that is not the gateway has the sockets of {row.id}", hint=f"paddock kill {row.id}"
+            )
         order = Open(
             sandbox=row.id,
             incarnation=row.incarnation,

@@ -118,7 +118,7 @@ def _place(sandbox: str, owner: str, name: str) -> Place:
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidArgumentError(
-            f"{name[:140]!r} is no name of a secret: letters, digits and `_`, no digit in front, as with variables",
+            f"{name[:140]!r} is not a valid name of a secret: write letters, digits and `_`, and no digit first",
             field="name",
         )
 

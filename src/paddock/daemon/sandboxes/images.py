@@ -14,6 +14,7 @@ from paddock.daemon.store.candidates import Candidate, discarded, measured
 from paddock.daemon.store.references import why_needed
 from paddock.daemon.tasks import in_thread
 from paddock.errors import NotConfiguredError, PaddockError
+from paddock.linux import subordinate_ids
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class ImageHandlers(Component):
             return (Check(area="storage", name="images", status="ok", detail=f"{number}; users are the image's"),)
         detail = f"{number}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
         fix = "`subordinate_ids = true` in config.toml of a new state directory"
+        if isinstance(subordinate_ids.granted(), str):
+            fix = subordinate_ids.remedy()
         return (Check(area="storage", name="images", status="weak", detail=detail, fix=fix),)
 
     async def candidates(self) -> Sequence[Candidate]:

@@ -21,7 +21,6 @@ from paddock.daemon.tasks import in_thread
 from paddock.errors import (
     InvalidArgumentError,
     InvalidStateError,
-    NotFoundError,
     PaddockError,
     SupervisorUnavailableError,
 )
@@ -54,7 +53,7 @@ class Snapshots(Component):
         snapshot = self._of(row, op.principal.id)
         snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
         workspace = own_copy(row.workspace, snapshot.id)
-        template = _changed(held.instance.template, action)
+        template = _changed(held.instance.template, await held.instance.user(action.user), action)
         async with self._unless_kept(SnapshotRow(snapshot, template, workspace=workspace)) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
@@ -297,22 +296,20 @@ def _size(limits: model.Limits) -> tuple[float, ...]:
     return limits.memory_mib, limits.cpus, limits.disk_mib, limits.inodes
 
 
-def _changed(template: model.Template, action: model.CreateSnapshot) -> model.Template:
-    """Return the template as sandboxes from the snapshot have it. InvalidArgumentError, NotFoundError."""
+def _changed(template: model.Template, user: model.User, action: model.CreateSnapshot) -> model.Template:
+    """Return the template as sandboxes from the snapshot have it, for commands of `user`. InvalidArgumentError."""
     if not (action.env or action.workdir or action.user):
         return template
     validate.check_env(action.env)
-    user, workdir = template.user(action.user), action.workdir or template.workdir
-    if user is None:
-        known = ", ".join(one.name for one in template.users)
-        raise NotFoundError(f"no user {action.user!r} in template {template.name!r}", hint=f"users: {known}")
+    workdir = action.workdir or template.workdir
     if not workdir.startswith("/") or "\0" in workdir:
-        raise InvalidArgumentError(f"workdir={workdir!r} is no absolute path", field="workdir")
-    changed = [template.digest, sorted(action.env.items()), workdir, user.name]
+        raise InvalidArgumentError(f"workdir={workdir!r} is not an absolute path", hint="begin with /", field="workdir")
+    changed = [template.digest, sorted(action.env.items()), workdir, msgspec.structs.astuple(user)]
     return msgspec.structs.replace(
         template,
         digest=hashlib.sha256(json.dumps(changed).encode()).hexdigest(),
         env={**template.env, **action.env},
         workdir=workdir,
+        users=(*(one for one in template.users if one.name != user.name), user),
         default_user=user.name,
     )

@@ -166,7 +166,7 @@ def check_exec_id(text: str) -> None:
     """Check an id, which becomes a part of a path."""
     if not is_id(text) or not text.startswith(Noun.EXEC):
         raise InvalidArgumentError(
-            f"{text[:64]!r} is no id of a command", hint="`paddock logs ID` lists them", field="exec"
+            f"{text[:64]!r} is not the id of a command", hint="`paddock logs ID` lists them", field="exec"
         )
 
 

@@ -190,6 +190,8 @@ class Store:
     def beginning(self, make: Callable[..., R], select: str, owner: str, prefix: str) -> tuple[R, ...]:
         """Return what `select` says of those of the owner whose ids begin so, and of no more than `exactly_one`
         tells."""
+        if len(prefix) <= len("sb_"):  # all ids begin so: `paddock kill s` is a slip
+            return ()
         # A range, so that the primary key is used and a caller's wildcard means nothing.
         sql = f"{select} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT {_CANDIDATES + 1}"
         return self.every(make, sql, (owner, prefix, prefix + "\x7f"))

@@ -38,7 +38,7 @@ class ArtifactResults(Component):
         name = action.name or action.path.rstrip("/").rpartition("/")[2]
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError(
-                f"{name[:200]!r} is no name of an artifact: 1 to 128 letters, digits, `.`, `_`, `+` and `-`",
+                f"{name[:200]!r} is not the name of an artifact: write 1 to 128 letters, digits, `.`, `_`, `+` and `-`",
                 hint="give it another with --name",
                 field="name",
             )

@@ -116,7 +116,9 @@ class Repositories(Component):
         PolicyDeniedError, ResourceExhaustedError, and PlatformError if it can't be reached.
         """
         if math.isnan(max_age_seconds) or max_age_seconds < 0:
-            raise InvalidArgumentError(f"max_age_seconds={max_age_seconds} is no age")
+            raise InvalidArgumentError(
+                f"max_age_seconds={max_age_seconds} is not a number from 0 on", field="max_age_seconds"
+            )
         if ref is not None:
             _storage().check_ref(ref)
         remote, given = _storage().parse(url, local=principal.id.startswith("local:"))
@@ -264,7 +266,7 @@ class Repositories(Component):
             return
         await self._fetch_other(row, remote, commit, credential, principal)
         if await self.git.commit(row.id, commit) is None:
-            raise NotFoundError(f"{commit} of {row.url} is no commit")
+            raise NotFoundError(f"{commit} of {row.url} is not a commit")
 
     async def _other_ref(
         self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
@@ -284,7 +286,7 @@ class Repositories(Component):
             credential = await self._proof(principal, remote)
         remote = await _storage().located(remote)
         if row.scope == PUBLIC and not remote.public:
-            raise InvalidStateError(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
+            raise InvalidStateError(f"{row.url} is not a public address any more", hint=f"paddock repos rm {row.id}")
         async with self._lanes.exclusive(row.id), self._marked(row.id):
             await self._fetch(row, remote, credential, only=what)
         return _storage().pins.fetched(what)

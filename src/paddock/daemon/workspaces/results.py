@@ -326,7 +326,9 @@ class WorkspaceResults(Component):
         last = self._rows.last_pushed(op.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
-            raise InvalidArgumentError(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
+            raise InvalidArgumentError(
+                f"{branch!r} is not the name of a branch", hint="leave refs/heads/ out", field="branch"
+            )
         from paddock.storage.git import check_ref
 
         ref = check_ref(_HEADS + branch)
@@ -417,5 +419,5 @@ def _check_message(message: str | None) -> None:
 def _identity(text: str) -> tuple[str, str]:
     match = _IDENTITY.fullmatch(text.strip())
     if match is None or not match["name"].strip() or not text.isprintable():
-        raise InvalidArgumentError(f"{text[:200]!r} is no author", hint="Name <name@example.org>", field="author")
+        raise InvalidArgumentError(f"{text[:200]!r} is not an author", hint="Name <name@example.org>", field="author")
     return match["name"].strip(), match["email"]

@@ -30,12 +30,12 @@ _MOST_FIELDS = 200
 def check(answer: MockAnswer) -> None:
     """Check an answer. Raises ValueError if a server couldn't send it."""
     if not 200 <= answer.status <= 599:
-        raise ValueError(f"{answer.status} is no status of an answer")
+        raise ValueError(f"{answer.status} is not a status between 200 and 599")
     if len(answer.headers) > _MOST_FIELDS:
         raise ValueError(f"more than {_MOST_FIELDS} headers")
     for name, value in answer.headers:
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise ValueError(f"{name[:128]!r} is no header that can be sent")
+            raise ValueError(f"{name[:128]!r} is not a valid header")
 
 
 def response_of(answer: MockAnswer, *, head_only: bool) -> Response:

@@ -240,7 +240,7 @@ def _framing(known: dict[bytes, bytes], minor: int) -> tuple[int | None, bool]:
     if length is None:
         return None, False
     if not _LENGTH.fullmatch(length):
-        raise BadMessage("a Content-Length that is no number")
+        raise BadMessage("a Content-Length that is not a number")
     return int(length), False
 
 

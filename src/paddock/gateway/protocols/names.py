@@ -38,7 +38,7 @@ def authority(text: str, default: int) -> tuple[str, int]:
     """Host and port of `host[:port]`, as in a Host header, with the port that goes without saying."""
     match = _AUTHORITY.fullmatch(text)
     if match is None:
-        raise BadMessage(f"{text[:80]!a} is no host with a port")
+        raise BadMessage(f"{text[:80]!a} is not HOST or HOST:PORT")
     host, port = match.groups()
     number = default if port is None else int(port)
     if not 0 < number < 1 << 16:
@@ -48,7 +48,7 @@ def authority(text: str, default: int) -> tuple[str, int]:
             raise BadMessage(f"{host[:80]!a} is not how this address is written")
         address = _address(host[1:-1])
         if address is None:
-            raise BadMessage(f"{host[:80]!a} is no address")
+            raise BadMessage(f"{host[:80]!a} is not an IPv6 address")
         return address, number
     return canonical(host), number
 

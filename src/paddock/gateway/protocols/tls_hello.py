@@ -47,7 +47,7 @@ def _message(data: bytes) -> bytes | None:
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         header = data[at : at + 5]
         if (header and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
-            raise BadMessage("a record that is no TLS handshake")
+            raise BadMessage("a record that is not a TLS handshake")
         if len(header) < 5:
             return None
         length = int.from_bytes(header[3:5], "big")

@@ -120,7 +120,9 @@ class KnownFiles:
         kept = debian.file_of(path)
         if kept is None:
             hint = "an archive with a pool is authorized by the names in it; allow another by `host`, without filters"
-            raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
+            raise Refused(
+                "this is neither an index of a Debian archive nor a file of its pool", rule="registry", hint=hint
+            )
         self._check_listed(rule, kept.package)
         return self._check_known(rule, kept)
 
@@ -142,7 +144,7 @@ class KnownFiles:
                 return kept if stem == path else msgspec.structs.replace(kept, digest=None)
         page = PROTOCOLS[rule.registry or ""].page_of(path)
         if page is None:
-            reason = "this is no page of a package, and no file that one has led to"
+            reason = "this is neither a page of a package nor a file that such a page links"
             raise Refused(reason, rule="registry", hint=READ_FIRST)
         self._check_listed(rule, page[0])
         return UnreadPage(*page)

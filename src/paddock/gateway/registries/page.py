@@ -37,7 +37,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise Malformed(f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Malformed("it is no object")
+        raise Malformed("it is not a JSON object")
     return cast("dict[str, Any]", found)
 
 

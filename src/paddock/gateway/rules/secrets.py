@@ -37,8 +37,8 @@ def mint(shape: str | None = None) -> str:
 def check_shape(shape: str) -> None:
     if not _SHAPE.fullmatch(shape) or shape.count("*") < LEAST_RANDOM:
         raise InvalidArgumentError(
-            f"{shape[:256]!r} is no shape of a placeholder: letters, digits, `-`, `.`, `_`, `~`, and {LEAST_RANDOM} or"
-            " more `*` for those that are to be random",
+            f"{shape[:256]!r} is not the shape of a placeholder. Write letters, digits, `-`, `.`, `_`, `~`, and at"
+            f" least {LEAST_RANDOM} `*` for random characters",
             hint=f"ghp_{'*' * 36}",
             field="shape",
         )

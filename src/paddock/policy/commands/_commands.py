@@ -108,7 +108,7 @@ def command_faults(rules: CommandRules) -> Iterator[tuple[str, int, str, str]]:
                 continue
             for example in rule.match:
                 if not _is_about(rule, example, exact=kind == "allow"):
-                    yield kind, index, "match", f"{example!r} is no such command"
+                    yield kind, index, "match", f"{example!r} is not such a command"
             for example in rule.not_match:
                 if _is_about(rule, example, exact=kind == "allow"):
                     yield kind, index, "not_match", f"{example!r} is such a command"

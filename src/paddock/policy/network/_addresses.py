@@ -110,7 +110,7 @@ def network(text: str) -> Network:
     try:
         loose = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise ValueError("is no address and no network such as 10.1.0.0/16 or 2001:db8::/32") from None
+        raise ValueError("is neither an address nor a network such as 10.1.0.0/16 or 2001:db8::/32") from None
     raise ValueError(f"has bits beside its prefix; {loose} is the network around it")
 
 

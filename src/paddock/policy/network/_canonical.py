@@ -155,7 +155,7 @@ def _index(rule: Allow, at: Path) -> tuple[str, str, int]:
         raise Problem(at, f"no variable tells programs of an index of {rule.registry}", "`hosts` names a mirror")
     parts, port = _url(text, at, "an index", "https://host/simple")
     if parts.path and (not _REPOSITORY.fullmatch(parts.path) or "*" in parts.path):
-        raise Problem(at, f"{text!r} is no URL of an index")
+        raise Problem(at, f"{text!r} is not the URL of an index", "https://host/simple")
     name = host(parts.netloc.partition(":")[0], at, wildcard=False)
     return f"https://{name}{'' if port == 443 else f':{port}'}{parts.path}", name, port
 
@@ -166,9 +166,9 @@ def _url(text: str, at: Path, what: str, example: str) -> tuple[SplitResult, int
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise Problem(at, f"{text!r} is no URL") from None
+        raise Problem(at, f"{text!r} is not a URL", example) from None
     if parts.scheme != "https" or "@" in parts.netloc or parts.query or parts.fragment or "\\" in text:
-        raise Problem(at, f"{text!r} is no URL of {what}", f"{example}, without a user in it")
+        raise Problem(at, f"{text!r} is not the URL of {what}", f"{example}, without a user in it")
     return parts, port or 443
 
 
@@ -188,7 +188,7 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
 
 def _check_tier(rule: Allow, path: Path) -> None:
     if rule.tier == "mock":
-        raise Problem((*path, "tier"), "a mock is no allowed host", "write it below `egress.mock`")
+        raise Problem((*path, "tier"), "a mock is not an allowed host", "write it below `egress.mock`")
     for key in ("methods", "paths", "secret"):
         if rule.tier == "splice" and getattr(rule, key) is not None:
             raise Problem(
@@ -228,7 +228,7 @@ def _part(rule: P, path: Path, *, wide: bool = False) -> P:
             if not METHOD.fullmatch(method):
                 upper = method.upper()
                 hint = f"write {upper}" if METHOD.fullmatch(upper) else None
-                raise Problem((*path, "methods", index), f"{method!r} is no method", hint)
+                raise Problem((*path, "methods", index), f"{method!r} is not an HTTP method", hint)
             if method == "CONNECT":
                 raise Problem((*path, "methods", index), "CONNECT is judged by host and port", "leave it out")
         changes["methods"] = tuple(sorted(set(rule.methods))) or _nothing((*path, "methods"))
@@ -284,7 +284,7 @@ def _ports(ports: tuple[Port, ...] | None, path: Path) -> tuple[Port, ...] | Non
     for index, port in enumerate(ports):
         low, high = span(port) or (0, 0)
         if not 1 <= low <= high <= 65_535:
-            raise Problem((*path, "ports", index), f"{port!r} is no port", '443, or a range such as "8000-8099"')
+            raise Problem((*path, "ports", index), f"{port!r} is not a port", '443, or a range such as "8000-8099"')
     return tuple(sorted(set(ports), key=lambda port: span(port) or (0, 0))) or _nothing((*path, "ports"))
 
 
@@ -299,12 +299,16 @@ def span(port: Port) -> tuple[int, int] | None:
 def _check_registry(rule: Allow, path: Path) -> None:
     assert rule.registry in REGISTRIES
     if rule.cooldown_days is not None and not 0 <= rule.cooldown_days < math.inf:
-        raise Problem((*path, "cooldown_days"), f"{rule.cooldown_days:g} days are no time to wait")
+        raise Problem((*path, "cooldown_days"), f"{rule.cooldown_days:g} is not a number of days", "cooldown_days: 7")
     if rule.malware is not None and not rule.malware.startswith("/"):
         raise Problem((*path, "malware"), "a list is named by an absolute path", "a directory or a zip of OSV records")
     for index, package in enumerate(rule.packages or ()):
         if not _PACKAGE.fullmatch(package):
-            raise Problem((*path, "packages", index), f"{package!r} is no name of a package")
+            raise Problem(
+                (*path, "packages", index),
+                f"{package!r} is not the name of a package",
+                "a name; `*` may be a part of it",
+            )
     for key in ("packages", "hosts"):
         if getattr(rule, key) == ():
             _nothing((*path, key))
@@ -325,7 +329,7 @@ def _refs(rule: Allow, path: Path) -> tuple[str, ...] | None:
     for index, ref in enumerate(rule.push or ()):
         if not _REF.fullmatch(ref) or ".." in ref or ref.endswith((".lock", "/", ".")) or "//" in ref:
             raise Problem(
-                (*path, "push", index), f"{ref!r} is no full name of a ref", "refs/heads/agent/*, or refs/tags/v1"
+                (*path, "push", index), f"{ref!r} is not the full name of a ref", "refs/heads/agent/*, or refs/tags/v1"
             )
     if rule.fetch is False and not rule.push:
         raise Problem(path, "neither fetched nor pushed to: the rule allows nothing", "leave it out")
@@ -341,7 +345,7 @@ def _secret_names(rule: Allow | Mock, path: Path) -> tuple[str, ...] | None:
 
 def _secret(name: str, rule: SecretRule, path: Path) -> SecretRule:
     if not _SECRET.fullmatch(name):
-        raise Problem((*path, "#"), f"{name!r} is no name of a secret", "letters, digits and `_`")
+        raise Problem((*path, "#"), f"{name!r} is not the name of a secret", "letters, digits and `_`")
     given = [key for key in rule.source.__struct_fields__ if getattr(rule.source, key) is not None]
     if len(given) != 1:
         raise Problem(
@@ -365,11 +369,11 @@ def _binding(binding: Binding, path: Path) -> Binding:
     if not (binding.header or binding.basic or binding.query or binding.body):
         raise Problem(path, "no place in a request is named", "header: authorization; or basic, query, body")
     if not 1 <= binding.port <= 65_535:
-        raise Problem((*path, "port"), f"{binding.port} is no port")
+        raise Problem((*path, "port"), f"{binding.port} is not a port", "1 to 65535")
     for key in ("header", "query"):
         value = getattr(binding, key)
         if value is not None and not TOKEN.fullmatch(value):
-            raise Problem((*path, key), f"{value!r} is no name of one")
+            raise Problem((*path, key), f"{value!r} is not the name of a {key}", "letters, digits and `-`")
     header = None if binding.header is None else binding.header.lower()
     return msgspec.structs.replace(_part(binding, path), header=header)
 

@@ -83,7 +83,7 @@ def _asked(url: str) -> tuple[Target, str, str]:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port, host = parts.port or _PORTS.get(parts.scheme, 0), parts.hostname or ""
     except ValueError as error:
-        raise InvalidArgumentError(f"{url!r} is no URL: {error}") from None
+        raise InvalidArgumentError(f"{url!r} is not a URL: {error}", hint="https://host/path") from None
     if "\\" in url or "@" in parts.netloc:
         raise InvalidArgumentError(f"{url!r} is read differently by different programs: the gateway refuses it")
     if not port:

@@ -107,7 +107,7 @@ def _text(file: File, most: int, path: Path) -> str:
         # Opening a pipe or a terminal would wait.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise Problem(path, f"{os.fspath(file)!r} is no file")
+                raise Problem(path, f"{os.fspath(file)!r} is not a regular file", "name a file")
             data = opened.read(most + 1)
         text = data.decode()
     except OSError as error:
@@ -137,7 +137,7 @@ def _cassette(text: str, name: str, path: Path, *, as_json: bool) -> tuple[Recor
             return msgspec.json.decode(text, type=_Cassette).exchanges
         return msgspec.convert(_yaml.parse(text)[0], _Cassette).exchanges
     except (msgspec.DecodeError, PolicyInvalidError) as error:
-        raise Problem(path, f"{name} is no cassette: {error}", "version: 1, exchanges: […]") from None
+        raise Problem(path, f"{name} is not a cassette: {error}", "version: 1, exchanges: […]") from None
 
 
 # -- cassettes
@@ -153,16 +153,16 @@ def _size(source: MockSource | str | None) -> int:
 def check_answer(one: Mock | Recorded, path: Path) -> None:
     """Check that the gateway can send the status and the headers. Raises Problem."""
     if not 200 <= one.status <= 599:
-        raise Problem((*path, "status"), f"{one.status} is no status of an answer", "200 to 599")
+        raise Problem((*path, "status"), f"{one.status} is not a status that a server sends", "200 to 599")
     for name, value in one.headers.items():
         values = (value,) if isinstance(value, str) else value
         if not TOKEN.fullmatch(name) or not all(map(_FIELD_VALUE.fullmatch, values)):
-            raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
+            raise Problem((*path, "headers", name), f"{name!r} is not a valid header")
 
 
 def _recorded(one: Recorded, path: Path) -> Recorded:
     if not METHOD.fullmatch(one.method):
-        raise Problem((*path, "method"), f"{one.method!r} is no method", f"write {one.method.upper()}")
+        raise Problem((*path, "method"), f"{one.method!r} is not an HTTP method", f"write {one.method.upper()}")
     check_answer(one, path)
     if one.body_sha256 is not None and not _DIGEST.fullmatch(one.body_sha256):
         raise Problem((*path, "body_sha256"), "64 hexadecimal digits, in lower case")
@@ -182,9 +182,9 @@ def _url(text: str, path: Path) -> str:
         port = parts.port
         name = canonical_name(parts.netloc.partition(":")[0])
     except (ValueError, NotAName) as error:
-        raise Problem(path, f"{text!r} is no URL: {error}") from None
+        raise Problem(path, f"{text!r} is not a URL: {error}", "https://host/path?query") from None
     if parts.scheme not in _PORTS or "@" in parts.netloc or parts.fragment or "\\" in text:
-        raise Problem(path, f"{text!r} is no URL of a request", "https://host/path?query")
+        raise Problem(path, f"{text!r} is not the URL of a request", "https://host/path?query")
     where = normal_path((parts.path or "/") + (f"?{parts.query}" if "?" in text else ""))
     if where is None:
         raise Problem(path, f"{text!r} has a path that two servers could read differently")

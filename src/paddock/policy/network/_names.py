@@ -73,7 +73,7 @@ def _encoded(name: str) -> str:
     try:
         return idna.encode(name, uts46=True, std3_rules=True, transitional=False).decode("ascii")
     except (idna.IDNAError, UnicodeError) as error:
-        raise NotAName(f"is no international name: {error}") from None
+        raise NotAName(f"is not a valid international name: {error}") from None
 
 
 def _check_a_label(label: str) -> None:

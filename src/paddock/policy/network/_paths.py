@@ -112,7 +112,7 @@ def pattern(text: str) -> Pattern:
         raise ValueError("has three `*` in a row: `*` or `**` is meant")
     normal = normal_path(text)
     if normal is None:
-        raise ValueError("is no path in its normal form: write %XX for what is not plain ASCII, and no dot segments")
+        raise ValueError("is not in the normal form of a path: write %XX for all but plain ASCII, and no dot segments")
     plain: list[Token] = []
     for part in re.split(r"(\*+)", normal):
         plain += tokens_of(part) if part.startswith("*") else list(decoded(part))

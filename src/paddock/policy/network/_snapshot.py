@@ -80,7 +80,7 @@ class Snapshot:
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise PolicyInvalidError(f"these bytes are no compiled policy: {error}") from None
+            raise PolicyInvalidError(f"these bytes are not a compiled policy: {error}") from None
         except Problem as problem:
             raise problem.error(None) from None
 
@@ -113,7 +113,7 @@ class Snapshot:
         """
         found = number(address)
         if found is None:
-            return self._refused(f"{address!r} is no address")
+            return self._refused(f"{address!r} is not an address")
         literal = number(target.host)
         if literal is not None:
             if literal != found:

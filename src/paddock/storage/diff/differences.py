@@ -181,7 +181,7 @@ class Obstacles:
         if new is None:
             return None
         if new.kind is FileKind.OTHER:
-            return "it is no file, directory or symbolic link"
+            return "it is not a file, directory or symbolic link"
         if new.kind is not FileKind.SYMLINK and new.mode & _SET_ID and new.kind is not FileKind.DIRECTORY:
             return f"it has set-id bits: mode {new.mode:04o}"
         if new.kind is FileKind.SYMLINK and (where := self._leads(difference.path)):

@@ -226,7 +226,9 @@ def relative(path: str) -> bytes:
     """Return `path` in one form. InvalidArgumentError: it leads out, or isn't a path."""
     parts = [part for part in os.fsencode(path).split(b"/") if part not in (b"", b".")]
     if path.startswith("/") or b".." in parts or not path or "\0" in path:
-        raise InvalidArgumentError(f"{path!r} is no path below the mount: write it relative to it", field="paths")
+        raise InvalidArgumentError(
+            f"{path!r} is not a path below the mount: write it relative to the mount", field="paths"
+        )
     return b"/".join(parts)
 
 

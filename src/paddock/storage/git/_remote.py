@@ -148,7 +148,7 @@ def _scp(text: str) -> Remote:
     """Parse user@host:path. A path that doesn't begin with / is relative to a place that the host knows."""
     match = _SCP.fullmatch(text)
     if match is None:
-        raise _wrong(text, "it is no URL")
+        raise _wrong(text, "it is not a URL")
     user, host, path = match[1], _host(text, match[2].lower()), match[3].rstrip("/")
     unclear = {"..", "."} & set(path.split("/")) or path.startswith("-") or not _SCP_PATH.fullmatch(path)
     if not path.strip("/") or unclear or "[" in host:
@@ -173,7 +173,7 @@ def _host(text: str, host: str) -> str:
     except ValueError:
         host = host.rstrip(".")
         if not _HOST.fullmatch(host) or host.rpartition(".")[2].isdecimal():
-            raise _wrong(text, "its host is no name; write an international one in its xn-- form") from None
+            raise _wrong(text, "its host is not a valid name; write an international one in its xn-- form") from None
         return host
     return f"[{address}]" if address.version == 6 else str(address)
 
@@ -201,13 +201,17 @@ def _directory(text: str, *, local: bool) -> Remote:
 def _wrong(text: str, why: str) -> InvalidArgumentError:
     """Return the error for a URL, without the part before an @, which may be a secret."""
     shown = text[: 4 * _LONGEST].rpartition("@")[2][:200]
-    return InvalidArgumentError(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
+    return InvalidArgumentError(
+        f"{shown!r} is not a repository that paddock can fetch: {why}", hint="https://host/path/name.git"
+    )
 
 
 def check_ref(name: str) -> str:
     """Return `name`, if it names a branch, a tag or a ref (git-check-ref-format(1)). InvalidArgument."""
     if len(name) > 1024 or name == "@" or not name.isprintable() or not _REF.fullmatch(name):
-        raise InvalidArgumentError(f"{name!r} is no name of a branch or tag", hint="git check-ref-format says what is")
+        raise InvalidArgumentError(
+            f"{name!r} is not the name of a branch or tag", hint="git check-ref-format --branch NAME"
+        )
     return name
 
 

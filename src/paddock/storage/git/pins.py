@@ -42,7 +42,7 @@ def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -
     `like` is an owner with a pin of the same commit. A second name for a file on the disk needs no sync.
     """
     if not is_commit(commit):
-        raise InvalidArgumentError(f"{commit!r} is no id of a commit")
+        raise InvalidArgumentError(f"{commit!r} is not the id of a commit")
     with closing(_open(repository)) as directory:
         if like is not None and _linked(directory, _name(like), _name(owner), commit):
             return
@@ -77,7 +77,7 @@ def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
 
 def _name(owner: str) -> str:
     if not owner.replace("_", "").isalnum() or not owner.isascii():
-        raise InvalidArgumentError(f"{owner!r} is no id")
+        raise InvalidArgumentError(f"{owner!r} is not an id")
     return owner
 
 

@@ -104,7 +104,7 @@ class HostileTree:
         """Open the regular file at `path`. OSError, also if it is none any more."""
         with closing(self._open(path, _READ)) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file any more", path)
+                raise OSError(errno.EINVAL, "it is not a regular file any more", path)
             with open(fd, "rb", closefd=False) as file:
                 yield file
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paddock.linux import btrfs
+from paddock.linux import btrfs, subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.storage.pool.config import PoolConfig, Reason
 from paddock.storage.pool.removal import remove
@@ -45,7 +45,7 @@ def native_btrfs(state_dir: Path) -> Reason | None:
 def image_possible() -> Reason | None:
     """Check the requirements of a btrfs image on a loop device. None: only a trial can show further obstacles."""
     if os.geteuid() != 0:
-        return Reason(way=IMAGE, why="mounting an image needs root", fix="run paddock as root")
+        return Reason(way=IMAGE, why="mounting an image needs root", fix=subordinate_ids.as_root())
     if find_tool("mkfs.btrfs") is None:
         return Reason(way=IMAGE, why="mkfs.btrfs is not installed", fix="apt-get install btrfs-progs")
     if not os.path.exists("/dev/loop-control"):

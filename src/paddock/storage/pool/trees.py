@@ -57,7 +57,7 @@ def check_name(name: str) -> str:
     Raises InvalidArgumentError: names come from ids, never from a user's input.
     """
     if NAME.fullmatch(name) is None:
-        raise InvalidArgumentError(f"{name!r} is no name of a tree", name=name)
+        raise InvalidArgumentError(f"{name!r} is not the name of a tree", name=name)
     return name
 
 

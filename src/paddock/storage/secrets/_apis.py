@@ -144,7 +144,7 @@ def statement(app_id: str, private_key: bytes, now: float) -> str:
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, rsa.RSAPrivateKey):
-        raise Refused("github_app", "private_key is no RSA key in PEM without a password")
+        raise Refused("github_app", "private_key is not an RSA key in PEM without a password")
     claims = {"iat": int(now) - _CLOCKS_APART, "exp": int(now) + _STATEMENT_SECONDS, "iss": app_id}
     signed = f"{_part({'alg': 'RS256', 'typ': 'JWT'})}.{_part(claims)}"
     return f"{signed}.{_encoded(key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"

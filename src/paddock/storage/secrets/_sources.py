@@ -43,12 +43,12 @@ def from_environment(environment: Mapping[str, str], variable: str) -> bytes:
 
 def from_file(path: str) -> bytes:
     if not os.path.isabs(path):
-        raise Refused("file", f"{path} is no absolute path")
+        raise Refused("file", f"{path} is not an absolute path")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("file", f"{path} is no regular file")
+                raise Refused("file", f"{path} is not a regular file")
             return _stripped(file.read(MOST_BYTES + 2))
     except OSError as error:
         raise Refused("file", f"{path} cannot be read: {error.strerror}") from None

@@ -176,7 +176,7 @@ def _add_links_into_usr(files: dict[str, Entry], machine: Path) -> None:
             files[name] = Entry("link", 0o777, f"usr/{name}".encode())
         elif place.exists():
             raise UnsupportedError(
-                f"/{name} of this machine is no link into /usr, so that its /usr alone makes no template",
+                f"/{name} of this machine is not a link into /usr, so a template of /usr alone would lack it",
                 hint="use the template debian",
             )
 

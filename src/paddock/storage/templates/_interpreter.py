@@ -38,7 +38,7 @@ def recipe(machine: Path) -> Recipe:
     version, packages = _host.python_version(machine), _host.python_packages(machine)
     if version is None or packages is None:
         raise UnsupportedError(
-            "/usr/bin/python3 of this machine is no link to a python3.X", hint="use the template debian"
+            "/usr/bin/python3 of this machine is not a link to a python3.X", hint="use the template debian"
         )
     if version < _OLDEST:
         raise UnsupportedError(

@@ -116,7 +116,7 @@ def _loader(program: Path) -> Path:
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02":
-            raise _unsupported(program, "it is no program of 64 bits")
+            raise _unsupported(program, "it is not a 64-bit program")
         (table,) = struct.unpack_from("<Q", head, 32)
         size, count = struct.unpack_from("<HH", head, 54)
         for number in range(count):

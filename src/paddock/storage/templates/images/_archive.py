@@ -135,7 +135,7 @@ def _open_archive(archive: str) -> int:
         raise NotFoundError(f"there is no archive {archive}: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise InvalidArgumentError(f"{archive} is no file")
+        raise InvalidArgumentError(f"{archive} is not a file")
     if os.pread(fd, 6, 0).startswith(_COMPRESSED):
         os.close(fd)
         raise InvalidArgumentError(f"{archive} is compressed", hint="unpack it first: gunzip, zstd -d")

@@ -60,7 +60,7 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if not DIGEST.fullmatch(self.digest):
-            raise ValueError(f"{self.digest[:80]!r} is no digest")
+            raise ValueError(f"{self.digest[:80]!r} is not a digest")
         if self.size < 0:
             raise ValueError(f"a size of {self.size}")
 

@@ -34,8 +34,12 @@ def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], 
     wanted user is missing.
     """
     tree = HostileTree(root)
-    users = _users(_read(tree, b"etc/passwd"))
-    chosen = _choose(wanted, users, _groups(_read(tree, b"etc/group")))
+    passwd = _read(tree, b"etc/passwd")
+    users = _users(passwd)
+    try:
+        chosen = find_user(wanted, passwd, _read(tree, b"etc/group"))
+    except LookupError as error:
+        raise ImageInvalidError(f"the image is to run as {wanted[:80]!r}: {error}") from None
     if not whole:
         found = next((user for user in users if user.uid == ORDINARY_ID), None)
         name = f"uid{ORDINARY_ID}" if any(user.name == "user" for user in users) else "user"
@@ -66,8 +70,12 @@ def _users(text: str) -> list[User]:
     return list(found.values())
 
 
-def _choose(wanted: str, users: list[User], groups: dict[str, int]) -> User:
-    """Find the user as Docker reads `USER`: an unknown number is a user all the same, of group 0."""
+def find_user(wanted: str, passwd: str, groups: str) -> User:
+    """Find the user as Docker reads `USER`: an unknown number is a user all the same, of group 0. LookupError.
+
+    `passwd` and `groups` are the texts of the files, which an attacker may have written.
+    """
+    users = _users(passwd)
     name, _, group = wanted.partition(":")
     number = _id(name)
     found = next((user for user in users if user.name == name or (number is not None and user.uid == number)), None)
@@ -75,13 +83,13 @@ def _choose(wanted: str, users: list[User], groups: dict[str, int]) -> User:
         found = users[0]
     if found is None:
         if number is None:
-            raise ImageInvalidError(f"the image is to run as {name[:80]!r}, who is not in its /etc/passwd")
+            raise LookupError(f"no user {name[:80]!r} in /etc/passwd")
         found = User(name=f"uid{number}", uid=number, gid=0, home=f"/home/uid{number}")
     if not group:
         return found
-    gid = groups.get(group, _id(group))
+    gid = _groups(groups).get(group, _id(group))
     if gid is None:
-        raise ImageInvalidError(f"the image is to run in the group {group[:80]!r}, which is not in its /etc/group")
+        raise LookupError(f"no group {group[:80]!r} in /etc/group")
     return User(name=found.name, uid=found.uid, gid=gid, home=found.home)
 
 

@@ -265,7 +265,7 @@ def _environment(found: Found) -> dict[str, str]:
     for line in lines:
         name, _, value = line.partition("=")
         if not name or "\0" in line:
-            raise ImageInvalidError(f"the image sets {line[:80]!r}, which is no variable")
+            raise ImageInvalidError(f"the image sets {line[:80]!r}, which is not a variable")
         values[name] = value
     return values
 

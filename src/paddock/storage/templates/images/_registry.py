@@ -99,7 +99,7 @@ _SECONDS = 30.0
 _TOKEN_BYTES = 64 << 10
 _REDIRECTS = 5
 _CHALLENGE = re.compile(r'([a-z]+)="([^"\\]*)"')
-_OFFLINE = "check this machine's network, or use a file: --template docker-archive:FILE (docker save, podman save)"
+_OFFLINE = "check this machine's network, or name a file in its place: docker-archive:FILE (docker save, podman save)"
 _LOGIN = "docker login, podman login or skopeo login writes it to ~/.docker/config.json or its own file"
 
 Answer = IO[bytes]

@@ -169,7 +169,9 @@ def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
             raise NotFoundError(f"the image is not there for this machine; it is for {platforms(index.manifests)}")
         return resolve(fitting, fetch, depth + 1)
     if descriptor.media_type not in MANIFESTS:
-        raise ImageInvalidError(f"{descriptor.digest} is of type {descriptor.media_type[:100]!r}: no image")
+        raise ImageInvalidError(
+            f"{descriptor.digest} is of type {descriptor.media_type[:100]!r}, which is not an image"
+        )
     manifest = decode_manifest(data, f"manifest {descriptor.digest}")
     config = decode_config(_document(manifest.config, fetch), len(manifest.layers))
     layers = zip(config.rootfs.diff_ids, manifest.layers, strict=True)
@@ -195,7 +197,7 @@ def whole_file(fd: int, what: str) -> Piece:
     """Return all of an open file. ImageInvalidError: it isn't a regular one."""
     info = os.fstat(fd)
     if not stat.S_ISREG(info.st_mode):
-        raise ImageInvalidError(f"{what} is no file")
+        raise ImageInvalidError(f"{what} is not a regular file")
     return Piece(fd, 0, info.st_size)
 
 

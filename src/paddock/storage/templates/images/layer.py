@@ -33,7 +33,7 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _BAD_ATTRIBUTES = (b"trusted.", b"user.overlay.")  # with these an overlay hides and redirects
 _NAMES = {
     errno.ELOOP: "leads through a symbolic link",
-    errno.ENOTDIR: "leads through something that is no directory",
+    errno.ENOTDIR: "leads through something that is not a directory",
     errno.ENOENT: "leads through a directory that is not there",
     errno.EXDEV: "leads outside",
     errno.ENAMETOOLONG: "is too long a name",
@@ -206,7 +206,7 @@ class LayerWriter:
 
     def _hide(self, entry: tar.Entry, above: bytes, name: bytes) -> None:
         if entry.kind not in (tar.FILE, tar.LINK):
-            raise ImageInvalidError(f"{shown(entry.name)} hides something and is no file")
+            raise ImageInvalidError(f"{shown(entry.name)} hides something and is not a file")
         if name == _OPAQUE:
             if self._is_there(above):
                 self._empty(above)
@@ -323,7 +323,7 @@ def _path(name: bytes) -> bytes:
 
 def _checked(name: bytes) -> bytes:
     if b"\0" in name or len(name) > _PATH_BYTES:
-        raise ImageInvalidError(f"{shown(name)} is no name of a file")
+        raise ImageInvalidError(f"{shown(name)} is not a valid file name")
     return name
 
 
