@@ -10,9 +10,6 @@
 /* How many bytes the first character of `text` takes, which is at least one byte long. */
 size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character);
 
-/* Writes at most four bytes, returns how many. */
-size_t utf8_put(uint32_t character, uint8_t *to);
-
 bool utf8_valid(const uint8_t *text, size_t length);
 
 #endif
