@@ -7,8 +7,7 @@
  *
  * A child knows the channels that follow it. A channel knows its child and its connection. Freeing a channel removes
  * it from both. Tables have a fixed size: a full one is an error for the host. */
-#ifndef AGENT_H
-#define AGENT_H
+#pragma once
 
 #include "arena.h"
 #include "loop.h"
@@ -310,5 +309,3 @@ void agent_connect(struct agent *, int fd, bool is_socket);
 int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);
-
-#endif

@@ -1,7 +1,6 @@
 /* A copy of a tree: modes and times as they were, links as links, never through one. Sockets and devices are no data
  * and are passed over. */
-#ifndef COPY_H
-#define COPY_H
+#pragma once
 
 #include "arena.h"
 
@@ -12,5 +11,3 @@ int copy_tree(const char *source, const char *destination, struct arena *memory)
 
 /* All that is left of one regular file, at its offset, to the other. */
 int copy_bytes(int from, int to);
-
-#endif

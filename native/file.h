@@ -1,6 +1,5 @@
 /* What a name stands for, as the host is told. */
-#ifndef FILE_H
-#define FILE_H
+#pragma once
 
 #include "kernel.h"
 #include "op.h"
@@ -19,5 +18,3 @@ void file_describe(struct file *, int directory, const char *name, const char *p
 /* REPLY or EXIT about the name in the directory. `path` is as the request has it, and is tidied. */
 int file_reply(struct op *, int directory, const char *name, char *path, int flags);
 int file_exit(struct op *, int directory, const char *name, char *path, int flags);
-
-#endif

@@ -1,7 +1,6 @@
 /* Pid 1 of a container, a jail (jail.c), a virtual machine (machine.c) or gVisor's sentry (led.c): it starts an agent for each identity, reaps,
  * holds the deadline. It executes nothing. */
-#ifndef INIT_H
-#define INIT_H
+#pragma once
 
 #include "agent.h"
 
@@ -130,5 +129,3 @@ void pause_begin(struct init *);
 bool pause_stands(const struct init *);
 bool pause_perform(struct channel *, struct frame *);
 void pause_let_go(struct wait *);
-
-#endif

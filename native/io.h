@@ -1,6 +1,5 @@
 /* Loops over read(2), write(2) and getdents64(2). */
-#ifndef IO_H
-#define IO_H
+#pragma once
 
 #include "arena.h"
 #include "kernel.h"
@@ -75,5 +74,3 @@ struct listing {
 
 /* 1: the next one, which is neither "." nor ".." and lives until the next call; 0: there is none; or -errno. */
 int listing_next(struct listing *, const struct directory_entry **);
-
-#endif

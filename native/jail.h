@@ -1,6 +1,5 @@
 /* A jail from the clone on (spawner.c makes the setup, jail.c is pid 1 in it), and its steps. */
-#ifndef JAIL_H
-#define JAIL_H
+#pragma once
 
 #include "init.h"
 #include "message.h"
@@ -31,5 +30,3 @@ void steps_report(const struct steps *, const char *failed, int error, const int
 _Noreturn void jail_run(struct agent *child, const struct setup_message *, const struct steps *);
 /* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);
-
-#endif

@@ -1,7 +1,6 @@
 /* Constants and structures of the kernel. The guest includes no header but the compiler's own, so that every gcc and
  * clang sees the same, whatever headers the machine has. Sizes are asserted. */
-#ifndef KERNEL_H
-#define KERNEL_H
+#pragma once
 
 #include "tiny.h"
 
@@ -302,5 +301,3 @@ enum {
     IN_DELETE_SELF = 0x400, IN_MOVE_SELF = 0x800, IN_Q_OVERFLOW = 0x4000, IN_IGNORED = 0x8000, IN_ONLYDIR = 0x1000000,
     IN_DONT_FOLLOW = 0x2000000, IN_EXCL_UNLINK = 0x4000000, IN_ISDIR = 0x40000000,
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* Pid 1 of a virtual machine: the work of init.c, and before it the mounts. After each copy or sleep of the machine,
  * it renews the machine's identity. */
-#ifndef MACHINE_H
-#define MACHINE_H
+#pragma once
 
 #include "init.h"
 
@@ -39,5 +38,3 @@ int card_address(const unsigned char address[6]);
 /* From `port` to the kernel: mounts the host's directories at SHARES_PLACE; -errno. */
 int shares_mount(int port, int *relay);
 int shares_show(uint32_t number, bool writable, const char *target);
-
-#endif

@@ -5,8 +5,7 @@
  * it reads its request, answers once with op_reply, moves bytes through `in` and `out`, ends with op_exit or an error.
  *
  * Every descriptor that it opens is close-on-exec. It need not free memory or close anything: the child ends. */
-#ifndef OP_H
-#define OP_H
+#pragma once
 
 #include "arena.h"
 #include "message.h"
@@ -60,5 +59,3 @@ int op_serve(const struct op_entry *, struct op *, struct reader request);
 _Noreturn void op_run(const struct op_entry *, struct reader request);
 
 enum { OP_MEMORY = 96 << 20, OP_CONTROL = 3, OP_INPUT = 4, OP_OUTPUT = 5 };
-
-#endif

@@ -1,6 +1,5 @@
 /* The file operations. What each is asked and answers stands in schema.py; how they are called, in op.h. */
-#ifndef OPS_H
-#define OPS_H
+#pragma once
 
 #include "op.h"
 
@@ -10,5 +9,3 @@ op_function serve_list, serve_find, serve_grep;
 op_function serve_read, serve_write;
 op_function serve_upload, serve_download;
 op_function serve_watch;
-
-#endif

@@ -1,6 +1,5 @@
 /* Paths as a request names them: absolute, at most LIMIT_PATH bytes, resolved by the kernel as the user. */
-#ifndef PATH_H
-#define PATH_H
+#pragma once
 
 #include "op.h"
 
@@ -24,5 +23,3 @@ const char *path_of_fd(int fd, char to[PATH_FD]);
 /* How long the part is that begins at `part`, and whether it is that. */
 size_t part_size(const char *part);
 bool is_part(const char *part, size_t size, const char *wanted);
-
-#endif

@@ -1,8 +1,7 @@
 /* Regular expressions in linear time: a program of at most REGEX_STEPS steps, run over all its states at once
  * (Thompson), so that no text takes longer than its length times the program's. It says whether a text holds a match,
  * not where. The host compiles the pattern (`backends/guest/_regex.py`). */
-#ifndef REGEX_H
-#define REGEX_H
+#pragma once
 
 #include "bytes.h"
 
@@ -40,5 +39,3 @@ int regex_load(struct regex *, struct reader steps, struct reader ranges, struct
 
 /* `run` was zeroed before its first use. */
 bool regex_search(const struct regex *regex, struct regex_run *run, const uint8_t *text, size_t length);
-
-#endif

@@ -1,10 +1,7 @@
 /* A tree goes away, whatever somebody does in it meanwhile: by descriptors, never through a link, at any depth. */
-#ifndef REMOVE_H
-#define REMOVE_H
+#pragma once
 
 #include "arena.h"
 
 /* `name` in `directory`, with all that is in it. Takes TRAIL_MEMORY of `memory`. 0 or -errno. */
 int remove_tree(int directory, const char *name, struct arena *memory);
-
-#endif

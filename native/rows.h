@@ -1,6 +1,5 @@
 /* Rows of a search, until as many as were asked for have been told, or as many bytes as an answer may have. */
-#ifndef ROWS_H
-#define ROWS_H
+#pragma once
 
 #include "kernel.h"
 #include "op.h"
@@ -31,5 +30,3 @@ int rows_walk(struct rows *, int root, const char *path, size_t deepest, struct 
 
 /* What waits, and then the EXIT. */
 int rows_exit(struct rows *);
-
-#endif

@@ -1,6 +1,5 @@
 /* Generated from schema.py by tools/schema.py. */
-#ifndef SCHEMA_H
-#define SCHEMA_H
+#pragma once
 
 #include "message.h"
 
@@ -1412,5 +1411,3 @@ static const struct shape pause_clock_reply_shape = {
     &plan_shape, \
     &report_shape, \
     &pause_clock_reply_shape
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The sanitizer and fuzz builds link glibc, which then provides mem* and str* (so that ASan sees them) and `main`;
  * nothing else differs. */
-#ifndef TINY_H
-#define TINY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,5 +64,3 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
-
-#endif

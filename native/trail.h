@@ -1,8 +1,7 @@
 /* A way down a tree of directories, by descriptors, never through a symbolic link. However deep it goes, it holds at
  * most TRAIL_OPEN descriptors: on its way back up it opens a directory again by "..", and if somebody has moved it
  * meanwhile, by its names from the root; it is the same directory, by device and inode, or -ESTALE. */
-#ifndef TRAIL_H
-#define TRAIL_H
+#pragma once
 
 #include "io.h"
 
@@ -42,5 +41,3 @@ int trail_up(struct trail *);
 
 /* The directory `name`, to be read; a symbolic link is -ENOTDIR. */
 int open_directory(int parent, const char *name);
-
-#endif

@@ -1,7 +1,6 @@
 /* Text that may hold any byte. What is not UTF-8 is one character a byte, 0xdc00 + the byte, as Python's
  * surrogateescape has it: so every name and every line is a sequence of characters, and no two are the same. */
-#ifndef UTF8_H
-#define UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,5 +10,3 @@
 size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character);
 
 bool utf8_valid(const uint8_t *text, size_t length);
-
-#endif

@@ -1,7 +1,6 @@
 /* A walk below a directory, in the order of names, without following links and without recursion. It skips files that
  * vanish, and directories that the user may not read. */
-#ifndef WALK_H
-#define WALK_H
+#pragma once
 
 #include "kernel.h"
 #include "trail.h"
@@ -55,5 +54,3 @@ int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepes
 int walk_next(struct walk *, struct walk_entry *);
 
 void walk_close(struct walk *);
-
-#endif
