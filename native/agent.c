@@ -1,7 +1,6 @@
 /* Connections, requests, signals: who gets what. */
 #include "init.h"
 #include "io.h"
-#include "message.h"
 
 #ifndef BUILD
 #define BUILD "unknown"

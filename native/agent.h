@@ -9,11 +9,8 @@
  * it from both. Tables have a fixed size: a full one is an error for the host. */
 #pragma once
 
-#include "arena.h"
-#include "loop.h"
 #include "op.h"
 #include "ring.h"
-#include "schema.h"
 #include "sys.h"
 #include "wire.h"
 

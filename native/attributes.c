@@ -1,8 +1,6 @@
 /* STAT, MKDIR, SET. */
-#include "file.h"
 #include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 
 int serve_stat(struct op *op)

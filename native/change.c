@@ -1,11 +1,7 @@
 /* REMOVE, MOVE, COPY. */
-#include "copy.h"
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "remove.h"
+#include "op.h"
 #include "sys.h"
+#include "walk.h"
 
 static int remove_one(const char *path)
 {

@@ -1,6 +1,5 @@
 /* What a request may still send: frames and credit. */
 #include "init.h"
-#include "message.h"
 
 struct agent *agent_of(struct channel *channel)
 {

@@ -1,6 +1,5 @@
 /* Commands: EXEC, ATTACH, EXECS, SIGNAL, RESIZE, KILL. */
 #include "agent.h"
-#include "message.h"
 
 enum { MAX_STRINGS = 1 << 18 };
 static const uint64_t LOOK = 1000000000u, SOON = 2000000u;

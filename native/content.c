@@ -1,10 +1,7 @@
 /* READ, WRITE: the bytes of one file. */
-#include "copy.h"
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
+#include "walk.h"
 
 enum { SAFE = O_NONBLOCK | O_NOCTTY | O_CLOEXEC }; /* a FIFO or a terminal must not hold us up */
 enum { CONTENT_BUFFER = 64 << 10, CONTENT_LINKS = 40, AT_EACCESS = 0x200 };

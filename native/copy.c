@@ -1,7 +1,4 @@
-#include "copy.h"
-
-#include "io.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 #include "walk.h"
 

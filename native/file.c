@@ -1,6 +1,4 @@
-#include "file.h"
-
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 
 static uint32_t file_kind(unsigned mode)

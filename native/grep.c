@@ -1,13 +1,7 @@
 /* GREP. */
-#include "file.h"
-#include "glob.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "regex.h"
+#include "patterns.h"
 #include "rows.h"
 #include "sys.h"
-#include "utf8.h"
 
 enum {
     GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */

@@ -1,6 +1,5 @@
 /* Children of ours that do not execute another program, and the file operations among them. */
 #include "agent.h"
-#include "message.h"
 
 enum { FIRST = 3, MOST_FDS = 4, TABLE = 4096 };
 static const uint64_t PATIENCE = 5000000000u;

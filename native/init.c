@@ -1,7 +1,5 @@
 #include "machine.h"
 
-#include "message.h"
-
 static const uint64_t SECOND = 1000000000u, LOOK = 60 * 1000000000ull; /* the loop's clock stands still in suspend */
 static const uint64_t STANDS = 1000000000u, QUICK = 1000000000u, FIRST_PAUSE = 50000000u, LONGEST_PAUSE = 5000000000u;
 static const uint64_t CLEAR_PAUSE = 5000000u, CLEAR_PATIENCE = 5000000000u;

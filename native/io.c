@@ -1,5 +1,4 @@
 #include "io.h"
-
 #include "sys.h"
 
 int write_all(int fd, const void *bytes, size_t size)

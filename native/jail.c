@@ -8,7 +8,6 @@
  * Root among the commands has no power over pid 1, the mounts or the network. An agent lives in the inner namespace,
  * and installs the filters before it reads a byte. */
 #include "jail.h"
-
 #include "io.h"
 
 enum { PARTS = 4 };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "init.h"
-#include "message.h"
 
 enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
 

@@ -1,5 +1,4 @@
 #include "machine.h"
-
 #include "io.h"
 
 enum { TRIES = 12000, SETTINGS = 1 << 12 };

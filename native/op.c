@@ -1,10 +1,6 @@
 /* The life of an operation's child, and the table of operations. */
 #include "op.h"
-
-#include "file.h"
 #include "io.h"
-#include "ops.h"
-#include "schema.h"
 #include "sys.h"
 
 static int send_packet(struct op *op, uint16_t kind, const struct shape *shape, const void *message)

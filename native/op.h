@@ -8,7 +8,8 @@
 #pragma once
 
 #include "arena.h"
-#include "message.h"
+#include "kernel.h"
+#include "schema.h"
 
 struct op {
     const void *request;   /* the message of the OPEN; its fields live as long as the operation */
@@ -59,3 +60,50 @@ int op_serve(const struct op_entry *, struct op *, struct reader request);
 _Noreturn void op_run(const struct op_entry *, struct reader request);
 
 enum { OP_MEMORY = 96 << 20, OP_CONTROL = 3, OP_INPUT = 4, OP_OUTPUT = 5 };
+
+/* Paths as a request names them: absolute, at most LIMIT_PATH bytes, resolved by the kernel as the user. */
+
+/* A copy with a NUL; slashes at its end are gone. 0, -EINVAL if it is not absolute, -ENOMEM. */
+int path_of(struct op *, struct reader field, char **path);
+
+/* As answers name it: without doubled slashes and dots, and none at its end. False, and it is left alone: ".." stands in it,
+ * and a link may come before. */
+bool path_tidy(char *path);
+
+/* Splits `path` at its last slash: it becomes the directory ("/" at least), `*name` what is in it ("" of the root). */
+void path_split(char *path, const char **name);
+
+/* Makes the directories of `path` that are missing, below `directory` if it is relative. 0 or -errno. */
+int path_make(int directory, char *path);
+
+/* A path by which the kernel finds what the descriptor stands for, where there is a /proc. */
+enum { PATH_FD = 16 + DECIMAL_SIZE };
+const char *path_of_fd(int fd, char to[PATH_FD]);
+
+/* How long the part is that begins at `part`, and whether it is that. */
+size_t part_size(const char *part);
+bool is_part(const char *part, size_t size, const char *wanted);
+
+/* What a name stands for, as the host is told. */
+
+enum { FILE_REGULAR = 1, FILE_DIRECTORY = 2, FILE_LINK = 3, FILE_OTHER = 4 };
+
+struct file {
+    struct file_message message;
+    char target[PATH_MAX];
+};
+
+/* The message about a file whose status is `is`. */
+void file_describe(struct file *, int directory, const char *name, const char *path, const struct statx *is);
+
+/* REPLY or EXIT about the name in the directory. `path` is as the request has it, and is tidied. */
+int file_reply(struct op *, int directory, const char *name, char *path, int flags);
+int file_exit(struct op *, int directory, const char *name, char *path, int flags);
+
+/* The operations. What each is asked and answers stands in schema.py. */
+op_function serve_stat, serve_mkdir, serve_set;
+op_function serve_remove, serve_move, serve_copy;
+op_function serve_list, serve_find, serve_grep;
+op_function serve_read, serve_write;
+op_function serve_upload, serve_download;
+op_function serve_watch;

@@ -4,10 +4,7 @@
  * With WHOLE it is all that another DOWNLOAD's reader needs to make the same of another directory: the names begin with
  * `top`, that of the directory itself; FIFOs, users' attributes and times in nanoseconds are there; what cannot be read is
  * an error. What is mounted below is named, lest somebody takes it for something that was removed. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 #include "tar.h"
 #include "walk.h"

@@ -1,5 +1,4 @@
-#include "path.h"
-
+#include "op.h"
 #include "sys.h"
 
 int path_of(struct op *op, struct reader field, char **path)

@@ -4,7 +4,6 @@
  * SIGSTOP to all reaches every process in the namespace at once, also during a fork: no process remains that could
  * resume another. Processes that had stopped before resume with the others. */
 #include "init.h"
-#include "message.h"
 #include "process.h"
 
 static const uint64_t SECOND = 1000000000u, STOP_PATIENCE = 5000000000u, FIRST = 500000u, LONGEST = 100000000u;

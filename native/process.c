@@ -1,5 +1,4 @@
 #include "process.h"
-
 #include "io.h"
 #include "sys.h"
 

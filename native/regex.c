@@ -1,7 +1,5 @@
-#include "regex.h"
-
 #include "kernel.h"
-#include "utf8.h"
+#include "patterns.h"
 
 /* Whether what follows the step is in its program. */
 static bool step_stays(const struct regex_step *step, bool last, size_t steps, size_t ranges)

@@ -1,9 +1,6 @@
-#include "remove.h"
-
-#include "io.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
-#include "trail.h"
+#include "walk.h"
 
 enum { REMOVE_BUFFER = 16 << 10, REMOVE_ROUNDS = 1000 };
 

@@ -1,9 +1,7 @@
 /* The renewal of a sandbox after a copy, a sleep, or as a spare, so that no two are the same. It does each part if
  * possible, and reports the others. */
-#include "machine.h"
-
 #include "io.h"
-#include "message.h"
+#include "machine.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
 /* The renewal of a sandbox without a separate kernel. */

@@ -1,6 +1,5 @@
 /* What requests have in common whose answer is known at once. */
 #include "agent.h"
-#include "message.h"
 
 bool request_perform(const struct request *requests, size_t count, struct channel *channel, struct frame *frame)
 {

@@ -1,8 +1,5 @@
 #include "rows.h"
-
-#include "kernel.h"
-#include "glob.h"
-#include "schema.h"
+#include "patterns.h"
 
 struct rows *rows_new(struct op *op, uint64_t limit)
 {

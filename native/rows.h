@@ -1,7 +1,6 @@
 /* Rows of a search, until as many as were asked for have been told, or as many bytes as an answer may have. */
 #pragma once
 
-#include "kernel.h"
 #include "op.h"
 #include "walk.h"
 

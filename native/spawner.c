@@ -3,9 +3,8 @@
  * from outside.
  *
  * It has the supervisor's namespaces and powers, and no other task. It ends with the supervisor's stream. */
-#include "jail.h"
-
 #include "io.h"
+#include "jail.h"
 
 enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
 

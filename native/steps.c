@@ -1,6 +1,5 @@
-#include "jail.h"
-
 #include "io.h"
+#include "jail.h"
 
 void steps_restart(struct steps *steps)
 {

@@ -1,6 +1,6 @@
 #include "kernel.h"
+#include "patterns.h"
 #include "tar.h"
-#include "utf8.h"
 
 struct tar_header {
     char name[100], mode[8], uid[8], gid[8], size[12], modified[12], sum[8], type, link[100], magic[6], version[2],

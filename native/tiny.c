@@ -1,5 +1,3 @@
-#include "tiny.h"
-
 #include "sys.h"
 
 #ifndef GUEST_HOSTED /* glibc has these, and compilers call them without being asked */

@@ -1,6 +1,5 @@
-#include "trail.h"
-
 #include "sys.h"
+#include "walk.h"
 
 /* In two steps: gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW, unless it is O_PATH. */
 int open_directory(int parent, const char *name)

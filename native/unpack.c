@@ -6,11 +6,7 @@
  * includes modes, times and users' attributes, and for root the owners, or else `owner`. It only reads files that are
  * equal already, and deletes ones that the archive lacks. Mounts below the directory and left out paths don't change.
  * No other program writes there meanwhile. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "remove.h"
+#include "op.h"
 #include "sys.h"
 #include "tar.h"
 #include "walk.h"

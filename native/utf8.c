@@ -1,4 +1,4 @@
-#include "utf8.h"
+#include "patterns.h"
 
 size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character)
 {

@@ -1,6 +1,4 @@
 #include "walk.h"
-
-#include "io.h"
 #include "sys.h"
 
 struct walk_name {

@@ -1,9 +1,5 @@
 /* WATCH: changes of files, from inotify(7). If the kernel lost some, or there is no space for a watch, a change of the
  * kind OVERFLOW tells the host to list the directory again. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
 #include "rows.h"
 #include "sys.h"
 

@@ -3,7 +3,6 @@
  * Any violation of the protocol sets `broken`. The agent closes the connection at the end of the turn. */
 #pragma once
 
-#include "bytes.h"
 #include "loop.h"
 #include "schema.h"
 

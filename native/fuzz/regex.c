@@ -1,6 +1,6 @@
 /* A program and a text: u16 for each field of GREP how long it is, the fields, the text. Whatever loads runs within its
  * memory. */
-#include "../regex.h"
+#include "../patterns.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
 

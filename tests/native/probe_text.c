@@ -1,8 +1,7 @@
 /* Answers requests about patterns, so that Python can compare the answers with its own.
  *
  * A request is a letter and two texts, each with its length before it (u32); an answer is one text with its length. */
-#include "glob.h"
-#include "regex.h"
+#include "patterns.h"
 #include "schema.h"
 #include "sys.h"
 
