@@ -366,7 +366,7 @@ MESSAGES = (
         (
             PATH,
             NAME,
-            Field(3, "steps", "u32s", 12 * 4096, "of the program (regex.h): operation, first, second"),
+            Field(3, "steps", "u32s", 12 * 4096, "of the program (patterns.h): operation, first, second"),
             Field(4, "ranges", "u32s", 8 * 4096, "of characters: first, last"),
             Field(5, "literal", "bytes", 64, "each line that matches holds it"),
             Field(6, "begins", "u32s", 32, "a bit for each byte with which a match may begin; empty: any"),

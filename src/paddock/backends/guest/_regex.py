@@ -1,4 +1,4 @@
-"""Compile regular expressions to programs that a guest runs in linear time (`native/regex.h`).
+"""Compile regular expressions to programs that a guest runs in linear time (`native/patterns.h`).
 
 Python's own parser reads the pattern, so that it means what it means to `re` with `re.ASCII`. Constructs that no
 program in linear time has are refused by name (`docs/patterns.md`).
