@@ -82,11 +82,12 @@ struct request {
     uint16_t number;           /* OP_* of schema.h */
     const struct shape *shape; /* of its message; NULL: it has none */
     request_function *perform;
+    unsigned states; /* in which it is allowed; 0: in all */
 };
 
 /* Reads the message and performs the one of these requests that the frame is. False: it is none. A message that isn't one
  * ends the connection. */
-bool request_perform(const struct request *, size_t count, struct channel *, struct frame *);
+bool request_perform(const struct request *, size_t count, unsigned state, struct channel *, struct frame *);
 /* It breaks the protocol. */
 void request_refuse(struct channel *);
 /* The last word: an empty REPLY, or the error and the step that failed. */

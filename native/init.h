@@ -125,7 +125,8 @@ request_function renew_perform;
 
 /* Standing still (pause.c). */
 
-void pause_begin(struct init *);
+/* Restarts the idle time. */
+void pause_settle(struct init *);
 bool pause_stands(const struct init *);
-bool pause_perform(struct channel *, struct frame *);
+request_function pause_hold, pause_keep_awake, pause_tell_clock, pause_turn;
 void pause_let_go(struct wait *);

@@ -26,6 +26,10 @@ static inline bool is_regular(const struct statx *is)
     return (is->mode & S_IFMT) == S_IFREG;
 }
 
+/* When it was modified, in nanoseconds since 1970. False: no number holds them. */
+bool modified_at(const struct statx *, int64_t *nanoseconds);
+struct timespec timespec_of(int64_t nanoseconds);
+
 /* The identity of a file. */
 struct file_id {
     uint64_t inode;

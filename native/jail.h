@@ -18,9 +18,8 @@ struct steps {
     uint64_t took[MOST_STEPS];
 };
 
-/* Runs before a step, and with its result. After a failure it reports and ends the process. */
-void step_begin(const struct steps *, const char *name);
-void step_end(struct steps *, const char *name, int result);
+/* With a step's result. After a failure, or if it is the fault's, it reports and ends the process. */
+void step(struct steps *, const char *name, int result);
 void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */
 void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);

@@ -12,7 +12,7 @@
 int machine_run(struct agent *child);
 
 /* TRUST and SHARE (renewal.c, share.c). */
-bool machine_perform(struct channel *, struct frame *);
+request_function machine_trust, machine_share;
 
 /* The memory of a machine's pid 1, which a copy has too. */
 struct machine {
@@ -26,10 +26,6 @@ extern struct machine the_machine;
 
 /* As mount(2), and makes the directory. */
 int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options);
-int machine_write(const char *path, const char *text);
-
-/* A directory with its parents; there already is fine. */
-int machine_directory(const char *path, unsigned mode);
 
 int card_up(const char *card, bool up);
 int card_lead(bool out);

@@ -11,6 +11,8 @@
 #include "kernel.h"
 #include "schema.h"
 
+enum { OP_BUFFER = 64 << 10 };
+
 struct op {
     const void *request;   /* the message of the OPEN; its fields live as long as the operation */
     int in;                /* stream 0: a pipe or the host's own descriptor, blocking; -1 if the operation has none */
@@ -19,20 +21,25 @@ struct op {
     struct arena arena;    /* memory for the whole operation; OP_MEMORY bytes */
     const char *step;      /* what is being tried, as a word for the error: "open", "rename" */
     bool replied;
+    size_t waiting;        /* bytes of the buffer that are not on `out` yet */
+    unsigned char buffer[OP_BUFFER];
 };
 
 /* 0 or -errno. The child of one that has failed answers with ERROR: errno, `step`. One that returns 0 without a reply
  * has an empty reply. */
 typedef int op_function(struct op *);
 
-/* The REPLY, once, before the first byte on `out`. Without a shape it is empty. 0 or -errno. */
-int op_reply(struct op *, const struct shape *, const void *message);
+/* The REPLY, once, before the first byte on `out`. Without a shape it is empty. And the EXIT: what is known only at the
+ * end. Last. 0 or -errno. */
+typedef int op_teller(struct op *, const struct shape *, const void *message);
+op_teller op_reply, op_exit;
 
-/* The EXIT: what is known only at the end. Last. */
-int op_exit(struct op *, const struct shape *, const void *message);
-
-/* All bytes, or an error: -EPIPE if the host does not read any more. */
+/* All bytes, or an error: -EPIPE if the host does not read any more. They wait in the buffer until that is full, or a
+ * flush, which the end of the operation is too. */
 int op_write(struct op *, const void *bytes, size_t size);
+int op_flush(struct op *);
+/* One read of `fd`, of at most `most` bytes, which are then written. As read(2). */
+long op_fill(struct op *, int fd, uint64_t most);
 
 /* Up to `size` bytes from `in`; 0 at its end. */
 int op_read(struct op *, void *to, size_t size);
@@ -74,7 +81,7 @@ bool path_tidy(char *path);
 void path_split(char *path, const char **name);
 
 /* Makes the directories of `path` that are missing, below `directory` if it is relative. 0 or -errno. */
-int path_make(int directory, char *path);
+int path_make(int directory, const char *path);
 
 /* A path by which the kernel finds what the descriptor stands for, where there is a /proc. */
 enum { PATH_FD = 16 + DECIMAL_SIZE };
@@ -97,8 +104,7 @@ struct file {
 void file_describe(struct file *, int directory, const char *name, const char *path, const struct statx *is);
 
 /* REPLY or EXIT about the name in the directory. `path` is as the request has it, and is tidied. */
-int file_reply(struct op *, int directory, const char *name, char *path, int flags);
-int file_exit(struct op *, int directory, const char *name, char *path, int flags);
+int file_answer(struct op *, int directory, const char *name, char *path, int flags, op_teller *tell);
 
 /* The operations. What each is asked and answers stands in schema.py. */
 op_function serve_stat, serve_mkdir, serve_set;

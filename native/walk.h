@@ -22,8 +22,9 @@ struct trail {
     size_t names;      /* the lowest byte in use */
 };
 
-/* Takes over `root`, a directory; and TRAIL_MEMORY of `memory`. 0 or -errno. */
-int trail_open_take(struct trail *, int *root, struct arena *memory);
+/* Owns `root`, a directory, from now on, and takes TRAIL_MEMORY of `memory`. After an error it is open still: the
+ * operation ends. 0 or -errno. */
+int trail_open(struct trail *, int root, struct arena *memory);
 /* The same of a directory that need not be readable: its descriptor is only looked up in then. */
 int trail_open_at(struct trail *, int directory, struct arena *memory);
 void trail_close(struct trail *);
@@ -84,16 +85,14 @@ struct walk_entry {
 
 enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 
-/* Takes over `root`, and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room` is the limit for a path in bytes, and
+/* Owns `root` as a trail does, and takes WALK_NAMES more. `path_room` is the limit for a path in bytes, and
  * longer ones don't appear; 0: no paths, and no limit. `strict`: no skips. 0 or -errno. */
-int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room,
-                   bool strict);
+int walk_open(struct walk *, int root, struct arena *memory, size_t deepest, size_t path_room, bool strict);
 
 /* WALK_ENTRY; WALK_LEFT: the end of the last directory entered, and the walk is in `parent` again, with `is.mode` of
  * the former; WALK_END; or -errno. */
 int walk_next(struct walk *, struct walk_entry *);
 
-void walk_close(struct walk *);
 
 /* A copy of a tree: modes and times as they were, links as links, never through one. Sockets and devices are no data
  * and are passed over. */
@@ -102,9 +101,9 @@ enum { COPY_MEMORY = 50 << 20 };
 /* Of `source`, as `destination`, both absolute. Takes COPY_MEMORY of `memory`. 0 or -errno; -EINVAL: into itself. */
 int copy_tree(const char *source, const char *destination, struct arena *memory);
 
-/* All that is left of one regular file, at its offset, to the other. */
-int copy_bytes(int from, int to);
-
 /* A tree goes away, whatever somebody does in it meanwhile: by descriptors, never through a link, at any depth. */
+/* A file, or an empty directory. 0; -ENOTEMPTY; or -errno. */
+int remove_one(int directory, const char *name);
+
 /* `name` in `directory`, with all that is in it. Takes TRAIL_MEMORY of `memory`. 0 or -errno. */
 int remove_tree(int directory, const char *name, struct arena *memory);

@@ -171,7 +171,7 @@ static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char 
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
     TRY(rows_add(watcher->rows, &change_shape, &message));
-    return rows_flush(watcher->rows);
+    return op_flush(watcher->rows->op);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
