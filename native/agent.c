@@ -1,7 +1,6 @@
 /* Connections, requests, signals: who gets what. */
 #include "init.h"
 #include "io.h"
-#include "message.h"
 
 #ifndef BUILD
 #define BUILD "unknown"
@@ -21,26 +20,26 @@ static void ping(struct channel *channel, const void *nothing, struct frame *fra
     request_reply(channel, &ping_reply_shape, &reply);
 }
 
-static const struct request PING[] = {{OP_PING, NULL, ping}}, REQUESTS[] = {
-    {OP_EXEC, &exec_shape, command_exec},
-    {OP_ATTACH, &attach_shape, command_attach},
-    {OP_EXECS, &execs_shape, command_list},
-    {OP_SIGNAL, &signal_shape, command_signal},
-    {OP_RESIZE, &resize_shape, command_resize},
-    {OP_KILL, &kill_shape, command_kill},
-    {OP_KEEP, &keep_shape, command_keep},
-    {OP_HAND, &hand_shape, relay_hand},
-    {OP_CONNECT, &connect_shape, relay_connect},
-    {OP_ACCEPT, &accept_shape, relay_accept},
+static const struct request PING[] = {{OP_PING, NULL, ping, 0}}, REQUESTS[] = {
+    {OP_EXEC, &exec_shape, command_exec, 0},
+    {OP_ATTACH, &attach_shape, command_attach, 0},
+    {OP_EXECS, &execs_shape, command_list, 0},
+    {OP_SIGNAL, &signal_shape, command_signal, 0},
+    {OP_RESIZE, &resize_shape, command_resize, 0},
+    {OP_KILL, &kill_shape, command_kill, 0},
+    {OP_KEEP, &keep_shape, command_keep, 0},
+    {OP_HAND, &hand_shape, relay_hand, 0},
+    {OP_CONNECT, &connect_shape, relay_connect, 0},
+    {OP_ACCEPT, &accept_shape, relay_accept, 0},
 };
 
 static void perform(struct channel *channel, struct frame *frame)
 {
     bool init = agent_of(channel)->init;
     const struct op_entry *entry = init ? NULL : op_find(frame->code);
-    if (request_perform(PING, 1, channel, frame))
+    if (request_perform(PING, 1, 0, channel, frame))
         return;
-    if (init ? init_perform(channel, frame) : request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame))
+    if (init ? init_perform(channel, frame) : request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), 0, channel, frame))
         return;
     if (entry)
         helper_start(channel, entry, frame);

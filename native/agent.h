@@ -7,14 +7,10 @@
  *
  * A child knows the channels that follow it. A channel knows its child and its connection. Freeing a channel removes
  * it from both. Tables have a fixed size: a full one is an error for the host. */
-#ifndef AGENT_H
-#define AGENT_H
+#pragma once
 
-#include "arena.h"
-#include "loop.h"
 #include "op.h"
 #include "ring.h"
-#include "schema.h"
 #include "sys.h"
 #include "wire.h"
 
@@ -86,11 +82,12 @@ struct request {
     uint16_t number;           /* OP_* of schema.h */
     const struct shape *shape; /* of its message; NULL: it has none */
     request_function *perform;
+    unsigned states; /* in which it is allowed; 0: in all */
 };
 
 /* Reads the message and performs the one of these requests that the frame is. False: it is none. A message that isn't one
  * ends the connection. */
-bool request_perform(const struct request *, size_t count, struct channel *, struct frame *);
+bool request_perform(const struct request *, size_t count, unsigned state, struct channel *, struct frame *);
 /* It breaks the protocol. */
 void request_refuse(struct channel *);
 /* The last word: an empty REPLY, or the error and the step that failed. */
@@ -310,5 +307,3 @@ void agent_connect(struct agent *, int fd, bool is_socket);
 int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);
-
-#endif

@@ -1,5 +1,4 @@
 #include "arena.h"
-
 #include "sys.h"
 
 enum { ALIGNMENT = 16 };

@@ -1,6 +1,5 @@
 /* Memory of one request: taken from the front, never grown beyond its maximum, given back as a whole. */
-#ifndef ARENA_H
-#define ARENA_H
+#pragma once
 
 #include "tiny.h"
 
@@ -29,5 +28,3 @@ int arena_split(struct arena *, size_t size, struct arena *part);
 
 /* Frees all memory taken since `mark` (a value of `used`). The next use zeroes it. */
 void arena_rewind(struct arena *, size_t mark);
-
-#endif

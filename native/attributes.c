@@ -1,8 +1,6 @@
 /* STAT, MKDIR, SET. */
-#include "file.h"
 #include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 
 int serve_stat(struct op *op)
@@ -10,7 +8,7 @@ int serve_stat(struct op *op)
     const struct stat_message *request = op->request;
     char *path;
     TRY(path_of(op, request->path, &path));
-    return file_reply(op, AT_FDCWD, path, path, request->flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW);
+    return file_answer(op, AT_FDCWD, path, path, request->flags & STAT_FOLLOW ? 0 : AT_SYMLINK_NOFOLLOW, op_reply);
 }
 
 static int mkdir_parents(char *path)
@@ -36,16 +34,12 @@ int serve_mkdir(struct op *op)
         op->step = "chmod";
         TRY(sys_fchmodat(AT_FDCWD, path, request->mode));
     }
-    return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    return file_answer(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW, op_reply);
 }
 
 static int set_time(const char *path, int64_t modified)
 {
-    struct timespec times[2] = {{0, UTIME_OMIT}, {modified / 1000000000, modified % 1000000000}};
-    if (times[1].nanoseconds < 0) {
-        times[1].seconds--;
-        times[1].nanoseconds += 1000000000;
-    }
+    const struct timespec times[2] = {{0, UTIME_OMIT}, timespec_of(modified)};
     return sys_utimensat(AT_FDCWD, path, times, 0);
 }
 
@@ -68,5 +62,5 @@ int serve_set(struct op *op)
         op->step = "utimes";
         TRY(set_time(path, request->modified));
     }
-    return file_reply(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    return file_answer(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW, op_reply);
 }

@@ -1,5 +1,4 @@
 #include "bytes.h"
-
 #include "kernel.h"
 
 enum { FIELD_HEADER = 8 };

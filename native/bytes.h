@@ -2,8 +2,7 @@
  *
  * Numbers are little-endian on the wire. A get consumes what it returns; it fails with -EBADMSG and consumes nothing if
  * there is not enough. A put fails with -ENOBUFS and writes nothing if there is no room. */
-#ifndef BYTES_H
-#define BYTES_H
+#pragma once
 
 #include "tiny.h"
 
@@ -48,5 +47,3 @@ int put_u16(struct writer *, uint16_t);
 int put_u32(struct writer *, uint32_t);
 int put_bytes(struct writer *, const void *bytes, size_t size);
 int put_field(struct writer *, uint16_t tag, const void *bytes, size_t size);
-
-#endif

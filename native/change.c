@@ -1,18 +1,7 @@
 /* REMOVE, MOVE, COPY. */
-#include "copy.h"
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "remove.h"
+#include "op.h"
 #include "sys.h"
-
-static int remove_one(const char *path)
-{
-    struct statx is;
-    TRY(sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is));
-    return sys_unlinkat(AT_FDCWD, path, is_directory(&is) ? AT_REMOVEDIR : 0);
-}
+#include "walk.h"
 
 /* Its path is not needed any more. */
 static int remove_all(struct op *op, char *path)
@@ -29,7 +18,7 @@ int serve_remove(struct op *op)
     char *path;
     TRY(path_of(op, request->path, &path));
     op->step = "remove";
-    int error = request->flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(path);
+    int error = request->flags & REMOVE_RECURSIVE ? remove_all(op, path) : remove_one(AT_FDCWD, path);
     return error == -ENOENT && request->flags & REMOVE_MISSING_OK ? 0 : error;
 }
 
@@ -41,7 +30,7 @@ int serve_copy(struct op *op)
     TRY(path_of(op, request->destination, &destination));
     op->step = "copy";
     TRY(copy_tree(source, destination, &op->arena));
-    return file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
+    return file_answer(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW, op_exit);
 }
 
 int serve_move(struct op *op)
@@ -60,5 +49,5 @@ int serve_move(struct op *op)
         op->step = "remove";
         error = remove_all(op, source);
     }
-    return error ? error : file_exit(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW);
+    return error ? error : file_answer(op, AT_FDCWD, destination, destination, AT_SYMLINK_NOFOLLOW, op_exit);
 }

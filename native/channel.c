@@ -1,6 +1,5 @@
 /* What a request may still send: frames and credit. */
 #include "init.h"
-#include "message.h"
 
 struct agent *agent_of(struct channel *channel)
 {
@@ -154,11 +153,8 @@ static bool too_early(const struct channel *channel)
 
 void channel_data(struct channel *channel, uint16_t stream, struct reader bytes)
 {
-    struct wire *wire = &channel->connection->wire;
-    if (stream != STREAM_IN || !bytes.left || bytes.left > channel->window || too_early(channel)) {
-        wire->broken = true;
-        return;
-    }
+    if (stream != STREAM_IN || !bytes.left || bytes.left > channel->window || too_early(channel))
+        return request_refuse(channel);
     channel->window -= (uint32_t)bytes.left;
     if (channel->role == ROLE_OWNER && channel->child && !channel->leaving)
         child_input(channel->child, bytes);
@@ -168,7 +164,7 @@ void channel_eof(struct channel *channel, uint16_t stream)
 {
     struct child *child = channel->child;
     if (stream > STREAM_ERR || too_early(channel))
-        channel->connection->wire.broken = true;
+        request_refuse(channel);
     else if (channel->role != ROLE_OWNER || !child || channel->leaving)
         return;
     else if (stream == STREAM_IN) {
@@ -186,16 +182,11 @@ void channel_eof(struct channel *channel, uint16_t stream)
 void channel_credit(struct channel *channel, uint16_t stream, struct reader body)
 {
     struct credit_message credit;
-    struct wire *wire = &channel->connection->wire;
-    if (message_read(body, &credit_shape, &credit) || stream < STREAM_OUT || stream > STREAM_ERR) {
-        wire->broken = true;
-        return;
-    }
+    if (message_read(body, &credit_shape, &credit) || stream < STREAM_OUT || stream > STREAM_ERR)
+        return request_refuse(channel);
     struct flow *flow = &channel->out[stream - 1];
-    if (credit.bytes > LIMIT_CREDIT - flow->credit) {
-        wire->broken = true;
-        return;
-    }
+    if (credit.bytes > LIMIT_CREDIT - flow->credit)
+        return request_refuse(channel);
     flow->credit += credit.bytes;
     if (channel->child) {
         if (channel->role == ROLE_OWNER)

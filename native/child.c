@@ -24,15 +24,9 @@ static struct child *free_one(struct child *table, size_t count)
 
 static struct child *free_of(struct agent *agent, enum child_kind kind)
 {
-    switch (kind) {
-    case CHILD_OPERATION:
+    if (kind == CHILD_OPERATION)
         return free_one(agent->helpers, LIMIT_HELPERS);
-    case CHILD_RELAY:
-        return free_one(agent->relays, LIMIT_RELAYS);
-    case CHILD_COMMAND:
-        break;
-    }
-    return free_one(agent->commands, LIMIT_COMMANDS);
+    return kind == CHILD_RELAY ? free_one(agent->relays, LIMIT_RELAYS) : free_one(agent->commands, LIMIT_COMMANDS);
 }
 
 struct child *child_new(struct agent *agent, enum child_kind kind)

@@ -1,6 +1,5 @@
 /* Commands: EXEC, ATTACH, EXECS, SIGNAL, RESIZE, KILL. */
 #include "agent.h"
-#include "message.h"
 
 enum { MAX_STRINGS = 1 << 18 };
 static const uint64_t LOOK = 1000000000u, SOON = 2000000u;
@@ -186,11 +185,10 @@ static int fill_program(struct child *child, const struct exec_message *request,
 /* Ours while the child is made, which inherits it: a command dies of lack of memory before its agent does. */
 static void lend_oom_score(struct agent *agent, int score)
 {
-    char text[1 + DECIMAL_SIZE] = "-";
-    (void)decimal(text + 1, (uint64_t)(score < 0 ? -(int64_t)score : score));
-    const char *from = score < 0 ? text : text + 1;
+    char text[DECIMAL_SIZE + 1];
+    (void)decimal_signed(text, score);
     if (agent->oom_score >= 0)
-        (void)sys_pwrite(agent->oom_score, from, strlen(from), 0);
+        (void)sys_pwrite(agent->oom_score, text, strlen(text), 0);
 }
 
 static void restore_oom_score(struct agent *agent)

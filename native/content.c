@@ -1,10 +1,7 @@
 /* READ, WRITE: the bytes of one file. */
-#include "copy.h"
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
+#include "walk.h"
 
 enum { SAFE = O_NONBLOCK | O_NOCTTY | O_CLOEXEC }; /* a FIFO or a terminal must not hold us up */
 enum { CONTENT_BUFFER = 64 << 10, CONTENT_LINKS = 40, AT_EACCESS = 0x200 };
@@ -19,15 +16,13 @@ static int require_regular(int fd, struct statx *is)
 
 static int send_range(struct op *op, int fd, uint64_t length)
 {
-    char *buffer = NULL;
+    bool by_hand = false; /* it is no pipe, or a file that has no pages */
     while (length) {
         size_t size = (size_t)min_u64(length, 1 << 20);
-        long moved = buffer ? -EINVAL : sys_splice(fd, op->out, size, 0);
-        if (moved == -EINVAL) { /* it is no pipe, or a file that has no pages */
-            if (!buffer && !(buffer = arena_take(&op->arena, CONTENT_BUFFER)))
-                return -ENOMEM;
-            moved = sys_read(fd, buffer, min_size(size, CONTENT_BUFFER));
-            TRY(moved > 0 ? op_write(op, buffer, (size_t)moved) : 0);
+        long moved = by_hand ? op_fill(op, fd, size) : sys_splice(fd, op->out, size, 0);
+        if (moved == -EINVAL && !by_hand) {
+            by_hand = true;
+            continue;
         }
         if (moved <= 0)
             return (int)moved;
@@ -95,13 +90,6 @@ static int content_locate(struct op *op, char *path, struct content *content)
         path = target;
     }
     return -ELOOP;
-}
-
-/* As the user, by the ids that open(2) would go by. */
-static int content_access(const struct content *content)
-{
-    long error = CALL4(faccessat2, content->directory, P(content->name), W_OK, AT_EACCESS);
-    return error == -ENOSYS ? sys_faccessat(content->directory, content->name, W_OK) : (int)error;
 }
 
 static void hexadecimal_of(char *to, const unsigned char *bytes, size_t size)
@@ -195,7 +183,7 @@ static int content_open(struct op *op, struct content *content, bool append)
         return content_new(content);
     if (!is_regular(&before))
         return is_directory(&before) ? -EISDIR : -EINVAL;
-    TRY(content_access(content));
+    TRY(CALL4(faccessat2, content->directory, P(content->name), W_OK, AT_EACCESS)); /* by the ids that open(2) goes by */
     TRY(content_new(content));
     return content_inherit(op, content, &before);
 }
@@ -257,5 +245,5 @@ int serve_write(struct op *op)
     int error = content_write(op, &content, request);
     if (content.temporary[0])
         (void)sys_unlinkat(content.directory, content.temporary, 0);
-    return error ? error : file_exit(op, content.directory, content.name, known, AT_SYMLINK_NOFOLLOW);
+    return error ? error : file_answer(op, content.directory, content.name, known, AT_SYMLINK_NOFOLLOW, op_exit);
 }

@@ -1,7 +1,4 @@
-#include "copy.h"
-
-#include "io.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 #include "walk.h"
 
@@ -12,27 +9,18 @@ struct copy {
     struct trail destination;
 };
 
-static int copy_by_hand(int from, int to)
+/* All that is left of one regular file, at its offset, to the other. By hand also what the kernel gives no bytes of: a
+ * file of /proc. */
+static int copy_bytes(int from, int to)
 {
     char buffer[COPY_BUFFER];
+    while (sys_copy_file_range(from, NULL, to, NULL, COPY_PIECE) > 0)
+        ;
     for (;;) {
         long got = sys_read(from, buffer, sizeof buffer);
         if (got <= 0)
             return (int)got;
         TRY(write_all(to, buffer, (size_t)got));
-    }
-}
-
-int copy_bytes(int from, int to)
-{
-    for (;;) {
-        long copied = sys_copy_file_range(from, NULL, to, NULL, COPY_PIECE);
-        if (copied == -EXDEV || copied == -EINVAL || copied == -ENOSYS || copied == -EOPNOTSUPP || copied == -EPERM)
-            return copy_by_hand(from, to);
-        if (copied < 0)
-            return (int)copied;
-        if (!copied) /* the end; or a file of /proc, which says so at once and is read all the same */
-            return copy_by_hand(from, to);
     }
 }
 
@@ -131,7 +119,7 @@ static int copy_directory(const char *source, const struct statx *is, int direct
     struct copy *copy = arena_take(memory, sizeof *copy);
     TRY(copy ? copy_is_below(directory, is) : -ENOMEM);
     int from = TRY(sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
-    TRY(walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true));
+    TRY(walk_open(&copy->source, from, memory, SIZE_MAX, 0, true));
     TRY(trail_open_at(&copy->destination, directory, memory));
     TRY(copy_down(copy, name));
     TRY(copy_walk(copy));

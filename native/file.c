@@ -1,6 +1,5 @@
-#include "file.h"
-
-#include "path.h"
+#include "io.h"
+#include "op.h"
 #include "sys.h"
 
 static uint32_t file_kind(unsigned mode)
@@ -28,8 +27,7 @@ void file_describe(struct file *file, int directory, const char *name, const cha
         .size = is->size,
         .path = text_of(path),
     };
-    if (__builtin_mul_overflow(is->modified.seconds, (int64_t)1000000000, &message->modified) ||
-        __builtin_add_overflow(message->modified, (int64_t)is->modified.nanoseconds, &message->modified))
+    if (!modified_at(is, &message->modified))
         message->modified = is->modified.seconds < 0 ? INT64_MIN : INT64_MAX;
     if (message->kind == FILE_LINK) { /* it may have become something else: then it has no target */
         long size = sys_readlinkat(directory, name, file->target, sizeof file->target - 1);
@@ -37,8 +35,7 @@ void file_describe(struct file *file, int directory, const char *name, const cha
     }
 }
 
-static int file_answer(struct op *op, int directory, const char *name, char *path, int flags,
-                       int tell(struct op *, const struct shape *, const void *))
+int file_answer(struct op *op, int directory, const char *name, char *path, int flags, op_teller *tell)
 {
     struct statx is;
     op->step = "stat";
@@ -49,14 +46,4 @@ static int file_answer(struct op *op, int directory, const char *name, char *pat
     (void)path_tidy(path);
     file_describe(file, directory, name, path, &is);
     return tell(op, &file_shape, &file->message);
-}
-
-int file_reply(struct op *op, int directory, const char *name, char *path, int flags)
-{
-    return file_answer(op, directory, name, path, flags, op_reply);
-}
-
-int file_exit(struct op *op, int directory, const char *name, char *path, int flags)
-{
-    return file_answer(op, directory, name, path, flags, op_exit);
 }

@@ -1,7 +1,4 @@
 /* LIST, FIND. */
-#include "file.h"
-#include "ops.h"
-#include "path.h"
 #include "rows.h"
 #include "sys.h"
 

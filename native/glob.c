@@ -1,6 +1,4 @@
-#include "glob.h"
-
-#include "utf8.h"
+#include "patterns.h"
 
 /* Where the `]` is that closes the set which begins at `at`, behind its `[`; `length` if none does. */
 static size_t glob_set_end(const uint8_t *pattern, size_t length, size_t at)

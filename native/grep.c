@@ -1,13 +1,7 @@
 /* GREP. */
-#include "file.h"
-#include "glob.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "regex.h"
+#include "patterns.h"
 #include "rows.h"
 #include "sys.h"
-#include "utf8.h"
 
 enum {
     GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */
@@ -71,7 +65,7 @@ static int grep_block(struct grep *grep, size_t *at, size_t size, bool last, uin
 static bool grep_skips(const struct grep *grep, const unsigned char *at, size_t size)
 {
     const struct regex *regex = &grep->regex;
-    return regex->literal_length && !find_bytes(at, size, regex->literal, regex->literal_length);
+    return !find_bytes(at, size, regex->literal.at, regex->literal.left);
 }
 
 static uint64_t grep_count(const unsigned char *at, size_t size)
@@ -134,7 +128,6 @@ static int grep_entry(struct rows *rows, const struct walk_entry *entry, const c
 int serve_grep(struct op *op)
 {
     const struct grep_message *request = op->request;
-    struct regex_error refused;
     struct statx is;
     char *path;
     TRY(path_of(op, request->path, &path));
@@ -143,10 +136,7 @@ int serve_grep(struct op *op)
     struct grep *grep = arena_take(&op->arena, sizeof *grep);
     if (!grep || !(grep->rows = rows_new(op, request->limit)))
         return -ENOMEM;
-    if (!regex_compile(&grep->regex, request->pattern.at, request->pattern.left, &refused)) {
-        op->step = refused.what;
-        return -EILSEQ;
-    }
+    TRY(regex_load(&grep->regex, request->steps, request->ranges, request->literal, request->begins));
     char *whole = arena_text(&op->arena, path, strlen(path));
     const char *slash = path;
     for (const char *at = path; *at; at++)

@@ -1,8 +1,7 @@
 /* Children of ours that do not execute another program, and the file operations among them. */
 #include "agent.h"
-#include "message.h"
 
-enum { FIRST = 3, MOST_FDS = 4, TABLE = 4096 };
+enum { FIRST = 3, MOST_FDS = 4 };
 static const uint64_t PATIENCE = 5000000000u;
 
 /* A packet on the control socket: the kind of a frame, and its body. */
@@ -10,16 +9,6 @@ static struct packet {
     uint16_t kind;
     unsigned char body[LIMIT_BODY];
 } packet;
-
-static void close_from(unsigned first)
-{
-    if (sys_close_range(first, ~0u, 0) >= 0)
-        return;
-    for (int fd = (int)first; fd < TABLE; fd++) { /* a kernel before 5.9 */
-        int one = fd;
-        fd_close(&one);
-    }
-}
 
 int fork_helper(const int *fds, size_t count)
 {
@@ -37,7 +26,7 @@ int fork_helper(const int *fds, size_t count)
     for (size_t i = 0; i < count; i++)
         if (above[i] < 0 || sys_dup3(above[i], FIRST + (int)i, O_CLOEXEC) < 0)
             sys_exit(1);
-    close_from(FIRST + (unsigned)count);
+    (void)sys_close_range(FIRST + (unsigned)count, ~0u, 0);
     return 0;
 }
 
@@ -118,6 +107,19 @@ static long receive(struct child *child)
     return got < 0 ? got : got - (long)sizeof packet.kind;
 }
 
+/* To the host. The last word frees the channel. */
+static void pass_on(struct channel *channel, size_t size)
+{
+    struct wire *wire = &channel->connection->wire;
+    if (packet.kind == KIND_REPLY)
+        return channel_reply_bytes(channel, packet.body, size);
+    wire_send(wire, packet.kind == KIND_EXIT ? KIND_EXIT : KIND_ERROR, 0, channel->number, packet.body, size);
+    if (packet.kind == KIND_EXIT)
+        channel_close(channel);
+    else
+        channel_free(channel);
+}
+
 /* REPLY, which comes before all that is on its streams; what follows it waits until they are at their end. */
 static void control_ready(struct watch *watch, uint32_t events)
 {
@@ -125,13 +127,10 @@ static void control_ready(struct watch *watch, uint32_t events)
     struct channel *channel = channel_owner(child);
     (void)watch_for(&child->agent->loop, watch, 0);
     long size = channel ? receive(child) : -EPIPE;
-    if (size >= 0 && packet.kind == KIND_REPLY) {
-        channel_reply_bytes(channel, packet.body, (size_t)size);
+    if (size >= 0)
+        pass_on(channel, (size_t)size);
+    if (size >= 0 && packet.kind == KIND_REPLY)
         child_push(child);
-    } else if (size >= 0) {
-        wire_send(&channel->connection->wire, KIND_ERROR, 0, channel->number, packet.body, (size_t)size);
-        channel_free(channel);
-    }
 }
 
 static void lose_patience(struct timer *timer)
@@ -161,17 +160,11 @@ void helper_commit(struct child *child)
 void helper_conclude(struct channel *channel)
 {
     long size = receive(channel->child);
-    struct wire *wire = &channel->connection->wire;
     const struct exit_message *ending = &channel->child->ending;
-    if (size >= 0 && packet.kind == KIND_REPLY) {
-        channel_reply_bytes(channel, packet.body, (size_t)size);
-        channel_push(channel); /* its streams, then this again */
-    } else if (size >= 0 && packet.kind == KIND_EXIT) {
-        wire_send(wire, KIND_EXIT, 0, channel->number, packet.body, (size_t)size);
-        channel_close(channel);
-    } else if (size >= 0) {
-        wire_send(wire, KIND_ERROR, 0, channel->number, packet.body, (size_t)size);
-        channel_free(channel);
+    if (size >= 0) {
+        pass_on(channel, (size_t)size);
+        if (packet.kind == KIND_REPLY)
+            channel_push(channel); /* its streams, then this again */
     } else if (ending->signal || ending->code) {
         channel_error(channel, -EIO, "operation");
     } else {

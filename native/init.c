@@ -1,7 +1,5 @@
 #include "machine.h"
 
-#include "message.h"
-
 static const uint64_t SECOND = 1000000000u, LOOK = 60 * 1000000000ull; /* the loop's clock stands still in suspend */
 static const uint64_t STANDS = 1000000000u, QUICK = 1000000000u, FIRST_PAUSE = 50000000u, LONGEST_PAUSE = 5000000000u;
 static const uint64_t CLEAR_PAUSE = 5000000u, CLEAR_PATIENCE = 5000000000u;
@@ -142,6 +140,12 @@ static void answer_lost(struct wait *wait)
     request_reply(channel, &lost_reply_shape, &reply);
 }
 
+static void start_later(struct identity *identity)
+{
+    identity->pause = min_u64(identity->pause ? 2 * identity->pause : FIRST_PAUSE, LONGEST_PAUSE);
+    timer_set(&identity->init->agent.loop, &identity->timer, loop_now() + identity->pause);
+}
+
 static void be_cleared(struct identity *identity)
 {
     struct init *init = identity->init;
@@ -150,9 +154,7 @@ static void be_cleared(struct identity *identity)
         if (init->waits[i].channel && init->waits[i].kind == WAIT_LOST && init->waits[i].identity == identity)
             answer_lost(&init->waits[i]);
     if (loop_now() - identity->started < QUICK && !identity->dismissed) {
-        /* It died as soon as it was there: not again at once, lest we do nothing else. */
-        identity->pause = min_u64(identity->pause ? 2 * identity->pause : FIRST_PAUSE, LONGEST_PAUSE);
-        timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
+        start_later(identity); /* it died as soon as it was there: not again at once, lest we do nothing else */
     } else {
         identity->pause = 0;
         init_listen(identity);
@@ -189,11 +191,8 @@ static void start_agent(struct identity *identity)
         jail_become_agent(identity);
     if (!pid)
         become_agent(identity);
-    if (pid < 0) { /* no room for a process: that may pass */
-        identity->pause = min_u64(identity->pause ? 2 * identity->pause : FIRST_PAUSE, LONGEST_PAUSE);
-        timer_set(&init->agent.loop, &identity->timer, loop_now() + identity->pause);
-        return;
-    }
+    if (pid < 0)
+        return start_later(identity); /* no room for a process: that may pass */
     identity->pid = pid;
     identity->started = loop_now();
     identity->dismissed = false;
@@ -349,7 +348,7 @@ static void begin(struct channel *channel, const void *message, struct frame *fr
     init->idle = request->idle;
     init->retention = request->retention;
     init_set_deadline(init, request->deadline);
-    pause_begin(init);
+    pause_settle(init);
     for (size_t i = 0; i < LIMIT_IDENTITIES; i++)
         if (init->identities[i].name_size && init->identities[i].flags & IDENTITY_EAGER)
             start_agent(&init->identities[i]);
@@ -402,26 +401,31 @@ static void tell_lost(struct channel *channel, const void *message, struct frame
         timer_set(&init->agent.loop, &wait->timer, loop_now() + SECOND);
 }
 
-static const struct request FIRST[] = {{OP_IDENTITY, &identity_shape, add_identity}, {OP_BEGIN, &begin_shape, begin}}, ALWAYS[] = {
-    {OP_DEADLINE, &deadline_shape, set_deadline},
-    {OP_AGENT, &agent_shape, tell_agent},
-    {OP_LOST, &lost_shape, tell_lost},
-}, RENEW[] = {{OP_RENEW, &renew_shape, renew_perform}};
+enum { FIRST = 1, JAIL = 2, SENTRY = 4, MACHINE = 8, CONTAINER = 16, BEGUN = JAIL | SENTRY | MACHINE | CONTAINER };
+
+/* A jail's supervisor sees to its standing still, and so do the sentry and what keeps a machine: it stops all of it. */
+static const struct request ORDERS[] = {
+    {OP_IDENTITY, &identity_shape, add_identity, FIRST},
+    {OP_BEGIN, &begin_shape, begin, FIRST},
+    {OP_DEADLINE, &deadline_shape, set_deadline, BEGUN},
+    {OP_AGENT, &agent_shape, tell_agent, BEGUN},
+    {OP_LOST, &lost_shape, tell_lost, BEGUN},
+    {OP_RENEW, &renew_shape, renew_perform, SENTRY | MACHINE | CONTAINER},
+    {OP_TRUST, &trust_shape, machine_trust, MACHINE},
+    {OP_SHARE, &share_shape, machine_share, MACHINE},
+    {OP_HOLD, &hold_shape, pause_hold, CONTAINER},
+    {OP_AWAKE, NULL, pause_keep_awake, CONTAINER},
+    {OP_PAUSE_CLOCK, &pause_clock_shape, pause_tell_clock, CONTAINER},
+    {OP_PAUSE, NULL, pause_turn, CONTAINER},
+    {OP_RESUME, NULL, pause_turn, CONTAINER},
+    {OP_TIMES, NULL, pause_turn, CONTAINER},
+};
 
 bool init_perform(struct channel *channel, struct frame *frame)
 {
     const struct init *init = agent_of(channel)->init;
-    if (!init->begun)
-        return request_perform(FIRST, ARRAY_SIZE(FIRST), channel, frame);
-    if (request_perform(ALWAYS, ARRAY_SIZE(ALWAYS), channel, frame))
-        return true;
-    if (init->in_jail) /* the supervisor sees to its standing still */
-        return false;
-    if (request_perform(RENEW, 1, channel, frame))
-        return true;
-    if (init->machine) /* who keeps a machine stops all of it */
-        return machine_perform(channel, frame);
-    return !init->led && pause_perform(channel, frame); /* or the sentry does */
+    unsigned level = init->in_jail ? JAIL : init->machine ? MACHINE : init->led ? SENTRY : CONTAINER;
+    return request_perform(ORDERS, ARRAY_SIZE(ORDERS), init->begun ? level : FIRST, channel, frame);
 }
 
 /* The start */

@@ -1,7 +1,6 @@
 /* Pid 1 of a container, a jail (jail.c), a virtual machine (machine.c) or gVisor's sentry (led.c): it starts an agent for each identity, reaps,
  * holds the deadline. It executes nothing. */
-#ifndef INIT_H
-#define INIT_H
+#pragma once
 
 #include "agent.h"
 
@@ -126,9 +125,8 @@ request_function renew_perform;
 
 /* Standing still (pause.c). */
 
-void pause_begin(struct init *);
+/* Restarts the idle time. */
+void pause_settle(struct init *);
 bool pause_stands(const struct init *);
-bool pause_perform(struct channel *, struct frame *);
+request_function pause_hold, pause_keep_awake, pause_tell_clock, pause_turn;
 void pause_let_go(struct wait *);
-
-#endif

@@ -1,6 +1,7 @@
 #include "io.h"
-
 #include "sys.h"
+
+enum { NANOSECONDS = 1000000000 }; /* of a second */
 
 int write_all(int fd, const void *bytes, size_t size)
 {
@@ -87,6 +88,22 @@ long receive_fds(int socket, void *to, size_t size, int flags, int *fds, size_t 
     if (*count)
         memcpy(fds, rights.fds, *count * sizeof *fds);
     return got;
+}
+
+bool modified_at(const struct statx *is, int64_t *nanoseconds)
+{
+    return !__builtin_mul_overflow(is->modified.seconds, (int64_t)NANOSECONDS, nanoseconds) &&
+           !__builtin_add_overflow(*nanoseconds, (int64_t)is->modified.nanoseconds, nanoseconds);
+}
+
+struct timespec timespec_of(int64_t nanoseconds)
+{
+    struct timespec time = {nanoseconds / NANOSECONDS, nanoseconds % NANOSECONDS};
+    if (time.nanoseconds < 0) {
+        time.seconds--;
+        time.nanoseconds += NANOSECONDS;
+    }
+    return time;
 }
 
 int listing_next(struct listing *listing, const struct directory_entry **next)

@@ -1,6 +1,5 @@
 /* Loops over read(2), write(2) and getdents64(2). */
-#ifndef IO_H
-#define IO_H
+#pragma once
 
 #include "arena.h"
 #include "kernel.h"
@@ -26,6 +25,10 @@ static inline bool is_regular(const struct statx *is)
 {
     return (is->mode & S_IFMT) == S_IFREG;
 }
+
+/* When it was modified, in nanoseconds since 1970. False: no number holds them. */
+bool modified_at(const struct statx *, int64_t *nanoseconds);
+struct timespec timespec_of(int64_t nanoseconds);
 
 /* The identity of a file. */
 struct file_id {
@@ -75,5 +78,3 @@ struct listing {
 
 /* 1: the next one, which is neither "." nor ".." and lives until the next call; 0: there is none; or -errno. */
 int listing_next(struct listing *, const struct directory_entry **);
-
-#endif

@@ -8,20 +8,9 @@
  * Root among the commands has no power over pid 1, the mounts or the network. An agent lives in the inner namespace,
  * and installs the filters before it reads a byte. */
 #include "jail.h"
-
 #include "io.h"
 
-enum { PARTS = 4 };
-
-struct plan {
-    uint32_t flags;
-    uint64_t grace;
-    struct {
-        uint32_t uid, gid;
-    } users[2];
-    size_t limit_count;
-    uint64_t limits[2 * RLIMITS]; /* resource and value of each */
-};
+enum { PARTS = 4, PLAN_BYTES = 1024 };
 
 struct jail {
     struct init init;
@@ -29,7 +18,8 @@ struct jail {
     bool ipc_is_bounded;
     int inner; /* the user namespace of the agents */
     int tell;  /* there the first agent, which waits for its plan, hears of it */
-    struct plan plan;
+    struct plan_message plan; /* its fields are in these bytes */
+    unsigned char plan_bytes[PLAN_BYTES];
     struct watch supervisor;
     struct steps steps;
 };
@@ -62,7 +52,7 @@ static int keep_roots_part(void)
 
 static int take_identity(const struct jail *jail, int who)
 {
-    long uid = jail->plan.users[who].uid, gid = jail->plan.users[who].gid;
+    long uid = who == ROOT ? jail->plan.root_uid : jail->plan.uid, gid = who == ROOT ? jail->plan.root_gid : jail->plan.gid;
     if (jail->setup.flags & SETUP_WHOLE)
         TRY(CALL2(setgroups, 0, 0));
     TRY(CALL3(setresgid, gid, gid, gid));
@@ -96,9 +86,8 @@ static int put_landlock(const struct setup_message *setup)
 /* Of each process, for the caller and all that it starts. Control groups hold the rest, where there are any. */
 static int put_limits(const struct jail *jail)
 {
-    const struct plan *plan = &jail->plan;
-    TRY(init_limit(reader_of(plan->limits, plan->limit_count * sizeof *plan->limits)));
-    if (plan->flags & PLAN_UNCOUNTED)
+    TRY(init_limit(jail->plan.rlimits));
+    if (jail->plan.flags & PLAN_UNCOUNTED)
         TRY(put_filter(jail->ipc_is_bounded ? jail->setup.uncounted : jail->setup.uncounted_ipc));
     return 0;
 }
@@ -113,6 +102,11 @@ static int open_score(void)
     return score;
 }
 
+static int read_plan(struct jail *jail, long size)
+{
+    return size > 0 ? message_read(reader_of(jail->plan_bytes, (size_t)size), &plan_shape, &jail->plan) : -EBADMSG;
+}
+
 /* The first agent: it brings the inner namespace into being, and waits in it. */
 _Noreturn static void be_first_agent(struct jail *jail, int told)
 {
@@ -120,18 +114,14 @@ _Noreturn static void be_first_agent(struct jail *jail, int told)
     if (sys_read(told, &mapped, 1) != 1)
         sys_exit(1);
     int score = open_score();
-    step_begin(&jail->steps, "filter");
-    step_end(&jail->steps, "filter", put_filter(jail->setup.filter)); /* no plan has a say in it */
-    if (sys_read(told, &jail->plan, sizeof jail->plan) != sizeof jail->plan)
+    step(&jail->steps, "filter", put_filter(jail->setup.filter)); /* no plan has a say in it */
+    if (read_plan(jail, sys_read(told, jail->plan_bytes, PLAN_BYTES)))
         sys_exit(1);
     steps_restart(&jail->steps);
-    step_begin(&jail->steps, "limits");
     int result = sys_chdir("/");
-    step_end(&jail->steps, "limits", result ? result : put_limits(jail));
-    step_begin(&jail->steps, "user");
-    step_end(&jail->steps, "user", score < 0 ? score : take_identity(jail, USER));
-    step_begin(&jail->steps, "confine");
-    step_end(&jail->steps, "confine", put_landlock(&jail->setup));
+    step(&jail->steps, "limits", result ? result : put_limits(jail));
+    step(&jail->steps, "user", score < 0 ? score : take_identity(jail, USER));
+    step(&jail->steps, "confine", put_landlock(&jail->setup));
     steps_report(&jail->steps, NULL, 0, NULL, 0);
     init_serve(jail->init.child, FIRST_LISTENER + 1, score);
 }
@@ -177,14 +167,14 @@ static int write_maps(const struct jail *jail, int pid)
     memcpy(ids, jail->setup.ids.at, jail->setup.ids.left);
     ids[jail->setup.ids.left] = 0;
     for (size_t i = jail->setup.flags & SETUP_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
-        TRY(write_file(WRITABLE_PROC, join_text(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
+        TRY(write_file(WRITABLE_PROC, JOIN(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
     return 0;
 }
 
 static int open_namespace(int pid)
 {
     char path[64], number[DECIMAL_SIZE];
-    (void)join_text(path, sizeof path, decimal(number, (uint64_t)pid), "/ns/user");
+    (void)JOIN(path, sizeof path, decimal(number, (uint64_t)pid), "/ns/user");
     return sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
@@ -248,30 +238,19 @@ static int prepare(struct jail *jail)
 
 /* The sandbox */
 
-static int become(struct jail *jail, struct reader body)
+static int become(struct jail *jail, const unsigned char *plan, long size)
 {
-    struct plan_message order;
-    struct plan *plan = &jail->plan;
     struct init *init = &jail->init;
-    if (message_read(body, &plan_shape, &order))
-        return -EBADMSG;
-    plan->flags = order.flags;
-    plan->grace = order.grace;
-    plan->users[USER].uid = order.uid;
-    plan->users[USER].gid = order.gid;
-    plan->users[ROOT].uid = order.root_uid;
-    plan->users[ROOT].gid = order.root_gid;
-    plan->limit_count = order.rlimits.left / sizeof *plan->limits;
-    if (order.rlimits.left)
-        memcpy(plan->limits, order.rlimits.at, order.rlimits.left);
-    long told = sys_write(jail->tell, plan, sizeof *plan); /* at once: less than a pipe holds */
+    memcpy(jail->plan_bytes, plan, (size_t)size);
+    TRY(read_plan(jail, size));
+    long told = sys_write(jail->tell, jail->plan_bytes, (size_t)size); /* at once: less than a pipe holds */
     fd_close(&jail->tell);
-    if (told != sizeof *plan)
+    if (told != size)
         return told < 0 ? (int)told : -EIO;
     TRY(sys_chdir("/"));
     TRY(put_limits(jail));
     TRY(agent_listen(&init->agent, FIRST_LISTENER));
-    init->grace = plan->grace;
+    init->grace = jail->plan.grace;
     init->begun = true;
     if (jail->setup.flags & SETUP_WHOLE) {
         add_identity(jail, ROOT, "root");
@@ -283,14 +262,14 @@ static int become(struct jail *jail, struct reader body)
 static void supervisor_said(struct watch *watch, uint32_t events)
 {
     struct jail *jail = CONTAINER_OF(watch, struct jail, supervisor);
-    unsigned char bytes[1024];
+    unsigned char bytes[PLAN_BYTES];
     long got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got == -ECONNRESET) /* it has ended without reading all of ours; what it had sent comes after that news */
         got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got == -EAGAIN)
         return;
     if (got > 0 && !jail->init.begun) {
-        int result = become(jail, reader_of(bytes, (size_t)got));
+        int result = become(jail, bytes, got);
         if (result) {
             steps_report(&jail->steps, "plan", result, NULL, 0);
             sys_exit(1);
@@ -319,14 +298,12 @@ void jail_look(struct init *init)
 
 static void move_in(struct jail *jail)
 {
-    step_begin(&jail->steps, "agent");
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
-    step_end(&jail->steps, "agent", prepare(jail));
-    step_begin(&jail->steps, "drop");
+    step(&jail->steps, "agent", prepare(jail));
     jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
     int result = drop_capabilities(0);
-    step_end(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
+    step(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 

@@ -1,9 +1,7 @@
 /* A jail from the clone on (spawner.c makes the setup, jail.c is pid 1 in it), and its steps. */
-#ifndef JAIL_H
-#define JAIL_H
+#pragma once
 
 #include "init.h"
-#include "message.h"
 
 enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
 
@@ -20,9 +18,8 @@ struct steps {
     uint64_t took[MOST_STEPS];
 };
 
-/* Runs before a step, and with its result. After a failure it reports and ends the process. */
-void step_begin(const struct steps *, const char *name);
-void step_end(struct steps *, const char *name, int result);
+/* With a step's result. After a failure, or if it is the fault's, it reports and ends the process. */
+void step(struct steps *, const char *name, int result);
 void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */
 void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);
@@ -31,5 +28,3 @@ void steps_report(const struct steps *, const char *failed, int error, const int
 _Noreturn void jail_run(struct agent *child, const struct setup_message *, const struct steps *);
 /* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);
-
-#endif

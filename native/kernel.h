@@ -1,7 +1,6 @@
 /* Constants and structures of the kernel. The guest includes no header but the compiler's own, so that every gcc and
  * clang sees the same, whatever headers the machine has. Sizes are asserted. */
-#ifndef KERNEL_H
-#define KERNEL_H
+#pragma once
 
 #include "tiny.h"
 
@@ -10,7 +9,7 @@ enum {
     EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, E2BIG = 7, EBADF = 9, EAGAIN = 11, ENOMEM = 12, EACCES = 13,
     EBUSY = 16, EEXIST = 17, EXDEV = 18, ENODEV = 19, ENOTDIR = 20, EISDIR = 21, EINVAL = 22, ENFILE = 23, EMFILE = 24,
     ENOTTY = 25, ETXTBSY = 26, ENOSPC = 28, EPIPE = 32, ERANGE = 34, ENAMETOOLONG = 36, ENOSYS = 38, ENOTEMPTY = 39,
-    ELOOP = 40, ENODATA = 61, EPROTO = 71, EBADMSG = 74, EILSEQ = 84, EMSGSIZE = 90, EOPNOTSUPP = 95,
+    ELOOP = 40, ENODATA = 61, EBADMSG = 74, EILSEQ = 84, EMSGSIZE = 90, EOPNOTSUPP = 95,
     ECONNABORTED = 103, ECONNRESET = 104, ENOBUFS = 105, ENOTCONN = 107, ETIMEDOUT = 110, EINPROGRESS = 115,
     ESTALE = 116, ECANCELED = 125,
 };
@@ -210,23 +209,8 @@ struct mount_attributes {
     uint64_t set, clear, propagation, namespace;
 };
 
-/* rtnetlink(7) */
-enum {
-    AF_NETLINK = 16, SOCK_RAW = 3, NETLINK_ROUTE = 0, NETLINK_SOCK_DIAG = 4, NLM_F_REQUEST = 1, NLM_F_ACK = 4,
-    NLMSG_ERROR = 2, RTM_NEWLINK = 16, IFF_UP = 1,
-    LOOPBACK_INDEX = 1, /* always, in every network namespace (net/core/dev.c) */
-};
-struct netlink_header {
-    uint32_t size;
-    uint16_t type, flags;
-    uint32_t sequence, port;
-};
-struct link_message {
-    uint8_t family, zero;
-    uint16_t type;
-    int32_t index;
-    uint32_t flags, change;
-};
+/* sock_diag(7) */
+enum { AF_NETLINK = 16, SOCK_RAW = 3, NETLINK_SOCK_DIAG = 4 };
 
 /* landlock(7) */
 enum { LANDLOCK_RULE_PATH_BENEATH = 1 };
@@ -259,7 +243,7 @@ struct statfs {
 /* netdevice(7), rt(7) */
 enum {
     SIOCADDRT = 0x890b, SIOCSIFFLAGS = 0x8914, SIOCSIFADDR = 0x8916, SIOCSIFNETMASK = 0x891c, SIOCSIFHWADDR = 0x8924,
-    RTF_UP = 1, RTF_GATEWAY = 2, ARPHRD_ETHER = 1,
+    RTF_UP = 1, RTF_GATEWAY = 2, ARPHRD_ETHER = 1, IFF_UP = 1,
 };
 struct card_request {
     char name[16];
@@ -302,5 +286,3 @@ enum {
     IN_DELETE_SELF = 0x400, IN_MOVE_SELF = 0x800, IN_Q_OVERFLOW = 0x4000, IN_IGNORED = 0x8000, IN_ONLYDIR = 0x1000000,
     IN_DONT_FOLLOW = 0x2000000, IN_EXCL_UNLINK = 0x4000000, IN_ISDIR = 0x40000000,
 };
-
-#endif

@@ -1,9 +1,8 @@
 /* Pid 1 where its host speaks over one port (lines.h): in a virtual machine (machine.c), and behind gVisor's sentry, which
  * has made all that a machine's pid 1 makes, and passes on a pipe to read as descriptor 0 and one to write as 1. */
-#include "machine.h"
-
 #include "io.h"
 #include "lines.h"
+#include "machine.h"
 
 static struct lines the_lines;
 

@@ -1,5 +1,4 @@
 #include "lines.h"
-
 #include "sys.h"
 
 static const uint64_t PAUSE = 50000000u;

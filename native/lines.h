@@ -10,8 +10,7 @@
  *   END     of a connection, after all its data; both sides send it
  *   STILL   host: stop sending. Guest: the answer, after its last frame: no data is under way
  *   GO      host: after STILL, to the same guest. A copy of it gets a HELLO instead */
-#ifndef LINES_H
-#define LINES_H
+#pragma once
 
 #include "bytes.h"
 #include "loop.h"
@@ -53,5 +52,3 @@ struct lines {
 
 /* Takes both. 0 or -errno. */
 int lines_begin(struct lines *, struct loop *, int reader, int writer);
-
-#endif

@@ -1,5 +1,4 @@
 #include "loop.h"
-
 #include "sys.h"
 
 enum { MILLISECOND = 1000000, LONGEST_WAIT = 1000000 };

@@ -1,6 +1,5 @@
 /* One epoll, timers at absolute times. One event a turn: whoever is called may close, free or stop anything. */
-#ifndef LOOP_H
-#define LOOP_H
+#pragma once
 
 #include "tiny.h"
 
@@ -40,5 +39,3 @@ void watch_close(struct loop *, struct watch *);
 uint64_t loop_now(void);
 void timer_set(struct loop *, struct timer *, uint64_t at);
 void timer_clear(struct loop *, struct timer *);
-
-#endif

@@ -1,5 +1,4 @@
 #include "machine.h"
-
 #include "io.h"
 
 enum { TRIES = 12000, SETTINGS = 1 << 12 };
@@ -34,29 +33,10 @@ static const struct {
     {"/root/dev/fd", "/proc/self/fd"}, {"/root/dev/stdin", "fd/0"}, {"/root/dev/stdout", "fd/1"}, {"/root/dev/stderr", "fd/2"},
 };
 
-int machine_directory(const char *path, unsigned mode)
-{
-    char part[PATH_MAX];
-    int result = 0;
-    for (size_t i = 1; i < PATH_MAX && path[i - 1]; i++) {
-        if (path[i] && path[i] != '/')
-            continue;
-        memcpy(part, path, i);
-        part[i] = 0;
-        result = sys_mkdirat(AT_FDCWD, part, mode);
-    }
-    return result == -EEXIST ? 0 : result;
-}
-
 int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options)
 {
-    TRY(machine_directory(target, 0755));
+    TRY(path_make(AT_FDCWD, target));
     return sys_mount(source, target, kind, flags, options);
-}
-
-int machine_write(const char *path, const char *text)
-{
-    return write_file(AT_FDCWD, path, text);
 }
 
 /* "/modules/0", "/modules/1"…: in this order. Their bytes are memory, and nobody needs them afterwards. */
@@ -93,10 +73,9 @@ static int look_for(const char *directory, bool (*look)(void *context, const cha
 /* A file of a device's, without its line's end. */
 static void describe(char to[64], const char *directory, const char *name, const char *file)
 {
-    char path[PATH_MAX], more[PATH_MAX];
+    char path[PATH_MAX];
     memset(to, 0, 64);
-    (void)join_text(more, PATH_MAX, name, file);
-    (void)read_file(join_text(path, PATH_MAX, directory, more), to, 63);
+    (void)read_file(JOIN(path, PATH_MAX, directory, name, file), to, 63);
     for (char *at = to; *at; at++)
         if (*at == '\n')
             *at = 0;
@@ -115,9 +94,9 @@ static bool is_disk(void *context, const char *name)
         return false;
     describe(read_only, "/sys/block/", name, "/ro");
     if (!strcmp(read_only, "1"))
-        (void)join_text(disks->view, PATH_MAX, "/dev/", name);
+        (void)JOIN(disks->view, PATH_MAX, "/dev/", name);
     else if (!strcmp(read_only, "0"))
-        (void)join_text(disks->disk, PATH_MAX, "/dev/", name);
+        (void)JOIN(disks->disk, PATH_MAX, "/dev/", name);
     return disks->view[0] && disks->disk[0];
 }
 
@@ -133,7 +112,7 @@ static bool is_port(void *context, const char *name)
     describe(called, "/sys/class/virtio-ports/", name, "/name");
     if (strcmp(called, port->name))
         return false;
-    port->fd = sys_openat(AT_FDCWD, join_text(path, PATH_MAX, "/dev/", name), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
+    port->fd = sys_openat(AT_FDCWD, JOIN(path, PATH_MAX, "/dev/", name), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
     return port->fd >= 0; /* its node appears some time after its name */
 }
 
@@ -150,8 +129,8 @@ static int mount_root(const struct disks *disks)
     struct statx top;
     TRY(machine_mount(disks->view, "/view", "erofs", MS_RDONLY | MS_NODEV, NULL));
     TRY(machine_mount(disks->disk, "/disk", "ext4", MS_NODEV, "noauto_da_alloc,init_itable=0"));
-    TRY(machine_directory("/disk/upper", 0755));
-    TRY(machine_directory("/disk/work", 0755));
+    TRY(path_make(AT_FDCWD, "/disk/upper"));
+    TRY(path_make(AT_FDCWD, "/disk/work"));
     TRY(sys_statx(AT_FDCWD, "/view", 0, STATX_BASIC_STATS, &top));
     TRY(sys_fchownat(AT_FDCWD, "/disk/upper", top.uid, top.gid, 0));
     TRY(sys_fchmodat(AT_FDCWD, "/disk/upper", top.mode & 07777));
@@ -170,10 +149,10 @@ static int enter_root(void)
 /* One control group for all that the sandbox runs. */
 static int make_group(void)
 {
-    TRY(machine_directory(GROUP, 0755));
-    TRY(machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+pids"));
-    (void)machine_write("/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to tell what struck */
-    return machine_write(GROUP "/cgroup.procs", "1");
+    TRY(path_make(AT_FDCWD, GROUP));
+    TRY(write_file(AT_FDCWD, "/sys/fs/cgroup/cgroup.subtree_control", "+pids"));
+    (void)write_file(AT_FDCWD, "/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to tell what struck */
+    return write_file(AT_FDCWD, GROUP "/cgroup.procs", "1");
 }
 
 static int mount_all(const struct mounted *mounts, size_t count)
@@ -206,7 +185,7 @@ static int settle(const char **step)
     *step = "control group";
     TRY(make_group());
     (void)card_up("lo", true);
-    (void)machine_write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
+    (void)write_file(AT_FDCWD, "/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
     return port;
 }
 
@@ -214,10 +193,7 @@ static int settle(const char **step)
 static void complain(const char *step, int result)
 {
     char text[PATH_MAX], number[DECIMAL_SIZE];
-    (void)join_text(text, PATH_MAX, "no machine: ", step);
-    (void)join_text(text, PATH_MAX, text, ": errno ");
-    (void)join_text(text, PATH_MAX, text, decimal(number, (uint64_t)-result));
-    (void)join_text(text, PATH_MAX, text, "\n");
+    (void)JOIN(text, PATH_MAX, "no machine: ", step, ": errno ", decimal(number, (uint64_t)-result), "\n");
     (void)sys_write(2, text, strlen(text));
 }
 

@@ -1,7 +1,6 @@
 /* Pid 1 of a virtual machine: the work of init.c, and before it the mounts. After each copy or sleep of the machine,
  * it renews the machine's identity. */
-#ifndef MACHINE_H
-#define MACHINE_H
+#pragma once
 
 #include "init.h"
 
@@ -13,7 +12,7 @@
 int machine_run(struct agent *child);
 
 /* TRUST and SHARE (renewal.c, share.c). */
-bool machine_perform(struct channel *, struct frame *);
+request_function machine_trust, machine_share;
 
 /* The memory of a machine's pid 1, which a copy has too. */
 struct machine {
@@ -27,10 +26,6 @@ extern struct machine the_machine;
 
 /* As mount(2), and makes the directory. */
 int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options);
-int machine_write(const char *path, const char *text);
-
-/* A directory with its parents; there already is fine. */
-int machine_directory(const char *path, unsigned mode);
 
 int card_up(const char *card, bool up);
 int card_lead(bool out);
@@ -39,5 +34,3 @@ int card_address(const unsigned char address[6]);
 /* From `port` to the kernel: mounts the host's directories at SHARES_PLACE; -errno. */
 int shares_mount(int port, int *relay);
 int shares_show(uint32_t number, bool writable, const char *target);
-
-#endif

@@ -1,5 +1,4 @@
 #include "message.h"
-
 #include "kernel.h"
 
 static int read_numbers(struct reader *from, const struct shape *shape, unsigned char *to)

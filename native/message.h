@@ -1,6 +1,5 @@
 /* Bodies as schema.py describes them: a table for each message, one reader and one writer for all. */
-#ifndef MESSAGE_H
-#define MESSAGE_H
+#pragma once
 
 #include "bytes.h"
 
@@ -33,5 +32,3 @@ int message_put(struct writer *, const struct shape *, const void *message);
 
 /* A row of a message that was put before it. */
 int message_put_row(struct writer *, uint16_t tag, const struct shape *, const void *row);
-
-#endif

@@ -1,10 +1,6 @@
 /* The life of an operation's child, and the table of operations. */
 #include "op.h"
-
-#include "file.h"
 #include "io.h"
-#include "ops.h"
-#include "schema.h"
 #include "sys.h"
 
 static int send_packet(struct op *op, uint16_t kind, const struct shape *shape, const void *message)
@@ -27,14 +23,38 @@ int op_reply(struct op *op, const struct shape *shape, const void *message)
 
 int op_exit(struct op *op, const struct shape *shape, const void *message)
 {
-    TRY(op->replied ? 0 : op_reply(op, NULL, NULL));
+    TRY(op_flush(op));
     return send_packet(op, KIND_EXIT, shape, message);
+}
+
+int op_flush(struct op *op)
+{
+    size_t size = op->waiting;
+    op->waiting = 0;
+    TRY(op->replied ? 0 : op_reply(op, NULL, NULL));
+    return write_all(op->out, op->buffer, size);
 }
 
 int op_write(struct op *op, const void *bytes, size_t size)
 {
-    TRY(op->replied ? 0 : op_reply(op, NULL, NULL));
-    return write_all(op->out, bytes, size);
+    const unsigned char *from = bytes;
+    while (size) {
+        TRY(op->waiting == sizeof op->buffer ? op_flush(op) : 0);
+        size_t part = min_size(size, sizeof op->buffer - op->waiting);
+        memcpy(op->buffer + op->waiting, from, part);
+        op->waiting += part;
+        from += part;
+        size -= part;
+    }
+    return 0;
+}
+
+long op_fill(struct op *op, int fd, uint64_t most)
+{
+    TRY(op->waiting == sizeof op->buffer ? op_flush(op) : 0);
+    long got = sys_read(fd, op->buffer + op->waiting, (size_t)min_u64(most, sizeof op->buffer - op->waiting));
+    op->waiting += got > 0 ? (size_t)got : 0;
+    return got;
 }
 
 int op_read(struct op *op, void *to, size_t size)
@@ -69,17 +89,17 @@ int op_serve(const struct op_entry *entry, struct op *op, struct reader request)
     _Alignas(16) unsigned char message[256];
     TRY(entry->shape ? message_read(request, entry->shape, message) : 0);
     op->request = message;
-    return entry->run(op);
+    TRY(entry->run(op));
+    return op->waiting ? op_flush(op) : 0;
 }
 
 _Noreturn void op_run(const struct op_entry *entry, struct reader request)
 {
-    struct op op = {.in = -1, .out = -1, .control = OP_CONTROL};
+    static struct op op; /* its pages cost nothing before they are used */
     int result = arena_open(&op.arena, OP_MEMORY);
-    if (entry->streams & OP_IN)
-        op.in = OP_INPUT;
-    if (entry->streams & OP_OUT)
-        op.out = OP_OUTPUT;
+    op.control = OP_CONTROL;
+    op.in = entry->streams & OP_IN ? OP_INPUT : -1;
+    op.out = entry->streams & OP_OUT ? OP_OUTPUT : -1;
     limit_to(entry);
     if (!result)
         result = op_serve(entry, &op, request);
@@ -91,14 +111,10 @@ _Noreturn void op_run(const struct op_entry *entry, struct reader request)
 /* What shows that an operation works, and is the smallest of them. */
 static int op_echo(struct op *op)
 {
-    unsigned char *bytes = arena_take(&op->arena, LIMIT_BODY);
-    int got = 0;
     op->step = "echo";
-    if (!bytes)
-        return -ENOMEM;
-    while ((got = op_read(op, bytes, LIMIT_BODY)) > 0)
-        TRY(op_write(op, bytes, (size_t)got));
-    return got < 0 ? got : op_committed(op);
+    while (TRY(op_fill(op, op->in, OP_BUFFER)))
+        TRY(op_flush(op));
+    return op_committed(op);
 }
 
 static const struct op_entry OPERATIONS[] = {

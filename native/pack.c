@@ -4,16 +4,12 @@
  * With WHOLE it is all that another DOWNLOAD's reader needs to make the same of another directory: the names begin with
  * `top`, that of the directory itself; FIFOs, users' attributes and times in nanoseconds are there; what cannot be read is
  * an error. What is mounted below is named, lest somebody takes it for something that was removed. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
 #include "tar.h"
 #include "walk.h"
 
 enum {
-    PACK_BUFFER = 64 << 10,
     PACK_NAMES = 8 << 20,     /* bytes for the first names of files that have several; without room, one is packed once more */
     PACK_ATTRIBUTES = 64 << 10, /* bytes of names, of one value, and of all records of one file */
 };
@@ -34,44 +30,24 @@ struct pack {
     } *attributes;
     int follow; /* O_NOFOLLOW, but for what the request names */
     char path[TAR_PATH], target[PATH_MAX];
-    size_t waiting;
-    unsigned char buffer[PACK_BUFFER];
 };
-
-static int pack_flush(struct pack *pack)
-{
-    size_t size = pack->waiting;
-    pack->waiting = 0;
-    return size ? op_write(pack->op, pack->buffer, size) : 0;
-}
 
 static int pack_write(void *context, const void *bytes, size_t size)
 {
-    struct pack *pack = context;
-    const unsigned char *from = bytes;
-    while (size) {
-        size_t part = min_size(size, sizeof pack->buffer - pack->waiting);
-        memcpy(pack->buffer + pack->waiting, from, part);
-        pack->waiting += part;
-        from += part;
-        size -= part;
-        TRY(pack->waiting == sizeof pack->buffer ? pack_flush(pack) : 0);
-    }
-    return 0;
+    const struct pack *pack = context;
+    return op_write(pack->op, bytes, size);
 }
 
 /* A file may shrink while it is read: the archive has promised its size, and zeros stand for what is missing. */
 static int pack_content(struct pack *pack, int fd, uint64_t left)
 {
+    static const unsigned char missing[TAR_BLOCK];
     while (left) {
-        TRY(pack->waiting == sizeof pack->buffer ? pack_flush(pack) : 0);
-        size_t room = (size_t)min_u64(left, sizeof pack->buffer - pack->waiting);
-        long got = sys_read(fd, pack->buffer + pack->waiting, room);
+        long got = op_fill(pack->op, fd, left);
         if (got <= 0) {
-            memset(pack->buffer + pack->waiting, 0, room);
-            got = (long)room;
+            got = (long)min_u64(left, sizeof missing);
+            TRY(op_write(pack->op, missing, (size_t)got));
         }
-        pack->waiting += (size_t)got;
         left -= (uint64_t)got;
     }
     return 0;
@@ -95,12 +71,11 @@ static int pack_record(struct pack *pack, const char *key, const void *value, si
 
 static int pack_time(struct pack *pack, const struct statx *is)
 {
-    char text[DECIMAL_SIZE + 1] = "-";
+    char text[DECIMAL_SIZE + 1];
     int64_t time;
-    if (__builtin_mul_overflow(is->modified.seconds, (int64_t)1000000000, &time) ||
-        __builtin_add_overflow(time, (int64_t)is->modified.nanoseconds, &time))
+    if (!modified_at(is, &time))
         return 0;
-    (void)decimal(text + (time < 0), time < 0 ? -(uint64_t)time : (uint64_t)time);
+    (void)decimal_signed(text, time);
     return pack_record(pack, "PADDOCK.mtime_ns", text, strlen(text));
 }
 
@@ -234,7 +209,7 @@ static int pack_below(struct pack *pack, int root, const struct statx *is)
         TRY(pack_more(pack, root, is, &member));
         TRY(tar_put(pack_write, pack, &member, is->uid, is->gid));
     }
-    TRY(walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole));
+    TRY(walk_open(&pack->walk, root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole));
     while ((event = TRY(walk_next(&pack->walk, &entry)))) {
         if (event != WALK_ENTRY || pack_leaves_out(pack, entry.path))
             continue;
@@ -248,7 +223,6 @@ static int pack_finish(struct pack *pack)
 {
     struct walked_message message = {.flags = pack->walk.truncated ? WALKED_TRUNCATED : 0};
     TRY(pack->whole && pack->walk.truncated ? -ENAMETOOLONG : tar_finish(pack_write, pack));
-    TRY(pack_flush(pack));
     return op_exit(pack->op, &walked_shape, &message);
 }
 

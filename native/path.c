@@ -1,5 +1,4 @@
-#include "path.h"
-
+#include "op.h"
 #include "sys.h"
 
 int path_of(struct op *op, struct reader field, char **path)
@@ -67,27 +66,28 @@ void path_split(char *path, const char **name)
         path[--slash] = 0;
 }
 
-int path_make(int directory, char *path)
+int path_make(int directory, const char *path)
 {
+    char part[PATH_MAX];
     HELD int fd = sys_openat(directory, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd != -ENOENT)
         return fd < 0 ? fd : 0;
-    for (size_t at = 1;; at++) {
+    for (size_t at = 1; at < PATH_MAX; at++) {
         if (path[at] && path[at] != '/')
             continue;
-        char end = path[at];
-        path[at] = 0;
-        int error = sys_mkdirat(directory, path, 0777);
-        path[at] = end;
+        memcpy(part, path, at);
+        part[at] = 0;
+        int error = sys_mkdirat(directory, part, 0777);
         if (error && error != -EEXIST)
             return error;
-        if (!end)
+        if (!path[at])
             return 0; /* what was there already and is no directory is found out when it is opened */
     }
+    return -ENAMETOOLONG;
 }
 
 const char *path_of_fd(int fd, char to[PATH_FD])
 {
     char number[DECIMAL_SIZE];
-    return join_text(to, PATH_FD, "/proc/self/fd/", decimal(number, (uint64_t)fd));
+    return JOIN(to, PATH_FD, "/proc/self/fd/", decimal(number, (uint64_t)fd));
 }

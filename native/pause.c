@@ -4,7 +4,6 @@
  * SIGSTOP to all reaches every process in the namespace at once, also during a fork: no process remains that could
  * resume another. Processes that had stopped before resume with the others. */
 #include "init.h"
-#include "message.h"
 #include "process.h"
 
 static const uint64_t SECOND = 1000000000u, STOP_PATIENCE = 5000000000u, FIRST = 500000u, LONGEST = 100000000u;
@@ -76,7 +75,7 @@ bool pause_stands(const struct init *init)
 static void slumber(struct timer *timer);
 
 /* Restarts its idle time, if it has any, runs, and no caller keeps it awake. */
-static void settle(struct init *init)
+void pause_settle(struct init *init)
 {
     timer_clear(&init->agent.loop, &init->idle_timer);
     init->idle_timer.fire = slumber;
@@ -120,7 +119,7 @@ static void resume(struct init *init)
     init_set_deadline(init, sys_now(CLOCK_BOOTTIME) + init->left);
     if (!pause_stands(init))
         init_go_on(init);
-    settle(init);
+    pause_settle(init);
     tell(init);
 }
 
@@ -128,12 +127,7 @@ static void slumber(struct timer *timer)
 {
     struct init *init = CONTAINER_OF(timer, struct init, idle_timer);
     if (pause_all(init)) /* one of its processes did not stop in time: again when its time has come again */
-        settle(init);
-}
-
-void pause_begin(struct init *init)
-{
-    settle(init);
+        pause_settle(init);
 }
 
 static void let_it_go(struct init *init)
@@ -151,7 +145,7 @@ void pause_let_go(struct wait *wait)
     if (wait->kind == WAIT_HOLD)
         let_it_go(wait->init);
     else if (wait->kind == WAIT_AWAKE)
-        settle(wait->init);
+        pause_settle(wait->init);
 }
 
 static void time_over(struct timer *timer)
@@ -159,7 +153,7 @@ static void time_over(struct timer *timer)
     channel_close(CONTAINER_OF(timer, struct wait, timer)->channel);
 }
 
-static void hold(struct channel *channel, const void *message, struct frame *frame)
+void pause_hold(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct hold_message *request = message;
     struct init *init = agent_of(channel)->init;
@@ -181,17 +175,17 @@ static void tell_times(struct channel *channel)
     channel_reply(channel, &times_reply_shape, &reply);
 }
 
-static void keep_awake(struct channel *channel, const void *nothing, struct frame *frame)
+void pause_keep_awake(struct channel *channel, const void *nothing, struct frame *frame)
 {
     struct init *init = agent_of(channel)->init;
     if (!init_wait(channel, WAIT_AWAKE))
         return;
-    settle(init);
+    pause_settle(init);
     resume(init);
     tell_times(channel);
 }
 
-static void tell_pause_clock(struct channel *channel, const void *message, struct frame *frame)
+void pause_tell_clock(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct pause_clock_message *request = message;
     if (request->paused > 1)
@@ -204,7 +198,7 @@ static void tell_pause_clock(struct channel *channel, const void *message, struc
 }
 
 /* PAUSE, RESUME, TIMES. */
-static void turn(struct channel *channel, const void *nothing, struct frame *frame)
+void pause_turn(struct channel *channel, const void *nothing, struct frame *frame)
 {
     struct init *init = agent_of(channel)->init;
     int result = frame->code == OP_PAUSE ? pause_all(init) : 0;
@@ -214,14 +208,4 @@ static void turn(struct channel *channel, const void *nothing, struct frame *fra
         return channel_error(channel, result, "stop");
     tell_times(channel);
     channel_close(channel);
-}
-
-static const struct request REQUESTS[] = {
-    {OP_HOLD, &hold_shape, hold}, {OP_AWAKE, NULL, keep_awake}, {OP_PAUSE_CLOCK, &pause_clock_shape, tell_pause_clock},
-    {OP_PAUSE, NULL, turn}, {OP_RESUME, NULL, turn}, {OP_TIMES, NULL, turn},
-};
-
-bool pause_perform(struct channel *channel, struct frame *frame)
-{
-    return request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame);
 }

@@ -1,13 +1,11 @@
 #include "process.h"
-
 #include "io.h"
 #include "sys.h"
 
 void process_path(char to[PROCESS_PATH], int pid, const char *file)
 {
     char number[DECIMAL_SIZE];
-    (void)join_text(to, PROCESS_PATH, "/proc/", decimal(number, (uint64_t)pid));
-    (void)join_text(to, PROCESS_PATH, to, file);
+    (void)JOIN(to, PROCESS_PATH, "/proc/", decimal(number, (uint64_t)pid), file);
 }
 
 size_t process_word(const char *line, size_t size, size_t *at)
@@ -23,11 +21,11 @@ size_t process_word(const char *line, size_t size, size_t *at)
 /* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
 bool process_stat(struct process *process, int thread)
 {
-    char path[PROCESS_PATH], number[DECIMAL_SIZE], line[1024] = "";
+    char path[PROCESS_PATH], pid[DECIMAL_SIZE], number[DECIMAL_SIZE], line[1024] = "";
     uint64_t parent;
-    process_path(path, process->pid, thread ? "/task/" : "/stat");
+    process_path(path, process->pid, "/stat");
     if (thread)
-        (void)join_text(path, sizeof path, join_text(path, sizeof path, path, decimal(number, (uint64_t)thread)), "/stat");
+        (void)JOIN(path, sizeof path, "/proc/", decimal(pid, (uint64_t)process->pid), "/task/", decimal(number, (uint64_t)thread), "/stat");
     long got = read_file(path, line, sizeof line);
     size_t at = got > 0 ? (size_t)got : 0;
     while (at && line[at - 1] != ')')

@@ -1,6 +1,5 @@
 /* What /proc says of processes. */
-#ifndef PROCESS_H
-#define PROCESS_H
+#pragma once
 
 #include "tiny.h"
 
@@ -28,5 +27,3 @@ void process_each(bool (*each)(void *context, int pid), void *context);
 size_t process_list(struct process *);
 /* Whether all of its threads are stopped or dead. The first may be dead, and others not. */
 bool process_stands(struct process *);
-
-#endif

@@ -1,14 +1,10 @@
-#include "remove.h"
-
-#include "io.h"
-#include "path.h"
+#include "op.h"
 #include "sys.h"
-#include "trail.h"
+#include "walk.h"
 
 enum { REMOVE_BUFFER = 16 << 10, REMOVE_ROUNDS = 1000 };
 
-/* 0; 1: it is a directory with something in it; or -errno. */
-static int unlink_one(int directory, const char *name)
+int remove_one(int directory, const char *name)
 {
     int error = sys_unlinkat(directory, name, 0);
     if (error == -EPERM) { /* what POSIX says of a directory; or it is not ours to remove */
@@ -20,7 +16,7 @@ static int unlink_one(int directory, const char *name)
     if (error != -EISDIR)
         return error;
     error = sys_unlinkat(directory, name, AT_REMOVEDIR);
-    return error == -ENOTEMPTY || error == -EEXIST ? 1 : error;
+    return error == -EEXIST ? -ENOTEMPTY : error;
 }
 
 /* By a descriptor: the name may have become a link. */
@@ -56,10 +52,10 @@ static int remove_from(int directory, char *buffer, const char **full)
         bool any = false;
         (void)TRY(sys_lseek(directory, 0, SEEK_SET));
         while (TRY(listing_next(&listing, &entry))) {
-            int result = unlink_one(directory, entry->name);
+            int result = remove_one(directory, entry->name);
             *full = entry->name;
-            if (result == 1 || (result < 0 && result != -ENOENT))
-                return result;
+            if (result && result != -ENOENT)
+                return result == -ENOTEMPTY ? 1 : result;
             any = true;
         }
         if (!any)
@@ -73,8 +69,8 @@ int remove_tree(int directory, const char *name, struct arena *memory)
     char buffer[REMOVE_BUFFER] __attribute__((aligned(8)));
     const char *full = name;
     struct trail trail;
-    int error = unlink_one(directory, name);
-    if (error <= 0)
+    int error = remove_one(directory, name);
+    if (error != -ENOTEMPTY)
         return error;
     TRY(trail_open_at(&trail, directory, memory));
     error = remove_down(&trail, name);
@@ -94,11 +90,11 @@ int remove_tree(int directory, const char *name, struct arena *memory)
         error = trail_up(&trail);
         if (error)
             break;
-        error = unlink_one(trail_fd(&trail), copy);
+        error = remove_one(trail_fd(&trail), copy);
         if (error == -ENOENT)
             error = 0;
-        if (error == 1) /* somebody has put something there: it is come to again, or at the top it is told */
-            error = trail.depth ? 0 : -ENOTEMPTY;
+        if (error == -ENOTEMPTY && trail.depth) /* somebody has put something there: it is come to again */
+            error = 0;
         if (!trail.depth)
             break;
     }

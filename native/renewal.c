@@ -1,9 +1,7 @@
 /* The renewal of a sandbox after a copy, a sleep, or as a spare, so that no two are the same. It does each part if
  * possible, and reports the others. */
-#include "machine.h"
-
 #include "io.h"
-#include "message.h"
+#include "machine.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
 /* The renewal of a sandbox without a separate kernel. */
@@ -181,8 +179,8 @@ static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_byte
         return 0;
     memset(the_machine.limits, 0, sizeof wanted);
     TRY(limit_files(open_files));
-    TRY(machine_write(GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
-    (void)join_text(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
+    TRY(write_file(AT_FDCWD, GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
+    (void)JOIN(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
     for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)
         TRY(sys_mount(NULL, MEMORY_DIRECTORIES[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options));
     memcpy(the_machine.limits, wanted, sizeof wanted);
@@ -241,7 +239,7 @@ void renew_perform(struct channel *channel, const void *message, struct frame *f
     request_reply(channel, &renew_reply_shape, &reply);
 }
 
-static void trust(struct channel *channel, const void *message, struct frame *frame)
+void machine_trust(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct trust_message *told = message;
     struct reader systems = told->systems;
@@ -252,7 +250,7 @@ static void trust(struct channel *channel, const void *message, struct frame *fr
     request_answer(channel, result, "trust");
 }
 
-static void share(struct channel *channel, const void *message, struct frame *frame)
+void machine_share(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct share_message *told = message;
     char target[PATH_MAX];
@@ -266,11 +264,4 @@ static void share(struct channel *channel, const void *message, struct frame *fr
     if (!result)
         *shown |= bit;
     request_answer(channel, result, "share");
-}
-
-static const struct request REQUESTS[] = {{OP_TRUST, &trust_shape, trust}, {OP_SHARE, &share_shape, share}};
-
-bool machine_perform(struct channel *channel, struct frame *frame)
-{
-    return request_perform(REQUESTS, ARRAY_SIZE(REQUESTS), channel, frame);
 }

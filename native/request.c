@@ -1,14 +1,13 @@
 /* What requests have in common whose answer is known at once. */
 #include "agent.h"
-#include "message.h"
 
-bool request_perform(const struct request *requests, size_t count, struct channel *channel, struct frame *frame)
+bool request_perform(const struct request *requests, size_t count, unsigned state, struct channel *channel, struct frame *frame)
 {
     _Alignas(16) unsigned char message[256];
     const struct request *request = requests;
     while (request < requests + count && request->number != frame->code)
         request++;
-    if (request == requests + count)
+    if (request == requests + count || (request->states && !(request->states & state)))
         return false;
     if (request->shape && message_read(frame->body, request->shape, message))
         request_refuse(channel);

@@ -1,5 +1,4 @@
 #include "ring.h"
-
 #include "sys.h"
 
 struct ring ring_of(size_t size)

@@ -1,6 +1,5 @@
 /* Bytes of a stream between who writes and who reads, by their offset in the whole stream. */
-#ifndef RING_H
-#define RING_H
+#pragma once
 
 #include "tiny.h"
 
@@ -22,5 +21,3 @@ long ring_drain(struct ring *, int fd);
 int ring_append(struct ring *, const void *bytes, size_t size);
 /* `size` bytes from `offset`, all of which are there. */
 void ring_copy(const struct ring *, uint64_t offset, void *to, size_t size);
-
-#endif

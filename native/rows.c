@@ -1,8 +1,5 @@
 #include "rows.h"
-
-#include "kernel.h"
-#include "glob.h"
-#include "schema.h"
+#include "patterns.h"
 
 struct rows *rows_new(struct op *op, uint64_t limit)
 {
@@ -15,19 +12,12 @@ struct rows *rows_new(struct op *op, uint64_t limit)
     return rows;
 }
 
-int rows_flush(struct rows *rows)
-{
-    size_t size = rows->waiting;
-    rows->waiting = 0;
-    return size ? op_write(rows->op, rows->buffer, size) : 0;
-}
-
 int rows_add(struct rows *rows, const struct shape *shape, const void *message)
 {
     uint32_t size;
-    if (rows->waiting > sizeof rows->buffer - ROW_BYTES)
-        TRY(rows_flush(rows));
-    struct writer row = writer_of(rows->buffer + rows->waiting, ROW_BYTES);
+    struct op *op = rows->op;
+    TRY(op->waiting > sizeof op->buffer - ROW_BYTES ? op_flush(op) : 0);
+    struct writer row = writer_of(op->buffer + op->waiting, ROW_BYTES);
     (void)put_u32(&row, 0);
     TRY(message_put(&row, shape, message));
     if (!rows->left || row.used > rows->room) {
@@ -38,7 +28,7 @@ int rows_add(struct rows *rows, const struct shape *shape, const void *message)
     memcpy(row.base, &size, sizeof size);
     rows->left--;
     rows->room -= row.used;
-    rows->waiting += row.used;
+    op->waiting += row.used;
     return 1;
 }
 
@@ -56,7 +46,7 @@ int rows_walk(struct rows *rows, int root, const char *path, size_t deepest, str
     memcpy(whole, path, prefix);
     if (prefix > 1) /* "/" is a slash itself */
         whole[prefix++] = '/';
-    TRY(walk_open_take(walk, &root, arena, deepest, LIMIT_PATH - prefix, false));
+    TRY(walk_open(walk, root, arena, deepest, LIMIT_PATH - prefix, false));
     for (int event, more = 1; more && (event = TRY(walk_next(walk, &entry)));) {
         if (event != WALK_ENTRY || !glob_match(name.at, name.left, (const unsigned char *)entry.name, strlen(entry.name)))
             continue;
@@ -70,6 +60,5 @@ int rows_walk(struct rows *rows, int root, const char *path, size_t deepest, str
 int rows_exit(struct rows *rows)
 {
     struct walked_message message = {.flags = rows->truncated ? WALKED_TRUNCATED : 0};
-    TRY(rows_flush(rows));
     return op_exit(rows->op, &walked_shape, &message);
 }

@@ -1,20 +1,16 @@
 /* Rows of a search, until as many as were asked for have been told, or as many bytes as an answer may have. */
-#ifndef ROWS_H
-#define ROWS_H
+#pragma once
 
-#include "kernel.h"
 #include "op.h"
 #include "walk.h"
 
-enum { ROWS_BYTES = 32 << 20, ROWS_BUFFER = 64 << 10, ROW_BYTES = 3 * PATH_MAX + 4096 };
+enum { ROWS_BYTES = 32 << 20, ROW_BYTES = 3 * PATH_MAX + 4096 };
 
 struct rows {
     struct op *op;
     uint64_t left;
     size_t room;
     bool truncated;
-    size_t waiting;
-    unsigned char buffer[ROWS_BUFFER];
 };
 
 /* In the operation's memory; NULL if there is none. */
@@ -22,14 +18,10 @@ struct rows *rows_new(struct op *, uint64_t limit);
 
 /* 1; 0: no more; or -errno. */
 int rows_add(struct rows *, const struct shape *, const void *message);
-/* Sends what waits. */
-int rows_flush(struct rows *);
 
 /* Calls `found` for each name below `root`, which it takes, that matches. `path` is that of the root. */
 typedef int rows_found(struct rows *, const struct walk_entry *, const char *path, void *context);
 int rows_walk(struct rows *, int root, const char *path, size_t deepest, struct reader name, rows_found *found, void *context);
 
-/* What waits, and then the EXIT. */
+/* The EXIT. */
 int rows_exit(struct rows *);
-
-#endif

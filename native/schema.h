@@ -1,10 +1,9 @@
 /* Generated from schema.py by tools/schema.py. */
-#ifndef SCHEMA_H
-#define SCHEMA_H
+#pragma once
 
 #include "message.h"
 
-enum { PROTOCOL_VERSION = 4 };
+enum { PROTOCOL_VERSION = 5 };
 
 enum kind_number {
     KIND_HELLO = 1,
@@ -739,18 +738,24 @@ struct grep_message {
     uint64_t limit;
     struct reader path;
     struct reader name;
-    struct reader pattern;
+    struct reader steps;
+    struct reader ranges;
+    struct reader literal;
+    struct reader begins;
 };
 static const struct shape grep_shape = {
     .numbers = 1,
     .number = {
         {offsetof(struct grep_message, limit), 8, false},
     },
-    .fields = 3,
+    .fields = 6,
     .field = {
         {offsetof(struct grep_message, path), 1, FIELD_TEXT, 4095},
         {offsetof(struct grep_message, name), 2, FIELD_TEXT, 4095},
-        {offsetof(struct grep_message, pattern), 3, FIELD_TEXT, 8192},
+        {offsetof(struct grep_message, steps), 3, FIELD_U32S, 49152},
+        {offsetof(struct grep_message, ranges), 4, FIELD_U32S, 32768},
+        {offsetof(struct grep_message, literal), 5, FIELD_BYTES, 64},
+        {offsetof(struct grep_message, begins), 6, FIELD_U32S, 32},
     },
 };
 
@@ -1406,5 +1411,3 @@ static const struct shape pause_clock_reply_shape = {
     &plan_shape, \
     &report_shape, \
     &pause_clock_reply_shape
-
-#endif

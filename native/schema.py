@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VERSION = 4
+VERSION = 5
 
 KINDS = {
     "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
@@ -363,7 +363,14 @@ MESSAGES = (
         "host",
         "Rows of the lines that hold a match, in files whose name matches. Binary files are passed over.",
         (("limit", "u64", "rows"),),
-        (PATH, NAME, Field(3, "pattern", "text", 8192, "a regular expression")),
+        (
+            PATH,
+            NAME,
+            Field(3, "steps", "u32s", 12 * 4096, "of the program (patterns.h): operation, first, second"),
+            Field(4, "ranges", "u32s", 8 * 4096, "of characters: first, last"),
+            Field(5, "literal", "bytes", 64, "each line that matches holds it"),
+            Field(6, "begins", "u32s", 32, "a bit for each byte with which a match may begin; empty: any"),
+        ),
     ),
     Message(
         "match",

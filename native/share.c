@@ -5,6 +5,7 @@
  * something for it, so that the kernel's answers are always taken. Between FUSE's messages go the host's to it: eight
  * bytes, shorter than any of FUSE. Told to pause, it takes no more requests, and says so when all that it had taken are
  * answered: then nothing is under way anywhere, and the machine may be stopped and copied. */
+#include "io.h"
 #include "machine.h"
 
 #define PLACE "/run/paddock/files"
@@ -104,7 +105,7 @@ _Noreturn static void carry(int device, int port)
     struct relay relay = {device, port, sys_map(MOST_MESSAGE), sys_map(MOST_MESSAGE + WORD), 0, 0, 0, 0, false, false};
     /* Memory that is short must not wait for us while we wait for memory, nor take us. */
     (void)sys_prctl(PR_SET_IO_FLUSHER, 1);
-    (void)machine_write("/proc/self/oom_score_adj", "-1000");
+    (void)write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-1000");
     while (relay.in && relay.out && !relay.over) {
         bool unsent = relay.out_end > 0;
         struct poll polls[2] = {{port, (short)(EPOLLIN | (unsent ? EPOLLOUT : 0)), 0},
@@ -127,10 +128,9 @@ int shares_mount(int port, int *relay)
     static const char rest[] = ",rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read=524288";
     char options[PATH_MAX], number[DECIMAL_SIZE];
     HELD int device = TRY(sys_openat(AT_FDCWD, "/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK, 0));
-    TRY(machine_directory("/run/paddock", 0755));
-    TRY(machine_directory(PLACE, 0700));
-    (void)join_text(options, PATH_MAX, "fd=", decimal(number, (uint64_t)device));
-    (void)join_text(options, PATH_MAX, options, rest);
+    TRY(path_make(AT_FDCWD, PLACE));
+    TRY(sys_fchmodat(AT_FDCWD, PLACE, 0700));
+    (void)JOIN(options, PATH_MAX, "fd=", decimal(number, (uint64_t)device), rest);
     TRY(sys_mount("paddock", PLACE, "fuse", MS_NOSUID | MS_NODEV, options));
     *relay = 0;
     int pid = TRY(fork_helper((int[]){device, port}, 2));
@@ -143,8 +143,8 @@ int shares_mount(int port, int *relay)
 int shares_show(uint32_t number, bool writable, const char *target)
 {
     char source[PATH_MAX], digits[DECIMAL_SIZE];
-    (void)join_text(source, PATH_MAX, PLACE "/", decimal(digits, number));
-    TRY(machine_directory(target, 0755));
+    (void)JOIN(source, PATH_MAX, PLACE "/", decimal(digits, number));
+    TRY(path_make(AT_FDCWD, target));
     TRY(sys_mount(source, target, NULL, MS_BIND, NULL));
     if (!writable)
         TRY(sys_mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL));

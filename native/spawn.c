@@ -72,17 +72,20 @@ _Noreturn static void fail(const struct start *start, enum step step, long error
     sys_exit(127);
 }
 
+static void check(const struct start *start, enum step step, long result)
+{
+    if (result < 0)
+        fail(start, step, result);
+}
+
 static void set_limits(const struct start *start)
 {
     const struct program *program = start->program;
     struct reader limits = program->rlimits;
-    struct rlimit limit = {program->tag, program->tag};
+    struct rlimit limit;
     uint64_t resource;
-    while (!get_u64(&limits, &resource) && !get_u64(&limits, &limit.soft) && !get_u64(&limits, &limit.hard)) {
-        int result = resource < RLIMITS ? sys_prlimit(0, (int)resource, &limit, NULL) : -EINVAL;
-        if (result < 0)
-            fail(start, STEP_LIMITS, result);
-    }
+    while (!get_u64(&limits, &resource) && !get_u64(&limits, &limit.soft) && !get_u64(&limits, &limit.hard))
+        check(start, STEP_LIMITS, resource < RLIMITS ? sys_prlimit(0, (int)resource, &limit, NULL) : -EINVAL);
     limit = (struct rlimit){program->tag, program->tag};
     if (program->tag)
         (void)sys_prlimit(0, RLIMIT_RSS, &limit, NULL);
@@ -94,26 +97,19 @@ static void set_identity(const struct start *start)
     const struct program *program = start->program;
     if (!program->identity)
         return;
-    long result = CALL2(setgroups, (long)program->group_count, P(program->groups));
-    if (!result)
-        result = CALL3(setresgid, program->gid, program->gid, program->gid);
-    if (!result)
-        result = CALL3(setresuid, program->uid, program->uid, program->uid);
-    if (result)
-        fail(start, STEP_IDENTITY, result);
+    check(start, STEP_IDENTITY, CALL2(setgroups, (long)program->group_count, P(program->groups)));
+    check(start, STEP_IDENTITY, CALL3(setresgid, program->gid, program->gid, program->gid));
+    check(start, STEP_IDENTITY, CALL3(setresuid, program->uid, program->uid, program->uid));
 }
 
 /* As the new user. A directory outside of our root has no path: that is how CVE-2024-21626 got out. */
 static void enter_directory(const struct start *start)
 {
     char at[PATH_MAX];
-    long result = sys_chdir(start->program->cwd);
-    if (result >= 0)
-        result = sys_getcwd(at, sizeof at);
-    if (result < 0 && result != -ERANGE)
-        fail(start, STEP_CWD, result);
-    if (result >= 0 && at[0] != '/')
-        fail(start, STEP_CWD, -ENOENT);
+    check(start, STEP_CWD, sys_chdir(start->program->cwd));
+    long result = sys_getcwd(at, sizeof at);
+    if (result != -ERANGE)
+        check(start, STEP_CWD, result >= 0 && at[0] != '/' ? -ENOENT : result);
 }
 
 static const char *search_path(char *const *env)
@@ -184,16 +180,10 @@ static void run_child(void *argument)
     const struct program *program = start->program;
     static const uint64_t no_signals = 0;
     (void)CALL0(setsid);
-    for (int i = 0; i < 3; i++) {
-        int result = sys_dup3(program->fds[i], i, 0); /* ours are above 2: 0, 1 and 2 are never closed */
-        if (result < 0)
-            fail(start, STEP_PREPARE, result);
-    }
-    if (program->terminal) {
-        int result = sys_ioctl(0, TIOCSCTTY, 0);
-        if (result < 0)
-            fail(start, STEP_PREPARE, result);
-    }
+    for (int i = 0; i < 3; i++)
+        check(start, STEP_PREPARE, sys_dup3(program->fds[i], i, 0)); /* ours are above 2: 0, 1 and 2 are never closed */
+    if (program->terminal)
+        check(start, STEP_PREPARE, sys_ioctl(0, TIOCSCTTY, 0));
     (void)sys_close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* all are; this is for those of a supervisor that erred */
     set_limits(start);
     set_identity(start);

@@ -3,9 +3,9 @@
  * from outside.
  *
  * It has the supervisor's namespaces and powers, and no other task. It ends with the supervisor's stream. */
-#include "jail.h"
-
 #include "io.h"
+#include "jail.h"
+#include "machine.h"
 
 enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
 
@@ -108,27 +108,10 @@ static int shed(struct birth *birth)
     return 0;
 }
 
-static int raise_loopback(void)
-{
-    struct {
-        struct netlink_header header;
-        struct link_message link;
-    } order = {{sizeof order, RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, 1, 0}, {.index = LOOPBACK_INDEX, .flags = IFF_UP, .change = IFF_UP}};
-    struct {
-        struct netlink_header header;
-        int32_t error;
-        unsigned char rest[256];
-    } answer = {{0}, 0, {0}};
-    HELD int fd = TRY((int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
-    TRY(sys_send(fd, &order, sizeof order, 0));
-    TRY(sys_recv(fd, &answer, sizeof answer, 0));
-    return answer.header.type == NLMSG_ERROR ? answer.error : -EPROTO;
-}
-
 static int unshare_more(void)
 {
     TRY((int)CALL1(unshare, CLONE_NEWNET | CLONE_NEWIPC));
-    return raise_loopback();
+    return card_up("lo", true);
 }
 
 /* By a task that moves itself: by its pid, it would wait for a grace period of RCU. */
@@ -173,19 +156,13 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     char mapped;
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
-    int shedding = shed(birth); /* first: there it can say so */
-    step_begin(steps, "shed");
-    step_end(steps, "shed", shedding);
-    step_begin(steps, "unshare");
-    step_end(steps, "unshare", unshare_more());
-    step_begin(steps, "join");
-    step_end(steps, "join", join(birth));
+    step(steps, "shed", shed(birth));
+    step(steps, "unshare", unshare_more());
+    step(steps, "join", join(birth));
     int result = open_stage(birth->setup, places, &dev);
     if (sys_recv(SUPERVISOR, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
         sys_exit(1);
-    step_begin(steps, "identity");
-    step_end(steps, "identity", result ? result : take_ids());
-    step_begin(steps, "stage");
+    step(steps, "identity", result ? result : take_ids());
     result = stage(birth->setup, places, dev, &writable_proc);
     for (size_t i = 0; i < ARRAY_SIZE(places); i++)
         fd_close(&places[i]);
@@ -193,7 +170,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     if (!result && (result = sys_dup3(writable_proc, WRITABLE_PROC, O_CLOEXEC)) > 0) /* no other has its number now */
         result = 0;
     fd_close(&writable_proc);
-    step_end(steps, "stage", result);
+    step(steps, "stage", result);
     jail_run(agent, birth->setup, steps);
 }
 

@@ -1,6 +1,5 @@
-#include "jail.h"
-
 #include "io.h"
+#include "jail.h"
 
 void steps_restart(struct steps *steps)
 {
@@ -25,29 +24,18 @@ void steps_report(const struct steps *steps, const char *failed, int error, cons
     (void)send_fds(SUPERVISOR, body.base, body.used, fds, count);
 }
 
-_Noreturn static void fail(const struct steps *steps, const char *step, int error)
-{
-    steps_report(steps, step, error, NULL, 0);
-    sys_exit(1);
-}
-
-void step_begin(const struct steps *steps, const char *name)
-{
-    struct reader fault = steps->fault;
-    size_t size = strlen(name);
-    if (fault.left < size || memcmp(fault.at, name, size))
-        return;
-    if (fault.left == size)
-        fail(steps, name, 0);
-    if (fault.left == size + 1 && fault.at[size] == '!')
-        sys_exit(137); /* as by SIGKILL, which pid 1 cannot send to itself */
-}
-
-void step_end(struct steps *steps, const char *name, int result)
+void step(struct steps *steps, const char *name, int result)
 {
     uint64_t now = loop_now();
-    if (result < 0)
-        fail(steps, name, result);
+    struct reader fault = steps->fault;
+    size_t size = strlen(name);
+    bool named = fault.left >= size && !memcmp(fault.at, name, size);
+    if (named && fault.left == size + 1 && fault.at[size] == '!')
+        sys_exit(137); /* as by SIGKILL, which pid 1 cannot send to itself */
+    if (result < 0 || (named && fault.left == size)) {
+        steps_report(steps, name, result < 0 ? result : 0, NULL, 0);
+        sys_exit(1);
+    }
     must(steps->count < MOST_STEPS);
     steps->names[steps->count] = name;
     steps->took[steps->count++] = now - steps->last;

@@ -2,8 +2,7 @@
  *
  * The reader accepts ustar, pax (POSIX.1-2001) and the long names of GNU tar. It refuses an archive with a meaning on
  * which archivers disagree. `problem` names the reason. */
-#ifndef TAR_H
-#define TAR_H
+#pragma once
 
 #include "bytes.h"
 
@@ -69,5 +68,3 @@ int tar_pad(tar_sink *write, void *context, uint64_t size);
 
 /* The archive's end. */
 int tar_finish(tar_sink *write, void *context);
-
-#endif

@@ -1,6 +1,6 @@
 #include "kernel.h"
+#include "patterns.h"
 #include "tar.h"
-#include "utf8.h"
 
 struct tar_header {
     char name[100], mode[8], uid[8], gid[8], size[12], modified[12], sum[8], type, link[100], magic[6], version[2],
@@ -42,9 +42,8 @@ static void tar_record(struct writer *records, const char *key, const char *valu
 
 static void tar_record_number(struct writer *records, const char *key, int64_t number)
 {
-    char text[DECIMAL_SIZE + 1] = "-";
-    (void)decimal(text + (number < 0), number < 0 ? -(uint64_t)number : (uint64_t)number);
-    tar_record(records, key, text);
+    char text[DECIMAL_SIZE + 1];
+    tar_record(records, key, decimal_signed(text, number));
 }
 
 static bool tar_is_ascii(const char *text)

@@ -1,5 +1,3 @@
-#include "tiny.h"
-
 #include "sys.h"
 
 #ifndef GUEST_HOSTED /* glibc has these, and compilers call them without being asked */
@@ -110,12 +108,22 @@ char *decimal(char to[DECIMAL_SIZE], uint64_t number)
     return to;
 }
 
-char *join_text(char *to, size_t size, const char *first, const char *second)
+char *decimal_signed(char to[DECIMAL_SIZE + 1], int64_t number)
 {
-    size_t used = min_size(strlen(first), size - 1), more = min_size(strlen(second), size - 1 - used);
-    memmove(to, first, used);
-    memcpy(to + used, second, more);
-    to[used + more] = 0;
+    to[0] = '-';
+    (void)decimal(to + (number < 0), number < 0 ? -(uint64_t)number : (uint64_t)number);
+    return to;
+}
+
+char *join_texts(char *to, size_t size, const char *const *texts)
+{
+    size_t used = 0;
+    for (; *texts; texts++) {
+        size_t more = min_size(strlen(*texts), size - 1 - used);
+        memcpy(to + used, *texts, more);
+        used += more;
+    }
+    to[used] = 0;
     return to;
 }
 

@@ -2,8 +2,7 @@
  *
  * The sanitizer and fuzz builds link glibc, which then provides mem* and str* (so that ASan sees them) and `main`;
  * nothing else differs. */
-#ifndef TINY_H
-#define TINY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,9 +23,12 @@ const void *find_bytes(const void *hay, size_t hay_size, const void *needle, siz
 #define DECIMAL_SIZE 21
 char *decimal(char to[DECIMAL_SIZE], uint64_t number);
 
-/* Both texts, in `size` bytes at most with the NUL, which is there in any case. `first` may be what is there already.
- * Returns `to`. */
-char *join_text(char *to, size_t size, const char *first, const char *second);
+/* The same with a minus before it, if it is below zero. */
+char *decimal_signed(char to[DECIMAL_SIZE + 1], int64_t number);
+
+/* All texts, in `size` bytes at most with the NUL, which is there in any case. Returns `to`. */
+#define JOIN(to, size, ...) join_texts(to, size, (const char *const[]){__VA_ARGS__, NULL})
+char *join_texts(char *to, size_t size, const char *const *texts);
 
 /* Exact: digits only, the whole of it, no overflow. 0 or -EINVAL. */
 int parse_decimal(const char *text, size_t size, uint64_t *number);
@@ -65,5 +67,3 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
-
-#endif

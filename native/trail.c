@@ -1,6 +1,5 @@
-#include "trail.h"
-
 #include "sys.h"
+#include "walk.h"
 
 /* In two steps: gVisor follows a link where O_DIRECTORY stands beside O_NOFOLLOW, unless it is O_PATH. */
 int open_directory(int parent, const char *name)
@@ -17,22 +16,15 @@ static int step_identify(int fd, struct trail_step *step)
     return 0;
 }
 
-int trail_open_take(struct trail *trail, int *root, struct arena *memory)
+int trail_open(struct trail *trail, int root, struct arena *memory)
 {
-    int error = arena_split(memory, TRAIL_MEMORY, &trail->memory);
+    TRY(arena_split(memory, TRAIL_MEMORY, &trail->memory));
     trail->steps = (struct trail_step *)(void *)trail->memory.base;
     trail->depth = 0;
     trail->first_open = 1;
     trail->names = TRAIL_MEMORY;
-    if (!error)
-        error = step_identify(*root, &trail->steps[0]);
-    if (error) {
-        fd_close(root);
-        return error;
-    }
-    trail->steps[0].fd = fd_take(root);
-    trail->steps[0].name = TRAIL_MEMORY;
-    return 0;
+    trail->steps[0] = (struct trail_step){.fd = root, .name = TRAIL_MEMORY};
+    return step_identify(root, &trail->steps[0]);
 }
 
 int trail_open_at(struct trail *trail, int directory, struct arena *memory)
@@ -40,7 +32,7 @@ int trail_open_at(struct trail *trail, int directory, struct arena *memory)
     int root = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (root < 0)
         root = TRY(sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-    return trail_open_take(trail, &root, memory);
+    return trail_open(trail, root, memory);
 }
 
 void trail_close(struct trail *trail)

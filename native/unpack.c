@@ -6,11 +6,7 @@
  * includes modes, times and users' attributes, and for root the owners, or else `owner`. It only reads files that are
  * equal already, and deletes ones that the archive lacks. Mounts below the directory and left out paths don't change.
  * No other program writes there meanwhile. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
-#include "remove.h"
+#include "op.h"
 #include "sys.h"
 #include "tar.h"
 #include "walk.h"
@@ -19,7 +15,6 @@ enum {
     UNPACK_BUFFER = 256 << 10,
     UNPACK_TIMES = 16 << 20,   /* bytes for times of directories */
     UNPACK_WORLD = 0755,
-    UNPACK_MOUNTS = 1 << 20,   /* bytes that /proc/self/mountinfo may have */
     UNPACK_SEEN = 1 << 21,     /* names of an exact archive: three quarters of so many */
     UNPACK_UNPRIVILEGED = 01777,
 };
@@ -44,7 +39,6 @@ struct unpack {
     uint32_t owner[2];      /* of all, if `owned` */
     bool owned;
     struct reader left_out; /* relative to it */
-    struct reader mounts;   /* likewise: what is mounted below */
     uint64_t *seen;         /* digests of names; 0: free */
     size_t seen_count;
     unsigned char buffer[UNPACK_BUFFER], other[UNPACK_BUFFER];
@@ -115,9 +109,7 @@ static int unpack_enter(struct unpack *unpack, const char *path, bool make, char
 /* Removes a file at the place of a new one, but no directory with content. */
 static int unpack_make_room(int directory, const char *name)
 {
-    int error = sys_unlinkat(directory, name, 0);
-    if (error == -EISDIR || error == -EPERM)
-        error = sys_unlinkat(directory, name, AT_REMOVEDIR);
+    int error = remove_one(directory, name);
     return error == -ENOENT ? 0 : error;
 }
 
@@ -226,15 +218,13 @@ static uint64_t *exact_place(struct unpack *unpack, const char *path)
     return &unpack->seen[at % UNPACK_SEEN];
 }
 
-static int exact_away(struct unpack *unpack, int directory, const char *name, const char *path)
+static int exact_away(struct unpack *unpack, int directory, const char *name)
 {
     size_t mark = unpack->op->arena.used;
-    struct reader mounts = unpack->mounts;
-    while (mounts.left)
-        if (is_below(next_string(&mounts), path))
-            return unpack_refuse(unpack, "something is mounted below it");
     int error = remove_tree(directory, name, &unpack->op->arena);
     arena_rewind(&unpack->op->arena, mark);
+    if (error == -EBUSY) /* the kernel removes no directory on which something is mounted, so nothing below it either */
+        return unpack_refuse(unpack, "something is mounted below it");
     return error == -ENOENT ? 0 : error;
 }
 
@@ -261,7 +251,7 @@ static int unpack_hard_link(struct unpack *unpack, const struct tar_member *memb
     int directory = trail_fd(&unpack->trail);
     if (!sys_statx(directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &there) && is_same_file(&there, &is))
         return 0;
-    TRY(unpack->exact ? exact_away(unpack, directory, name, path) : unpack_make_room(directory, name));
+    TRY(unpack->exact ? exact_away(unpack, directory, name) : unpack_make_room(directory, name));
     return sys_linkat(from, from_name, directory, name, 0);
 }
 
@@ -314,12 +304,7 @@ static struct exact_more exact_read_more(const struct unpack *unpack, const stru
         bool negative = time && value.left && value.at[0] == '-';
         if (!time || parse_decimal((const char *)value.at + negative, value.left - negative, &number) || number > INT64_MAX)
             continue;
-        int64_t nanoseconds = (int64_t)(number % 1000000000), seconds = (int64_t)(number / 1000000000);
-        if (negative) {
-            seconds = -seconds - (nanoseconds > 0);
-            nanoseconds = nanoseconds ? 1000000000 - nanoseconds : 0;
-        }
-        more.time = (struct timespec){seconds, nanoseconds};
+        more.time = timespec_of(negative ? -(int64_t)number : (int64_t)number);
     }
     return more;
 }
@@ -366,62 +351,6 @@ static int exact_dress(struct unpack *unpack, int directory, const char *name, c
     return unpack_is_its_time(&more->time, &is) ? 0 : sys_utimensat(directory, name, times, AT_SYMLINK_NOFOLLOW);
 }
 
-static size_t length_to(const char *text, char end)
-{
-    size_t size = 0;
-    while (text[size] && text[size] != end)
-        size++;
-    return size;
-}
-
-/* A word of a line of /proc/self/mountinfo without its escapes, which are octal numbers; its end. */
-static const char *exact_unescape(const char *from, char *to)
-{
-    while (*from && *from != ' ' && *from != '\n') {
-        bool escape = from[0] == '\\' && from[1] && from[2] && from[3];
-        unsigned value = 0;
-        for (int i = 1; escape && i < 4; i++)
-            value = value * 8 + ((unsigned char)from[i] & 7u);
-        *to++ = escape ? (char)(unsigned char)value : *from;
-        from += escape ? 4 : 1;
-    }
-    *to = 0;
-    return from;
-}
-
-/* Finds the mounts below `top`, so that it removes nothing through a mount. */
-static int exact_find_mounts(struct unpack *unpack, const char *top)
-{
-    struct arena *arena = &unpack->op->arena;
-    char *text = arena_take(arena, UNPACK_MOUNTS + 1), *mounts = arena_take(arena, UNPACK_MOUNTS + 1), *to = mounts;
-    size_t used = 0, top_size = strlen(top);
-    if (!text || !mounts)
-        return -ENOMEM;
-    HELD int fd = TRY(sys_openat(AT_FDCWD, "/proc/self/mountinfo", O_RDONLY | O_CLOEXEC, 0));
-    for (long got = 1; got; used += (size_t)got) {
-        got = TRY(sys_read(fd, text + used, UNPACK_MOUNTS - used));
-        if (used == UNPACK_MOUNTS)
-            return -E2BIG;
-    }
-    top_size -= top_size && top[top_size - 1] == '/';
-    for (const char *at = text; *at;) {
-        for (int word = 0; word < 4 && *at && *at != '\n'; word++)
-            for (at += length_to(at, ' '); *at == ' '; at++)
-                ;
-        at = exact_unescape(at, to);
-        bool below = strlen(to) > top_size + 1 && !memcmp(to, top, top_size) && to[top_size] == '/';
-        if (below) {
-            size_t size = strlen(to + top_size + 1) + 1;
-            memmove(to, to + top_size + 1, size);
-            to += size;
-        }
-        at += length_to(at, '\n');
-        at += *at == '\n';
-    }
-    unpack->mounts = reader_of(mounts, (size_t)(to - mounts));
-    return 0;
-}
-
 /* As many bytes as `size` of what stands there, if they are the same. */
 static bool exact_same(struct unpack *unpack, int fd, size_t size)
 {
@@ -447,7 +376,7 @@ static int exact_copy(struct unpack *unpack, int from, int to, uint64_t size)
 }
 
 /* Compares on the way: an equal file stays, and takes no space. Otherwise it writes a new file beside. */
-static int exact_file(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
+static int exact_file(struct unpack *unpack, const struct tar_member *member, int directory, const char *name)
 {
     struct statx is;
     uint64_t same = 0;
@@ -461,17 +390,17 @@ static int exact_file(struct unpack *unpack, const struct tar_member *member, in
     }
     if (got < 0 || (old >= 0 && !got))
         return got;
-    TRY(exact_away(unpack, directory, UNPACK_SCRATCH, UNPACK_SCRATCH));
+    TRY(exact_away(unpack, directory, UNPACK_SCRATCH));
     HELD int fd = TRY(sys_openat(directory, UNPACK_SCRATCH, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     TRY(same ? exact_copy(unpack, old, fd, same) : 0);
     TRY(write_all(fd, unpack->buffer, (size_t)got));
     TRY(unpack_content(unpack, fd));
-    TRY(!there && is_directory(&is) ? exact_away(unpack, directory, name, path) : 0);
+    TRY(!there && is_directory(&is) ? exact_away(unpack, directory, name) : 0);
     return sys_renameat2(directory, UNPACK_SCRATCH, directory, name, 0);
 }
 
 /* Creates a member that is neither a file nor a hard link. */
-static int exact_put(struct unpack *unpack, const struct tar_member *member, int directory, const char *name, const char *path)
+static int exact_put(struct unpack *unpack, const struct tar_member *member, int directory, const char *name)
 {
     static const unsigned kinds[] = {S_IFREG, S_IFREG, S_IFLNK, S_IFDIR, S_IFIFO};
     struct statx is;
@@ -483,7 +412,7 @@ static int exact_put(struct unpack *unpack, const struct tar_member *member, int
     }
     if (alike)
         return member->type == TAR_DIRECTORY && !unpack->root ? sys_fchmodat(directory, name, 0700) : 0;
-    TRY(exact_away(unpack, directory, name, path));
+    TRY(exact_away(unpack, directory, name));
     if (member->type == TAR_LINK)
         return sys_symlinkat(member->target, directory, name);
     return member->type == TAR_DIRECTORY ? sys_mkdirat(directory, name, 0700) : sys_mknodat(directory, name, S_IFIFO | 0600, 0);
@@ -526,8 +455,7 @@ static int exact_member(struct unpack *unpack, const struct tar_member *member)
         return 0;
     if (member->type == TAR_HARD_LINK)
         return unpack_hard_link(unpack, member, path);
-    TRY(member->type == TAR_FILE ? exact_file(unpack, member, directory, name, path)
-                                 : exact_put(unpack, member, directory, name, path));
+    TRY(member->type == TAR_FILE ? exact_file(unpack, member, directory, name) : exact_put(unpack, member, directory, name));
     return exact_dress(unpack, directory, name, member, &more, path);
 }
 
@@ -542,7 +470,7 @@ static int exact_sweep(struct unpack *unpack)
         return -ENOMEM;
     TRY(unpack_up_to(&unpack->trail, 0));
     int root = TRY(sys_openat(trail_fd(&unpack->trail), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
-    TRY(walk_open_take(walk, &root, &unpack->op->arena, SIZE_MAX, TAR_PATH - 1, true));
+    TRY(walk_open(walk, root, &unpack->op->arena, SIZE_MAX, TAR_PATH - 1, true));
     for (int event; (event = TRY(walk_next(walk, &entry)));) {
         if (event != WALK_ENTRY)
             continue;
@@ -551,12 +479,12 @@ static int exact_sweep(struct unpack *unpack)
         if (other || goes)
             walk->enter = false;
         if (goes)
-            TRY(exact_away(unpack, entry.parent, entry.name, entry.path));
+            TRY(exact_away(unpack, entry.parent, entry.name));
     }
     return 0;
 }
 
-static int exact_begin(struct unpack *unpack, const char *top, const struct upload_message *request)
+static int exact_begin(struct unpack *unpack, const struct upload_message *request)
 {
     struct arena seen;
     struct statx is;
@@ -572,7 +500,7 @@ static int exact_begin(struct unpack *unpack, const char *top, const struct uplo
     if (unpack->owned)
         memcpy(unpack->owner, request->owner.at, sizeof unpack->owner);
     unpack->exact = unpack->tar.whole = true;
-    return is.mask & STATX_MNT_ID ? exact_find_mounts(unpack, top) : -ENOSYS;
+    return is.mask & STATX_MNT_ID ? 0 : -ENOSYS;
 }
 
 static int unpack_all(struct unpack *unpack)
@@ -609,16 +537,16 @@ int serve_upload(struct op *op)
     op->step = "mkdir";
     TRY(path_make(AT_FDCWD, path));
     int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
-    TRY(trail_open_take(&unpack->trail, &root, &op->arena));
+    TRY(trail_open(&unpack->trail, root, &op->arena));
     TRY(arena_split(&op->arena, UNPACK_TIMES, &unpack->times));
     unpack->op = op;
     tar_start(&unpack->tar, unpack_read, op);
     if (request->flags & UPLOAD_EXACT) {
-        TRY(exact_begin(unpack, path, request));
+        TRY(exact_begin(unpack, request));
     } else {
         TRY(files_open(&unpack->made, &op->arena));
     }
     TRY(op_reply(op, NULL, NULL));
     TRY(unpack_all(unpack));
-    return file_exit(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW);
+    return file_answer(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW, op_exit);
 }

@@ -1,4 +1,4 @@
-#include "utf8.h"
+#include "patterns.h"
 
 size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character)
 {
@@ -24,34 +24,6 @@ size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character)
         return 1;
     *character = value;
     return size;
-}
-
-size_t utf8_put(uint32_t character, uint8_t *to)
-{
-    if (character < 0x80) {
-        to[0] = (uint8_t)character;
-        return 1;
-    }
-    if (character >= 0xdc80 && character < 0xdd00) {
-        to[0] = (uint8_t)(character - 0xdc00);
-        return 1;
-    }
-    if (character < 0x800) {
-        to[0] = (uint8_t)(0xc0 | character >> 6);
-        to[1] = (uint8_t)(0x80 | (character & 0x3f));
-        return 2;
-    }
-    if (character < 0x10000) {
-        to[0] = (uint8_t)(0xe0 | character >> 12);
-        to[1] = (uint8_t)(0x80 | (character >> 6 & 0x3f));
-        to[2] = (uint8_t)(0x80 | (character & 0x3f));
-        return 3;
-    }
-    to[0] = (uint8_t)(0xf0 | character >> 18);
-    to[1] = (uint8_t)(0x80 | (character >> 12 & 0x3f));
-    to[2] = (uint8_t)(0x80 | (character >> 6 & 0x3f));
-    to[3] = (uint8_t)(0x80 | (character & 0x3f));
-    return 4;
 }
 
 bool utf8_valid(const uint8_t *text, size_t length)

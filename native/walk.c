@@ -1,6 +1,4 @@
 #include "walk.h"
-
-#include "io.h"
 #include "sys.h"
 
 struct walk_name {
@@ -82,8 +80,7 @@ static int walk_enter(struct walk *walk, size_t path)
     return 0;
 }
 
-int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t deepest, size_t path_room,
-                   bool strict)
+int walk_open(struct walk *walk, int root, struct arena *memory, size_t deepest, size_t path_room, bool strict)
 {
     walk->level = NULL;
     walk->depth = 0;
@@ -93,21 +90,9 @@ int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t de
     walk->paths = path_room > 0;
     walk->path_room = min_size(path_room, sizeof walk->path - 1);
     walk->path[0] = 0;
-    int error = arena_split(memory, WALK_NAMES, &walk->memory);
-    if (error) {
-        fd_close(root);
-        return error;
-    }
-    TRY(trail_open_take(&walk->trail, root, memory));
-    error = walk_enter(walk, 0);
-    if (error)
-        walk_close(walk);
-    return error;
-}
-
-void walk_close(struct walk *walk)
-{
-    trail_close(&walk->trail);
+    TRY(arena_split(memory, WALK_NAMES, &walk->memory));
+    TRY(trail_open(&walk->trail, root, memory));
+    return walk_enter(walk, 0);
 }
 
 /* Of the last four we know that they are not about the one directory. */

@@ -1,9 +1,5 @@
 /* WATCH: changes of files, from inotify(7). If the kernel lost some, or there is no space for a watch, a change of the
  * kind OVERFLOW tells the host to list the directory again. */
-#include "file.h"
-#include "io.h"
-#include "ops.h"
-#include "path.h"
 #include "rows.h"
 #include "sys.h"
 
@@ -175,7 +171,7 @@ static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char 
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
     TRY(rows_add(watcher->rows, &change_shape, &message));
-    return rows_flush(watcher->rows);
+    return op_flush(watcher->rows->op);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)

@@ -1,7 +1,5 @@
 #include "wire.h"
-
 #include "io.h"
-#include "message.h"
 #include "sys.h"
 
 int wire_open(struct wire *wire, struct loop *loop, int fd, bool is_socket)

@@ -1,10 +1,8 @@
 /* A connection: it converts bytes and descriptors to frames and back. Its caller decides on their meaning (channel.c).
  *
  * Any violation of the protocol sets `broken`. The agent closes the connection at the end of the turn. */
-#ifndef WIRE_H
-#define WIRE_H
+#pragma once
 
-#include "bytes.h"
 #include "loop.h"
 #include "schema.h"
 
@@ -64,5 +62,3 @@ unsigned char *wire_send_data(struct wire *, uint16_t stream, uint32_t channel, 
 
 /* Writes as much as the peer accepts, and sets the events to wait for. */
 void wire_flush(struct wire *);
-
-#endif

@@ -49,7 +49,7 @@ def formatted(text: str) -> str:
 
 def c_header(schema: dict[str, Any]) -> Iterator[str]:
     yield "/* Generated from schema.py by tools/schema.py. */"
-    yield "#ifndef SCHEMA_H\n#define SCHEMA_H\n"
+    yield "#pragma once\n"
     yield '#include "message.h"\n'
     yield f"enum {{ PROTOCOL_VERSION = {schema['VERSION']} }};\n"
     for title, prefix in (("KINDS", "KIND"), ("STREAMS", "STREAM"), ("OPS", "OP")):
@@ -70,7 +70,6 @@ def c_header(schema: dict[str, Any]) -> Iterator[str]:
         yield from _c_message(message, schema["FLAGS"])
     yield "\n/* Of all messages, in this order. */\n#define EVERY_SHAPE \\"
     yield ", \\\n".join(f"    &{message.name}_shape" for message in schema["MESSAGES"])
-    yield "\n#endif"
 
 
 def _c_message(message: Any, flags: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,5 @@
 /* A pattern and a name. Matching leaves neither, and a star matches all. */
-#include "../glob.h"
-#include "../tiny.h"
+#include "../patterns.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
 

@@ -1,7 +1,6 @@
 /* Any bytes as a stream of frames, each body as every message: no reader leaves them, and whatever is accepted is what
  * would have been written. */
 #include "../kernel.h"
-#include "../schema.h"
 #include "../wire.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);

@@ -1,12 +1,9 @@
 /* Every file operation: which, its request, and what comes on its stream. It runs in a directory of its own that is the
  * root meanwhile, with some files in it. A second thread changes them once the operation has answered, and removes them.
  * So WATCH has something to tell. It ends as its descriptor has become one of a directory. */
-#include "../arena.h"
-#include "../io.h"
-#include "../ops.h"
-#include "../remove.h"
-#include "../schema.h"
+#include "../op.h"
 #include "../sys.h"
+#include "../walk.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
 int pthread_create(unsigned long *thread, const void *attributes, void *(*run)(void *), void *argument);

@@ -1,6 +1,6 @@
-/* A pattern and a text. Whatever compiles has steps that stay in their program, and runs within its memory. */
-#include "../regex.h"
-#include "../tiny.h"
+/* A program and a text: u16 for each field of GREP how long it is, the fields, the text. Whatever loads runs within its
+ * memory. */
+#include "../patterns.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
 
@@ -8,20 +8,18 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
 {
     static struct regex regex;
     static struct regex_run run;
-    struct regex_error error;
-    if (size < 2)
+    struct reader input = reader_of(bytes, size), part[4];
+    uint16_t length[4];
+    if (!size)
         return 0;
-    size_t middle = min_size((size_t)bytes[0] | (size_t)bytes[1] << 8, size - 2);
-    run.round = bytes[0] == 1 ? UINT32_MAX : run.round; /* after four thousand million characters */
-    bytes++, size--;
-    if (!regex_compile(&regex, bytes + 1, middle, &error)) {
-        must(strlen(error.what) < 32 && error.at <= middle);
-        return 0;
-    }
-    for (int i = 0; i < regex.step_count; i++) {
-        int first = i + regex.steps[i].first, second = i + regex.steps[i].second;
-        must(first >= 0 && first < regex.step_count && second >= 0 && second < regex.step_count);
-    }
-    (void)regex_search(&regex, &run, bytes + 1 + middle, size - 1 - middle);
+    run.round = bytes[size - 1] & 1 ? UINT32_MAX : run.round; /* after four thousand million characters */
+    for (size_t i = 0; i < 4; i++)
+        if (get_u16(&input, &length[i]))
+            return 0;
+    for (size_t i = 0; i < 4; i++)
+        if (get_part(&input, length[i], &part[i]))
+            return 0;
+    if (!regex_load(&regex, part[0], part[1], part[2], part[3]))
+        (void)regex_search(&regex, &run, input.at, input.left);
     return 0;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, TypeVar
 
+from paddock.backends.guest._regex import compile_pattern
 from paddock.wire._message import Message
 from paddock.wire.guest import (
     Change,
@@ -152,7 +153,8 @@ class Files:
         return rows(outcome.out, File), Walked.unpack(outcome.exit or b"").flags
 
     def grep(self, path: str | bytes, pattern: str, name: str = "*", limit: int = ALL) -> list[Match]:
-        request = Grep(path=self.at(path), name=os.fsencode(name), pattern=os.fsencode(pattern), limit=limit)
+        program = compile_pattern(pattern)._asdict()
+        request = Grep(path=self.at(path), name=os.fsencode(name), **program, limit=limit)
         return rows(self._call(Op.GREP, request).out, Match)
 
     def read(self, path: str | bytes, offset: int = 0, length: int = ALL) -> bytes:

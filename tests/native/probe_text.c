@@ -1,9 +1,8 @@
 /* Answers requests about patterns, so that Python can compare the answers with its own.
  *
  * A request is a letter and two texts, each with its length before it (u32); an answer is one text with its length. */
-#include "glob.h"
-#include "bytes.h"
-#include "regex.h"
+#include "patterns.h"
+#include "schema.h"
 #include "sys.h"
 
 enum { LARGEST = 1 << 22 };
@@ -48,14 +47,15 @@ static void forget(struct reader block)
     __builtin_free((void *)(uintptr_t)block.at);
 }
 
-static void search(struct reader pattern, struct reader in)
+/* The program is the body of a GREP. */
+static void search(struct reader program, struct reader in)
 {
     struct regex *regex = __builtin_malloc(sizeof *regex);
     struct regex_run *run = __builtin_calloc(1, sizeof *run);
-    struct regex_error error;
+    struct grep_message grep;
 
-    if (!regex_compile(regex, pattern.at, pattern.left, &error))
-        answer(error.what, (uint32_t)strlen(error.what));
+    if (message_read(program, &grep_shape, &grep) || regex_load(regex, grep.steps, grep.ranges, grep.literal, grep.begins))
+        answer("refused", 7);
     else
         answer(regex_search(regex, run, in.at, in.left) ? "+" : "-", 1);
     __builtin_free(regex);

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.backends.guest._regex import compile_pattern
 from paddock.wire import guest as messages
 from paddock.wire.guest import Kind, Op
 from tests.native.driver import ROOT, build_module, frame
@@ -27,7 +28,23 @@ def sample(format: int) -> bytes:
 
 def pattern(pattern: str, text: str) -> bytes:
     """What fuzz/regex.c reads."""
-    return len(pattern.encode()).to_bytes(2, "little") + pattern.encode() + text.encode()
+    program = compile_pattern(pattern)
+    fields = (
+        program_bytes(program.steps),
+        program_bytes(program.ranges),
+        program.literal,
+        program_bytes(program.begins),
+    )
+    return struct.pack("<4H", *map(len, fields)) + b"".join(fields) + text.encode("utf-8", "surrogateescape")
+
+
+def program_bytes(numbers: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def broken_program(*sizes: int, words: tuple[int, ...] = ()) -> bytes:
+    """The same, and wrong."""
+    return struct.pack("<4H", *sizes) + program_bytes(words) + bytes(max(0, sum(sizes) - 4 * len(words)))
 
 
 def operation(op: Op, request: messages.Message | None, stream: bytes = b"") -> bytes:
@@ -227,138 +244,64 @@ SEEDS = {
         )
     ],
     "regex": [
-        pattern(one, text)
-        for one, text in (
-            ("[[a]", "["),
-            (r"[\.]", "."),
-            ("a(?:ca)+x", "acaca"),
-            ("\ue000", "\ue000"),
-            ("(?i)[a-c1]", "B"),
-            ("[a-\u0100]", "\u0080"),
-            ("[\u0200\u0100]", "\u0150"),
-            (r"\.", "."),
-            (r"[\8]", ""),
-            (r"\8", ""),
-            (r"\1xx", ""),
-            (r"\17x", ""),
-            (r"\177", ""),
-            ("a{99999999}", ""),
-            ("(?a)a", "a"),
-            ("(?i-m-s:a)", ""),
-            ("(?i-m)", ""),
-            ("(?)", ""),
-            ("(?-)", ""),
-            ("(?iz)", ""),
-            ("(?:a)b", "ab"),
-            ("a$", "a\nb"),
-            ("(?m)^b", "abb"),
-            ("(?m)a$", "ab"),
-            (r"\B.", "-"),
-            ("(a|a)b", "ab"),
-            ("", ""),
-            (r"\udd00", ""),
-            ("\U0001f600+", "\U0001f600"),
-            (r"\ud800", ""),
-            ("(a|b|[ab])*c", "abc"),
-            ("[\u0100\u0200]", "\u0300"),
-            ("[\u0100\u0200]", "\u0080"),
-            ("(a|b)*[^c]{3}", "aaaabbb"),
-            (r"(?i:\bfoo\d+)$", "Foo12"),
-            (r"(?P<n>a??)\Z", "aa"),
-            ("(?m)^b$", "a\nb\nc"),
-            ("(?m)a$", "ba"),
-            (r"\Ba\B", "aaa"),
-            (r"\B", ""),
-            (r"(?s).a.", "\nab"),
-            (r"\N{x}", ""),
-            (r"\U00110000", ""),
-            (r"[a-\d]", ""),
-            (r"[\d-a]", ""),
-            ("[b-a]", ""),
-            ("a{2,1}", ""),
-            ("x{5000}", ""),
-            ("x{4096}|", ""),
-            ("x{4095}|", ""),
-            ("a{1,3}b", "aab"),
-            ("a{0,3}b", "aab"),
-            ("(" * 101, ""),
-            ("(?i-i:a)", ""),
-            ("a(?i)", ""),
-            ("((?i))", ""),
-            ("(?i)A", "a"),
-            (r"\d" * 513, ""),
-            ("a" * 8193, ""),
-            ("x{4096}.", ""),
-            (r"\400", ""),
-            (r"[\400]", ""),
-            ("[^\u00e0-\u00ff\u0101]", "\u0101"),
-            ("[\u0100\u0102\u0101\u00ff-\u0200]", "\u0150"),
-            ("[[:a:]]", ""),
-            ("[[.a]", ""),
-            ("[[=a]", ""),
-            ("[", ""),
-            ("[a", ""),
-            ("[a-", ""),
-            ("[\\", ""),
-            ("(?#", ""),
-            ("(?#x)a", "a"),
-            ("(?<a", ""),
-            ("(?x)", ""),
-            ("(?u)", ""),
-            ("(?L)", ""),
-            ("(?-a:a)", ""),
-            ("(?s-i:.)", "a"),
-            ("(?z)", ""),
-            ("(?P<1>a)", ""),
-            ("(?P<>a)", ""),
-            ("(?P<a", ""),
-            ("a**", ""),
-            ("*", ""),
-            ("^*", ""),
-            ("a++", ""),
-            ("a{", "a{"),
-            ("a{x", "a{x"),
-            ("a{,2}", "aa"),
-            ("a{2,}", "aa"),
-            ("a{2", "a{2"),
-            ("a{0}b", "b"),
-            ("(){3}", ""),
-            (")", ""),
-            ("(", ""),
-            ("(?=a)", ""),
-            ("(?m)^", "\na"),
-            (r"\1", ""),
-            (r"\q", ""),
-            (r"\xZ", ""),
-            (r"\x4", ""),
-            (r"\u00e9", "\u00e9"),
-            (r"\007", "\a"),
-            (r"\0", "\0"),
-            (r"[\b\n\07]", "\b"),
-            (r"\W\S\D", "-a-"),
-            (r"\w\s", "a "),
-            ("\\", ""),
-            ("a|b|c", "c"),
-            ("(a|b)c", "bc"),
-            ("a" * 70, "a" * 70),
-            ("(?i)\u00e9k", "\u00e9K"),
-            (r"\A", ""),
-            (r"\bx", "x"),
-            ("a$", "a\n"),
-            ("\u20ac?x", "x"),
-            ("[a-z]x", "\u00e9bx"),
-            ("a]", "a]"),
-            ("a}", "a}"),
-            ("[]a]", "]"),
-            ("[^]a]", "b"),
-            ("[a-]", "-"),
-            (r"[\w-]", "-"),
-            (r"\v\f\t\r\a", ""),
-            (".x", "\nx"),
-            ("b", "a"),
-        )
-    ]
-    + [b"\1\0" + b"[ab][ab]", b"\2\0\xff.\xff", b"\3\0[\xff]\xff"],
+        *(
+            pattern(one, text)
+            for one, text in (
+                ("a(?:ca)+x", "acaca"),
+                ("[a-\u0100]", "\u0080"),
+                ("[\u0100\u0102\u0200]", "\u0150"),
+                ("a$", "a\nb"),
+                ("a$", "a\n"),
+                ("(?m)^b", "abb"),
+                ("(?m)^b$", "a\nb\nc"),
+                ("(?m)a$", "ba"),
+                ("(?m)^", "\na"),
+                (r"\B.", "-"),
+                (r"\Ba\B", "aaa"),
+                (r"\B", ""),
+                (r"\bx", "x"),
+                (r"\b_", "-_"),
+                ("(?m)a$", "ab"),
+                (r"\b_|\b[0-9]|\bZ", "0-Z_"),
+                (r"(?P<n>a??)\Z", "aa"),
+                (r"\A", ""),
+                ("(a|a)b", "ab"),
+                ("", ""),
+                ("b", "a"),
+                ("(a|b|[ab])*c", "abc"),
+                ("[a-z]x", "\u00e9bx"),
+                ("[a-z]x", ""),
+                ("\u20ac?x", "x"),
+                (".x", "\nx"),
+                ("[\u00e0-\U0001f600]+$", "\udcff\u00e9\u20ac\U0001f600"),
+                (
+                    "." * 14,
+                    "\udcc0\udcf5\udce2\u0082\udce2(\udce0\udc80\udc80\udced\udca0\udc80\udcf4\udc90\udc80\udc80",
+                ),
+            )
+        ),
+        *(
+            broken_program(*sizes, words=words)
+            for sizes, words in (
+                ((0, 0, 0, 0), ()),
+                ((4, 0, 0, 0), ()),
+                ((12 * 4097, 0, 0, 0), ()),
+                ((12, 8 * 4097, 0, 0), ()),
+                ((16, 0, 0, 0), ()),
+                ((12, 4, 0, 0), ()),
+                ((12, 0, 0, 4), ()),
+                ((12, 0, 0, 0), (4, 0, 0)),
+                ((12, 0, 0, 0), (1, 0, 0)),
+                ((24, 8, 0, 0), (1, 1, 0)),
+                ((24, 8, 0, 0), (1, 0, 2)),
+                ((12, 0, 0, 0), (2, 1, 0)),
+                ((12, 0, 0, 0), (2, 0, 1)),
+                ((12, 0, 0, 0), (3, 0, 0)),
+                ((24, 0, 0, 0), (3, 7, 0)),
+                ((12, 0, 0, 0), (2, 0, 0)),
+            )
+        ),
+    ],
     "lines": [
         b"\x02\x01\x01a\x02\x02\x04init\x03\x02\x03abc\x0d\x00\x05hello\x06\x00\x00\x07\x00\x00\x05\x02\x00\x01\x00\x00"
     ],
@@ -371,7 +314,7 @@ SEEDS = {
         operation(Op.COPY, messages.Copy(source=b"/d", destination=b"/x")),
         operation(Op.LIST, messages.List(path=b"/", depth=9)),
         operation(Op.FIND, messages.Find(path=b"/", limit=5, name=b"[d-g]")),
-        operation(Op.GREP, messages.Grep(path=b"/", limit=5, name=b"*", pattern=b"t.o|e$")),
+        operation(Op.GREP, messages.Grep(path=b"/", limit=5, name=b"*", **compile_pattern("t.o|e$")._asdict())),
         operation(Op.READ, messages.Read(path=b"/f", offset=2, length=9)),
         operation(Op.WRITE, messages.Write(path=b"/d/l", flags=1, mode=0o600), b"new"),
         operation(Op.WRITE, messages.Write(path=b"/new/file", flags=2), b"new"),
@@ -385,7 +328,7 @@ SEEDS = {
     "wire": [b"".join(steps) for steps in WIRE],
     "tar": TARS + list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
 }
-LONGEST = {"tar": 8192, "operations": 8192}
+LONGEST = {"tar": 8192, "operations": 8192, "regex": 4096}
 BUSY = {"operations": 2_000}
 """Runs of a target that makes system calls."""
 HOUR_SECONDS = 3600

@@ -401,13 +401,6 @@ def test_a_line_without_an_end_is_searched_in_pieces(files: Files, root: Path) -
     assert (found[-1].line_number, found[-1].line) == (2, b"last needle")
 
 
-def test_a_pattern_that_is_none_is_refused_by_name(files: Files) -> None:
-    for pattern, name in (("(", "group without an end"), (r"(a)\1", "back reference"), ("(?=a)", "look ahead")):
-        with pytest.raises(GuestError) as caught:
-            files.grep("", pattern)
-        assert (caught.value.errno, caught.value.step) == (errno.EILSEQ, name)
-
-
 # watching
 
 

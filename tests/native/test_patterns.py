@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddock.backends.guest._regex import compile_pattern
+from paddock.errors import InvalidArgumentError
+from paddock.wire.guest import Grep
 from tests.native.driver import ROOT, build_module
 
 EXAMPLES = 5 * settings().max_examples
-SOURCES = ("arena", "bytes", "glob", "regex", "tiny", "utf8")
+SOURCES = ("arena", "bytes", "glob", "message", "regex", "tiny", "utf8")
 
 
 class Probe:
@@ -40,8 +43,13 @@ class Probe:
 
     def regex(self, pattern: str, text: str) -> bool | str:
         """Whether it matches, or why it is refused."""
-        answer = self.ask(b"r", encode(pattern), encode(text))
-        return answer == b"+" if answer in (b"+", b"-") else answer.decode()
+        try:
+            program = Grep(**compile_pattern(pattern)._asdict())
+        except InvalidArgumentError as error:
+            return str(error).removeprefix("not a regular expression of this guest's: ")
+        answer = self.ask(b"r", program.pack(), encode(text))
+        assert answer in (b"+", b"-")
+        return answer == b"+"
 
     def close(self) -> None:
         with self._process:
@@ -168,17 +176,7 @@ PATTERNS = st.tuples(
     st.recursive(st.tuples(ATOMS, QUANTIFIERS).map("".join), larger, max_leaves=8),
 ).map("".join)
 TEXTS = st.text("abcABC1_\u00e9 \n-.\udcff{}", max_size=10)
-OURS = (
-    "possessive",
-    "POSIX",
-    "back reference",
-    "look",
-    "atomic",
-    "conditional",
-    "flag",
-    "character by name",
-    "pattern too",
-)
+OURS = ("possessive", "POSIX", "back reference", "look", "atomic", "conditional", "flag", "pattern too")
 """What Python knows and we refuse."""
 
 
@@ -192,9 +190,8 @@ def agree(probe: Probe, pattern: str, text: str) -> None:
     answer = probe.regex(pattern, text)
     if isinstance(answer, str):
         assert wanted is None or answer.startswith(OURS), answer
-    elif wanted is None:
-        assert pattern.count("(?P<") > 1, "Python refuses it"  # a name twice
     else:
+        assert wanted is not None, "Python refuses it"
         assert answer == bool(wanted.search(text))
 
 
@@ -228,42 +225,43 @@ REFUSED = {
     "(a)(?(1)b)": "conditional group",
     "a*+": "possessive repetition",
     "[[:alpha:]]": "POSIX class ([:name:])",
-    r"\N{BULLET}": r"character by name (\N)",
-    "(?x)a": "verbose flag (?x)",
-    "(?u)a": "flag (?u) or (?L)",
-    r"\pL": "unknown escape",
-    r"\Qa\E": "unknown escape",
-    r"\z": "unknown escape",
-    r"\h": "unknown escape",
-    "a(?i)b": "flags not at the beginning",
-    "(?<n>a)": "unknown group",
-    "(?|a)": "unknown group",
-    "(": "group without an end",
-    ")": "parenthesis without its group",
-    "[a": "set without an end",
-    "[b-a]": "range that is none",
-    "*a": "repetition of nothing",
-    "a**": "repetition of a repetition",
-    "a{2,1}": "repetition {m,n} with m > n",
-    "\\": "backslash at the end",
-    r"\xg": "incomplete escape",
-    r"\U00110000": "escape of no character",
-    "(" * 101 + ")" * 101: "groups nested too deeply",
+    "(?u:a)": "flag (?u) or (?L)",
+    "(" * 3000 + ")" * 3000: "groups nested too deeply",
     "(a{1000}){1000}": "pattern too large",
     "((a{1,200}){1,200}){1,20}": "pattern too large",
-    "a{4294967296}": "pattern too large",
-    "a{99999999999999999999}": "pattern too large",
+    "a{4294967296}": "the repetition number is too large",
     "(){99999}a{5000}": "pattern too large",
-    "[a]" * 600: "too many sets",
     "a" * 9000: "pattern too large",
+    "[a\u0100]" + "".join(f"[{chr(0x1000 + n)}-\u2fff\u4000]" for n in range(1200)): "pattern too large",
 }
 
 
 def test_what_is_no_part_of_the_language_is_refused_by_name(probe: Probe) -> None:
     assert {pattern: probe.regex(pattern, "") for pattern in REFUSED} == REFUSED
     page = (ROOT / "docs" / "patterns.md").read_text()
-    for name in ("back reference", "look ahead", "look behind", "atomic group", "POSIX class", "verbose flag"):
+    for name in ("back reference", "look ahead", "look behind", "atomic group", "POSIX class", "flag (?u) or (?L)"):
         assert name in page
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Grep(),
+        Grep(steps=(0, 0)),
+        Grep(steps=(4, 0, 0)),
+        Grep(steps=(1, 0, 0)),
+        Grep(steps=(1, 1, 0, 0, 0, 0), ranges=(97, 97)),
+        Grep(steps=(1, 0, 2, 0, 0, 0), ranges=(97, 97)),
+        Grep(steps=(1, 0, 0, 0, 0, 0), ranges=(97,)),
+        Grep(steps=(2, 0, 1)),
+        Grep(steps=(2, 1, 0)),
+        Grep(steps=(3, 0, 0)),
+        Grep(steps=(3, 7, 0, 0, 0, 0)),
+        Grep(steps=(0, 0, 0), begins=(1,)),
+    ],
+)
+def test_a_program_that_leaves_itself_is_refused(probe: Probe, broken: Grep) -> None:
+    assert probe.ask(b"r", broken.pack(), b"text") == b"refused"
 
 
 WEAPONS = [

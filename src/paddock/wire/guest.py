@@ -8,7 +8,7 @@ from struct import Struct
 from ._frames import Kind as Kind
 from ._message import Field, Message, Shape
 
-VERSION = 4
+VERSION = 5
 
 
 class Stream(IntEnum):
@@ -808,7 +808,10 @@ class Grep(Message):
         (
             Field(1, "path", "text", 4095),
             Field(2, "name", "text", 4095),
-            Field(3, "pattern", "text", 8192),
+            Field(3, "steps", "u32s", 49152),
+            Field(4, "ranges", "u32s", 32768),
+            Field(5, "literal", "bytes", 64),
+            Field(6, "begins", "u32s", 32),
         ),
     )
 
@@ -817,12 +820,18 @@ class Grep(Message):
         limit: int = 0,
         path: bytes = b"",
         name: bytes = b"",
-        pattern: bytes = b"",
+        steps: tuple[int, ...] = (),
+        ranges: tuple[int, ...] = (),
+        literal: bytes = b"",
+        begins: tuple[int, ...] = (),
     ) -> None:
         self.limit = limit
         self.path = path
         self.name = name
-        self.pattern = pattern
+        self.steps = steps
+        self.ranges = ranges
+        self.literal = literal
+        self.begins = begins
 
 
 class Match(Message):

@@ -36,6 +36,7 @@ from paddock.wire._message import Message
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
 
 from ._place import encode, show
+from ._regex import compile_pattern
 from ._requests import Nothing, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
@@ -116,13 +117,9 @@ class _Files:
             limit=action.limit,
             path=self._place.locate(action.path),
             name=encode(action.name),
-            pattern=encode(action.pattern),
+            **compile_pattern(action.pattern)._asdict(),
         )
-        found, _ = await self._rows(
-            ask(Op.GREP, message, of_file(action.path, "a regular expression of this guest's")),
-            wire.Match,
-            action.limit,
-        )
+        found, _ = await self._rows(ask(Op.GREP, message, of_file(action.path)), wire.Match, action.limit)
         return tuple(found)
 
     async def read(self, action: ReadFile) -> FileReader:
