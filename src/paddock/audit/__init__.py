@@ -3,7 +3,6 @@
 from ._digest import describe as describe
 from ._digest import redact_secrets as redact_secrets
 from ._export import Heading as Heading
-from ._export import HeadLine as HeadLine
 from ._export import RecordLine as RecordLine
 from ._export import cursor_line as cursor_line
 from ._export import cursor_of as cursor_of
@@ -17,7 +16,6 @@ from ._log import HEADS as HEADS
 from ._log import AuditLog as AuditLog
 from ._log import last_signed as last_signed
 from ._ocsf import to_ocsf as to_ocsf
-from ._parts import SUFFIX as SUFFIX
 from ._parts import chains as chains
 from ._parts import outdated as outdated
 from ._parts import pack as pack

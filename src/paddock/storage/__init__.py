@@ -2,7 +2,6 @@
 
 from .pool import Pool as Pool
 from .pool import PoolConfig as PoolConfig
-from .pool import Reason as Reason
 from .pool import open_pool as open_pool
 from .pool import prepare as prepare
 from .templates import Templates as Templates

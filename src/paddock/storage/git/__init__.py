@@ -6,7 +6,6 @@ from ._ambient import ambient as ambient
 from ._git import HostGit as HostGit
 from ._git import Listing as Listing
 from ._git import Proof as Proof
-from ._git import Ref as Ref
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
 from ._process import Refused as Refused

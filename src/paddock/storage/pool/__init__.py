@@ -4,4 +4,3 @@ from ._prepare import open_pool as open_pool
 from ._prepare import prepare as prepare
 from .base import Pool as Pool
 from .config import PoolConfig as PoolConfig
-from .config import Reason as Reason
