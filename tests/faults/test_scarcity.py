@@ -273,7 +273,7 @@ from paddock.storage import prepare
 base = cgroups.Base.open("paddock_few_" + os.environ["PADDOCK_STATE_DIR"].rpartition("/")[2])
 group = base.create("few", cgroups.GroupLimits())
 with group.joining() as joining:
-    for tasks in joining.tasks:
+    for tasks in joining[:-1] if base.unified else joining:
         os.write(tasks, b"0")
 outcomes = []
 for most in (*range(1, 16), 400):

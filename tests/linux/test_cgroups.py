@@ -49,10 +49,11 @@ def start(group: Group, body: Callable[[], object]) -> int:
             status = 9
             try:
                 prctl.set_parent_death_signal(signal.SIGKILL)
-                for fd in joining.tasks:
+                *tasks, last = joining
+                for fd in tasks if group.base.unified else joining:
                     os.write(fd, b"0")
-                for directory in joining.clone_into:
-                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=directory), "wb") as file:
+                if group.base.unified:
+                    with open(os.open("cgroup.procs", os.O_WRONLY, dir_fd=last), "wb") as file:
                         file.write(b"0")
                 os.close(says)
                 body()

@@ -133,7 +133,7 @@ def test_without_rights_no_ceiling_is_claimed_and_reasons_are_told() -> None:
         assert {line.split(":")[0] for line in missing} >= {"memory", "pids", "cpu", "swap", "kill"}
         group = base.create("x", GroupLimits(memory_bytes=1))
         with group.joining() as joining:
-            assert joining == ([], [])
+            assert joining == []
         assert group.stats() == (None,) * 6
         assert group.processes() == frozenset()
         group.kill()

@@ -22,6 +22,7 @@ from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
 _KILL_ROUNDS = 100
 _HIDDEN = 0
@@ -109,17 +110,6 @@ def _value(text: bytes, key: bytes) -> int | None:
     """Return the number after `key` in a text of keys and values, or None without it."""
     words = text.split()
     return int(words[words.index(key) + 1]) if key in words else None
-
-
-class Joining(NamedTuple):
-    """The descriptors for a new process that starts in a group, until the end of the block.
-
-    `clone_into` is for clone3(2), one at most. The child itself writes b"0" into each of `tasks`. (A move by pid, or by
-    cgroup.procs, waits for an RCU grace period: 8 ms against 0.1.)
-    """
-
-    clone_into: list[int]
-    tasks: list[int]
 
 
 class Base:
@@ -267,19 +257,18 @@ class Group:
             raise ValueError(f"not the name of a group: {name!r}")
 
     @contextmanager
-    def joining(self) -> Generator[Joining]:
-        """Open the descriptors by which a process joins the group."""
-        joining = Joining([], [])
-        try:
-            for tree in self.base.trees:
-                if tree.version == 2:
-                    joining.clone_into.append(os.open(self.name, _DIRECTORY, dir_fd=tree.fd))
-                else:
-                    joining.tasks.append(os.open(f"{self.name}/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
+    def joining(self) -> Generator[list[int]]:
+        """Open the descriptors by which a new process starts in the group.
+
+        The last one is for clone3(2), if there is a unified tree. The child itself writes b"0" into each of the others.
+        (A move by pid, or by cgroup.procs, waits for an RCU grace period: 8 ms against 0.1.)
+        """
+        with ExitStack() as opened:
+            joining: list[int] = []
+            for tree in sorted(self.base.trees, key=lambda tree: tree.version):
+                file, flags = (self.name, _DIRECTORY) if tree.version == 2 else (f"{self.name}/tasks", _WRITE)
+                joining.append(opened.enter_context(closing(os.open(file, flags, dir_fd=tree.fd))))
             yield joining
-        finally:
-            for fd in (*joining.clone_into, *joining.tasks):
-                os.close(fd)
 
     def limit(self, limits: GroupLimits) -> None:
         """Set limits. A limit of None doesn't change."""

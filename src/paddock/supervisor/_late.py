@@ -86,13 +86,11 @@ def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
 def _trust(context: SupervisorContext, id: str, way: NamespaceSet) -> None:
     held: list[int] = []
     try:
-        try:
+        with contextlib.suppress(FileExistsError):  # an attempt before has come so far
             made = _trust_places.make(context.records.directory, id, held)
-        except FileExistsError:
-            return  # an attempt before has come so far
-        with visit(namespaces.NEWNS, way.mounts, context.home.mounts):
-            os.chdir("/")
-            _trust_places.attach(made)
+            with visit(namespaces.NEWNS, way.mounts, context.home.mounts):
+                os.chdir("/")
+                _trust_places.attach(made)
     finally:
         close_all(held)
 

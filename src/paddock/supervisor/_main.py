@@ -7,7 +7,6 @@ import ctypes
 import fcntl
 import os
 import resource
-import select
 import signal
 import time
 import traceback
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.linux import local_sockets, pidfd, proc
+from paddock.linux.descriptors import closing
 from paddock.supervisor import _context, _serve, layout
 from paddock.supervisor._bootstrap import READY
 from paddock.vmm._process import seal_imports
@@ -73,12 +73,8 @@ def _is_taken(lock: int) -> bool:
 
 def _outlive(parent: int) -> None:
     """Wait until `parent` has ended: a control group with two processes can't have controllers below it."""
-    try:
-        descriptor = pidfd.open(parent)
-    except ProcessLookupError:
-        return
-    select.select([descriptor], [], [])
-    os.close(descriptor)
+    with contextlib.suppress(ProcessLookupError), closing(pidfd.open(parent)) as process:
+        pidfd.wait(process)
 
 
 def _leave(context: _context.SupervisorContext, state: Path) -> None:

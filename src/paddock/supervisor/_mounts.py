@@ -58,7 +58,7 @@ class Mounting:
         """Return the plan's own tree, over its layers. Raises OSError."""
         plan, context = self._plan, self._context
         if not plan.layers:
-            return self._keep(self._whole(plan.tree))
+            return self._whole(plan.tree)
         lower = [self._part(f"{layer}/root") for layer in plan.layers]
         upper, work = self._part(f"{plan.tree}/root"), self._part(f"{plan.tree}/work")
         options = _USER if self._slot is None else _LAYERED_ROOT
@@ -78,7 +78,7 @@ class Mounting:
         except OSError as error:
             if error.errno != errno.EINVAL or not context.copies:
                 raise
-        return self._keep(self._whole(plan.tree))  # no overlay works there, as on overlayfs
+        return self._whole(plan.tree)  # no overlay works there, as on overlayfs
 
     # -- directories of the host
 
@@ -164,33 +164,29 @@ class Mounting:
     def _tree(self, tree: Tree) -> int:
         try:
             if is_repository(tree.name):
-                return self._keep(self._repository(tree.name))
+                return self._repository(tree.name)
             if tree.writable and self._stored is not None:
                 self._hand_over(tree.name, self._stored)
             if not tree.layers:
-                return self._keep(self._whole(tree.name, 0 if tree.writable else mounts.RDONLY))
+                return self._whole(tree.name, 0 if tree.writable else mounts.RDONLY)
             lower = [self._part(f"{layer}/root") for layer in tree.layers]
             root = self._part(f"{tree.name}/root")
             if not tree.writable:
-                return self._keep(self._overlay([root, *lower], None, None, _ATTRIBUTES | mounts.RDONLY))
-            return self._keep(self._overlay(lower, root, self._part(f"{tree.name}/work"), _ATTRIBUTES))
+                return self._overlay([root, *lower], None, None, _ATTRIBUTES | mounts.RDONLY)
+            return self._overlay(lower, root, self._part(f"{tree.name}/work"), _ATTRIBUTES)
         except OSError as error:
             why = "it is not there" if error.errno == errno.ENOENT else str(error)
             raise MountError(f"{tree.name} cannot be mounted at {tree.target!r}: {why}", error.errno) from None
 
     def _whole(self, name: str, attributes: int = 0) -> int:
-        fd = mounts.open_tree(b"", self._part(f"{name}/root"))
-        try:
-            mounts.set_attributes(fd, set=_ATTRIBUTES | attributes)
-        except OSError:
-            os.close(fd)
-            raise
+        fd = self._keep(mounts.open_tree(b"", self._part(f"{name}/root")))
+        mounts.set_attributes(fd, set=_ATTRIBUTES | attributes)
         return fd
 
     def _overlay(self, lower: list[int], upper: int | None, work: int | None, attributes: int) -> int:
         options = _USER if self._slot is None else _LAYERED_TREE
         with self._context.slots.acting(self._slot):
-            return overlay.mount(lower, upper, work, options, attributes)
+            return self._keep(overlay.mount(lower, upper, work, options, attributes))
 
     def _repository(self, name: str) -> int:
         """Return a read-only overlay of the host's directory with the repository."""

@@ -170,11 +170,8 @@ class Records:
 
 def remove_directory(parent: int, name: str) -> None:
     """Remove a directory of files; do nothing if there is none."""
-    try:
-        directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    with closing(directory):
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError), closing(os.open(name, flags, dir_fd=parent)) as directory:
         for file in os.listdir(directory):
             os.unlink(file, dir_fd=directory)
-    os.rmdir(name, dir_fd=parent)
+        os.rmdir(name, dir_fd=parent)

@@ -69,12 +69,12 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
     name = f"gr_{os.urandom(8).hex()}"
     with steps("cgroup"):
         group: cgroups.Group | None = None
-        joining = nullcontext(cgroups.Joining([], []))
+        joining, unified = nullcontext(list[int]()), False
         if context.groups is not None:
             # The limit for sockets is the same for every plan: set ahead.
             group = context.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
             undo.push(_remove_group, group)
-            joining = group.joining()
+            joining, unified = group.joining(), group.base.unified is not None
     with steps("sockets"):
         os.mkdir(name, 0o700, dir_fd=context.spares)
         undo.push(remove_directory, context.spares, name)
@@ -89,7 +89,8 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
         base = None if slot is None else context.slots.base(slot)
         with theirs, joining as joined:
-            pid = spawner.clone(theirs, [listener.fileno() for listener in listeners], joined, base=base, fault=fault)
+            fds = [listener.fileno() for listener in listeners]
+            pid = spawner.clone(theirs, fds, joined, unified=unified, base=base, fault=fault)
         for listener in listeners:
             listener.close()
         undo.push(_reap, pid)

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from paddock.linux import cgroups, descriptors, mounts, namespaces
+from paddock.linux import descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
 from paddock.wire import close_all
@@ -169,19 +169,21 @@ class Spawner:
         self,
         sync: socket.socket,
         listeners: Sequence[int],
-        joining: cgroups.Joining,
+        joining: Sequence[int],
         *,
+        unified: bool,
         base: int | None,
         fault: str,
     ) -> int:
         """Return the pid of a new child of the supervisor, which becomes a sandbox. Raises JailError.
 
-        `listeners` are those of pid 1, of the user and of root. `base` owns its user namespace; None: the supervisor
+        `listeners` are those of pid 1, of the user and of root. `joining` is `Group.joining`. Its last descriptor may
+        be of the `unified` tree. `base` owns its user namespace; None: the supervisor
         does.
         """
         flags = SpawnFlags(0)
-        fds = [sync.fileno(), *listeners, *joining.tasks, *joining.clone_into]
-        if joining.clone_into:
+        fds = [sync.fileno(), *listeners, *joining]
+        if unified:
             flags |= SpawnFlags.CGROUP
         if base is not None:
             flags |= SpawnFlags.OWNED

@@ -15,6 +15,7 @@ from collections import OrderedDict
 
 from ._loop import Loop
 from ._peer import Peer
+from ._process import closing
 
 # The table of a view (`_erofs`): a head, then extents by their first block, then paths.
 BLOCK = 4096
@@ -49,11 +50,8 @@ class View:
 
     def __init__(self, metadata: str, table: str) -> None:
         self._metadata = os.open(metadata, os.O_RDONLY | os.O_CLOEXEC)
-        fd = os.open(table, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with closing(os.open(table, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             self._table = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(fd)
         magic, self._count, self._first, self._end = HEAD.unpack_from(self._table)
         if magic != TABLE_MAGIC:
             raise ValueError("not the table of a view")

@@ -23,10 +23,10 @@ import stat
 from typing import Any, NamedTuple, NoReturn
 
 from . import _fuse_wire as wire
-from ._fuse_nodes import Export, Node, Nodes
+from ._fuse_nodes import Export, Node, Nodes, reopen
 from ._fuse_session import Session
 from ._loop import report
-from ._process import close_others, set_parent_death_signal
+from ._process import close_others, closing, set_parent_death_signal
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768
@@ -171,11 +171,9 @@ class Server:
     def _save(self, where: str) -> None:
         self._kept = where
         try:
-            directory = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with closing(os.open(where, flags)) as directory:
                 self._reply({"lost": save_state(self._nodes, directory)})
-            finally:
-                os.close(directory)
         except OSError as error:
             self._reply({"error": f"the state of the files could not be kept: {error.strerror}"})
 
@@ -245,21 +243,17 @@ def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
     size = status.st_size
     if size > left:
         return None
-    source = os.open(f"/proc/self/fd/{node.held}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        sink = os.open(_orphan(node.number), flags, 0o600, dir_fd=directory)
-        try:
-            os.ftruncate(sink, size)
-            os.fchown(sink, status.st_uid, status.st_gid)
-            os.fchmod(sink, stat.S_IMODE(status.st_mode))
-            done = 0
-            while done < size and (copied := _copy(source, sink, size - done, done)):
-                done += copied
-        finally:
-            os.close(sink)
-    finally:
-        os.close(source)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with (
+        closing(reopen(node.held, os.O_RDONLY)) as source,
+        closing(os.open(_orphan(node.number), flags, 0o600, dir_fd=directory)) as sink,
+    ):
+        os.ftruncate(sink, size)
+        os.fchown(sink, status.st_uid, status.st_gid)
+        os.fchmod(sink, stat.S_IMODE(status.st_mode))
+        done = 0
+        while done < size and (copied := _copy(source, sink, size - done, done)):
+            done += copied
     return size
 
 

@@ -37,6 +37,7 @@ from ._fuse_nodes import (
 )
 from ._fuse_wire import Request
 from ._loop import report
+from ._process import closing
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 _HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR
@@ -343,11 +344,8 @@ class Session:
     @contextlib.contextmanager
     def _both(self, one: Node, other: Node):
         """Descriptors of two nodes that are valid at once."""
-        first = os.dup(self._nodes.held(one))
-        try:
+        with closing(os.dup(self._nodes.held(one))) as first:
             yield first, self._nodes.held(other)
-        finally:
-            os.close(first)
 
     # attributes
 
@@ -471,14 +469,10 @@ class Session:
         source, sink = self._nodes.node(request.node), self._nodes.node(target)
         if source.kind != stat.S_IFREG:
             raise OSError(errno.EINVAL, "not a file")
-        out = os.dup(self._nodes.data(sink, write=True))
-        try:
+        with closing(os.dup(self._nodes.data(sink, write=True))) as out:
             here = self._nodes.data(source, write=False)
-            done = os.copy_file_range(
-                here, out, min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
-            )
-        finally:
-            os.close(out)
+            count, start, end = min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
+            done = os.copy_file_range(here, out, count, start, end)
         return _WORD.pack(done, 0)
 
     # directories
@@ -520,11 +514,8 @@ class Session:
 
     def _scan(self, node: Node) -> Listing:
         # A new descriptor: btrfs only shows the entries of the time when a program opened or rewound it.
-        fd = self._nodes.listed(node)
-        try:
+        with closing(self._nodes.listed(node)) as fd:
             return _entries(fd, node.export.index)
-        finally:
-            os.close(fd)
 
 
 def _component(name: bytes) -> bytes:

@@ -15,7 +15,18 @@ from contextlib import suppress
 from struct import Struct
 
 from ._loop import IN, Loop
-from ._process import ALLOW, AND, ARCHITECTURE, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, THIRD_ARGUMENT, install_filter
+from ._process import (
+    ALLOW,
+    AND,
+    ARCHITECTURE,
+    JUMP_IF_EQUAL,
+    LOAD,
+    NUMBER,
+    RETURN,
+    THIRD_ARGUMENT,
+    closing,
+    install_filter,
+)
 
 _X86_64, _OPENAT, _NOTIFY = 0xC000_003E, 257, 0x7FC0_0000
 _NOTICE, _ANSWER, _LOAN = Struct("=QIIiIQ6Q"), Struct("=QqiI"), Struct("=QIIII")
@@ -69,16 +80,9 @@ class Lending:
                 fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(number, 0, 0, _GO_ON))
 
     def _names_it(self, pid: int, place: int) -> bool:
-        try:
-            memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
+        with suppress(OSError), closing(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)) as memory:
             return os.pread(memory, len(self._path), place) == self._path
-        except OSError:
-            return False
-        finally:
-            os.close(memory)
+        return False
 
 
 _FILTER = (

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from ._process import closing
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY = 8
 _PRESENT, _SWAPPED, _OF_FILE = 0x80, 0x40, 0x20  # in the highest byte of an entry
@@ -25,16 +27,13 @@ def save(pid: int, path: str, size: int, target: int) -> int:
     file.
     """
     written = mapped = 0
-    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)) as memory:
         buffer = bytearray(_CHUNK)
         for start, end, offset in _mappings(pid, path):
             mapped += end - start
             for first, length in _own(pid, start, end):
                 _copy(memory, first, target, offset + first - start, length, buffer)
                 written += length
-    finally:
-        os.close(memory)
     if mapped != size:
         raise ValueError(f"{mapped} bytes of {path} are mapped, not {size}")
     return written
@@ -52,8 +51,7 @@ def _mappings(pid: int, path: str) -> Iterator[tuple[int, int, int]]:
 
 def _own(pid: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Address and length of each run of pages."""
-    pages = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)) as pages:
         length, place = (end - start) // _PAGE * _ENTRY, start // _PAGE * _ENTRY
         entries = b""
         while len(entries) < length:
@@ -61,8 +59,6 @@ def _own(pid: int, start: int, end: int) -> Iterator[tuple[int, int]]:
             if not part:
                 raise OSError(f"the pages of {pid} cannot be read")
             entries += part
-    finally:
-        os.close(pages)
     for run in _RUN.finditer(entries[_ENTRY - 1 :: _ENTRY].translate(_OWN)):
         first, last = run.span()
         yield start + first * _PAGE, (last - first) * _PAGE

@@ -55,6 +55,19 @@ def close_others(keep: tuple[int, ...]) -> None:
     os.closerange(low, 1 << 30)
 
 
+class closing:
+    """Close `fd` when the block ends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
 class Sealed:
     """The only remaining finder: after pivot_root a file with a given name may be the attacker's.
 

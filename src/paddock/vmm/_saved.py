@@ -12,6 +12,7 @@ from _blake2 import blake2b
 from collections.abc import Sequence
 
 from ._control import Json
+from ._process import closing
 
 _FILES = ("kernel", "pages", "memory")
 """The files in the sentry's order: state, metadata of the pages, pages."""
@@ -38,7 +39,7 @@ class Saved:
 
     def exists(self) -> bool:
         try:
-            with _Directory(self.place) as directory:
+            with _directory(self.place) as directory:
                 os.stat(_ABOUT, dir_fd=directory, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -46,7 +47,7 @@ class Saved:
 
     def of(self) -> str:
         """Return the stamp of the saved state. Raises OSError or ValueError if it is invalid."""
-        with _Directory(self.place) as directory:
+        with _directory(self.place) as directory:
             return str(_about(directory)["stamp"])
 
     def new_files(self) -> tuple[int, ...]:
@@ -54,13 +55,13 @@ class Saved:
         self.prepare()
         os.makedirs(self.place, mode=0o700, exist_ok=True)
         self.forget()
-        with _Directory(self.place) as directory:
+        with _directory(self.place) as directory:
             return tuple(os.open(name, os.O_RDWR | _NEW, 0o600, dir_fd=directory) for name in _FILES)
 
     def conclude(self, files: tuple[int, ...]) -> None:
         """Complete the save after the sentry has written the files."""
         about = {"stamp": self._stamp, "seal": self._seal(files)}
-        with _Directory(self.place) as directory:
+        with _directory(self.place) as directory:
             fd = os.open(_ABOUT, os.O_WRONLY | _NEW, 0o600, dir_fd=directory)
         with open(fd, "wb") as file:
             file.write(json.dumps(about).encode())
@@ -69,7 +70,7 @@ class Saved:
         """Open the saved state. Raises OSError or ValueError if it is invalid."""
         files: list[int] = []
         try:
-            with _Directory(self.place) as directory:
+            with _directory(self.place) as directory:
                 about = _about(directory)
                 if about["stamp"] != self._stamp:
                     raise ValueError(f"its memory was saved by {about['stamp']}, and this is {self._stamp}")
@@ -84,7 +85,7 @@ class Saved:
 
     def forget(self) -> None:
         try:
-            with _Directory(self.place) as directory:
+            with _directory(self.place) as directory:
                 for name in (_ABOUT, *_FILES):
                     try:
                         os.unlink(name, dir_fd=directory)
@@ -103,17 +104,9 @@ class Saved:
         return digest.hexdigest()
 
 
-class _Directory:
-    """Itself: where a link is in its place, there is none."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+def _directory(path: str) -> closing:
+    """Open it itself: where a link is in its place, there is none."""
+    return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
 def _about(directory: int) -> Json:
