@@ -149,7 +149,7 @@ class VmmBackend(JailBackend):
             await asyncio.shield(self.start(self.put_out(instance)))
 
     async def put_out(self, instance: VmmInstance) -> None:
-        """End a VMM that is no sandbox. What fails here, a sweep finds."""
+        """End a VMM that isn't a sandbox. What fails here, a sweep finds."""
         with contextlib.suppress(PaddockError):
             await instance.kill()
             await self.forget(instance.id)
