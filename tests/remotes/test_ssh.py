@@ -104,10 +104,11 @@ def test_an_agent_is_asked_for_signatures_and_for_nothing_else(
 
 
 def test_what_is_confined_gets_an_agent_to_sign_and_not_to_change(directory: Path) -> None:
-    from paddock.storage.git._confined import Agent
+    from paddock.storage.git._confined import serve_agent
 
-    with agent(directory, make_key(directory / "key")) as path:
-        serving = Agent(str(path)).serve(str(directory / "offered"))
+    with agent(directory, make_key(directory / "key")) as path, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        serving = serve_agent(connection, str(directory / "offered"))
         try:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(directory / "offered"))

@@ -82,7 +82,7 @@ def main(descriptor: int, parent: int) -> None:
             agent.connect(order["agent"])  # before the host's file system is out of sight
         _enter_namespaces(order)
         if order["agent"]:
-            _serve_agent(agent)
+            serve_agent(agent, AGENT)
         agent.close()
         _end_with(parent)
         namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
@@ -221,18 +221,19 @@ def _limit(order: Order) -> None:
             confine.limit(number, most)
 
 
-def _serve_agent(agent: socket.socket) -> None:
-    """Start a process that serves an ssh agent of the host at AGENT, for identities and signatures only.
+def serve_agent(agent: socket.socket, path: str) -> int:
+    """Start a process that serves an ssh agent of the host at `path`, for identities and signatures only.
 
-    It ends with this one.
+    It ends with this one. Return its pid.
     """
-    os.makedirs(os.path.dirname(AGENT), exist_ok=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with socket.socket(socket.AF_UNIX) as offered:
-        offered.bind(AGENT)
+        offered.bind(path)
         offered.listen(8)
-        os.chmod(AGENT, 0o666)  # noqa: S103 (in a root directory that only the program has)
+        os.chmod(path, 0o666)  # noqa: S103 (in a root directory that only the program has)
         parent = os.getpid()
-        if os.fork() == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 _end_with(parent)
                 os.closerange(0, 3)
@@ -241,6 +242,7 @@ def _serve_agent(agent: socket.socket) -> None:
                         _relay(client, agent)
             finally:
                 os._exit(0)
+        return pid
 
 
 def _relay(client: socket.socket, agent: socket.socket) -> NoReturn:
