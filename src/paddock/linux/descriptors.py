@@ -45,7 +45,10 @@ def tee(pipe: int, other: int, size: int) -> int:
 
 
 def of_child(make: Callable[[], Iterable[int]]) -> list[int]:
-    """Run `make` in a child, which may enter other namespaces, and return its descriptors. OSError with its words."""
+    """Run `make` in a child, which may enter other namespaces, and return its descriptors.
+
+    Raises ChildProcessError with its words if that failed, and OSError if there can be no child.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         pid = os.fork()

@@ -135,7 +135,7 @@ def _by_child(network: int) -> Exits:
 
     try:
         return tuple([socket.socket(fileno=fd) for fd in descriptors.of_child(make)])
-    except OSError as error:
+    except ChildProcessError as error:
         raise JailError(f"the exits could not be made: {error.strerror}") from None
 
 

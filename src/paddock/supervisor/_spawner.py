@@ -76,7 +76,7 @@ def _in_tmpfs(content: bytes) -> int:
 
     try:
         return descriptors.of_child(make)[0]
-    except OSError as error:
+    except ChildProcessError as error:
         why = f"the native guest cannot be executed: no file system can be made for it ({error.strerror})"
         raise OSError(errno.ENOEXEC, why) from None
 
