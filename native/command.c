@@ -226,28 +226,22 @@ static void remember(struct child *child, const struct exec_message *request)
     child->shown[child->shown_size - 1] = 0;
 }
 
-static void time_over(struct timer *timer);
-
 /* Time in which the sandbox stands still does not count: nobody tells of that, but a look comes late then, and counts
  * as two at most. */
-static void look_at_time(struct child *child)
+static void look_at_time(struct timer *timer)
 {
+    struct child *child = CONTAINER_OF(timer, struct child, timer);
     uint64_t now = loop_now();
     uint64_t passed = min_u64(now - child->looked_at, 2 * LOOK);
     child->looked_at = now;
     child->time_left -= min_u64(passed, child->time_left);
     if (child->time_left) {
-        child->timer.fire = time_over;
+        child->timer.fire = look_at_time;
         timer_set(&child->agent->loop, &child->timer, now + min_u64(child->time_left, LOOK));
     } else {
         child->ending.ended |= ENDED_TIME;
         (void)kill_start(child);
     }
-}
-
-static void time_over(struct timer *timer)
-{
-    look_at_time(CONTAINER_OF(timer, struct child, timer));
 }
 
 static void run(struct child *child, const struct exec_message *request, int pid)
@@ -258,7 +252,7 @@ static void run(struct child *child, const struct exec_message *request, int pid
     child->started_at = sys_now(CLOCK_REALTIME);
     child->time_left = request->timeout;
     if (request->timeout)
-        look_at_time(child);
+        look_at_time(&child->timer);
     pressure_watch(child->agent);
 }
 
@@ -474,7 +468,7 @@ void command_keep(struct channel *channel, const void *message, struct frame *fr
         child->time_left = request->timeout;
         child->looked_at = loop_now();
         if (request->timeout)
-            look_at_time(child);
+            look_at_time(&child->timer);
         else
             timer_clear(&child->agent->loop, &child->timer);
     }

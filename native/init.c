@@ -23,7 +23,7 @@ struct wait *init_wait(struct channel *channel, enum wait_kind kind)
     return NULL;
 }
 
-bool init_waits(struct init *init, enum wait_kind kind)
+bool init_waits(const struct init *init, enum wait_kind kind)
 {
     for (size_t i = 0; i < WAITS; i++)
         if (init->waits[i].channel && init->waits[i].kind == kind)

@@ -114,7 +114,7 @@ void init_let_go(struct wait *);
 void init_set_deadline(struct init *, uint64_t deadline);
 /* NULL, and the channel has its error: there are too many. */
 struct wait *init_wait(struct channel *, enum wait_kind);
-bool init_waits(struct init *, enum wait_kind);
+bool init_waits(const struct init *, enum wait_kind);
 /* Those that attend end with the hold. */
 bool init_dismiss(struct init *);
 /* Starts the agents with calls in the meantime. */

@@ -29,6 +29,12 @@ enum {
     PATH_MAX = 4096, NAME_MAX = 255,
 };
 
+/* openat2(2) */
+struct open_how {
+    uint64_t flags, mode, resolve;
+};
+enum { RESOLVE_NO_SYMLINKS = 4 };
+
 /* statx(2) */
 enum {
     S_IFMT = 0170000, S_IFLNK = 0120000, S_IFREG = 0100000, S_IFDIR = 0040000, S_IFIFO = 0010000,

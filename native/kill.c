@@ -188,22 +188,21 @@ static int kin_open(struct kin *kin)
     return 0;
 }
 
-_Noreturn static void run_killer(struct kin *kin, int cgroup)
+/* How many are left, counted to a hundred: an exit code holds no more. */
+static uint32_t kill_all(struct kin *kin, int cgroup)
 {
     size_t left = cgroup >= 0 ? kill_group(cgroup) : 0;
     left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
-    sys_exit((int)min_size(left, MOST_SURVIVORS));
+    arena_close(&kin->arena);
+    return (uint32_t)min_size(left, MOST_SURVIVORS);
 }
 
 /* A fork bomb may leave no process for a helper. In this case the loop itself waits. */
 static void kill_here(struct child *child, struct kin *kin)
 {
-    size_t left = child->cgroup >= 0 ? kill_group(child->cgroup) : 0;
-    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
-    arena_close(&kin->arena);
+    child->survivors = kill_all(kin, child->cgroup);
     child->killer = NOBODY;
     child->killed = true;
-    child->survivors = (uint32_t)min_size(left, MOST_SURVIVORS);
     (void)sys_kill(sys_getpid(), SIGCHLD); /* it is concluded when all are reaped, even if there was nobody */
 }
 
@@ -217,7 +216,7 @@ int kill_start(struct child *child)
     int pid = fork_helper(fds, child->cgroup >= 0 ? 2 : 1);
     if (!pid) {
         kin.holder = holder >= 0 ? OP_CONTROL : -1;
-        run_killer(&kin, child->cgroup >= 0 ? OP_INPUT : -1);
+        sys_exit((int)kill_all(&kin, child->cgroup >= 0 ? OP_INPUT : -1));
     }
     if (pid > 0)
         child->killer = pid;

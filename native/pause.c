@@ -66,10 +66,7 @@ static int stop(void)
 
 bool pause_stands(const struct init *init)
 {
-    for (size_t i = 0; i < WAITS; i++)
-        if (init->waits[i].channel && init->waits[i].kind == WAIT_HOLD)
-            return true;
-    return init->paused;
+    return init->paused || init_waits(init, WAIT_HOLD);
 }
 
 static void slumber(struct timer *timer);

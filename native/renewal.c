@@ -2,6 +2,7 @@
  * possible, and reports the others. */
 #include "io.h"
 #include "machine.h"
+#include "process.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
 /* The renewal of a sandbox without a separate kernel. */
@@ -18,29 +19,14 @@ static const char *text_in(char to[PATH_MAX], struct reader text)
     return to;
 }
 
-static bool is_link(const char *path, int *result)
-{
-    struct statx is;
-    *result = sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is);
-    return !*result && (is.mode & S_IFMT) == S_IFLNK;
-}
-
 /* -EEXIST: it is there, or a link is on the way, which could lead anywhere. */
 static int be_absent(const char *path)
 {
-    char part[PATH_MAX];
-    int result;
-    for (size_t i = 1; i < PATH_MAX && path[i - 1]; i++) {
-        if (path[i] && path[i] != '/')
-            continue;
-        memcpy(part, path, i);
-        part[i] = 0;
-        if (is_link(part, &result))
-            return -EEXIST;
-        if (result)
-            return result == -ENOENT || result == -ENOTDIR ? 0 : result;
-    }
-    return -EEXIST;
+    const struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    HELD int fd = (int)CALL4(openat2, AT_FDCWD, P(path), P(&how), sizeof how);
+    if (fd >= 0 || fd == -ELOOP)
+        return -EEXIST;
+    return fd == -ENOENT || fd == -ENOTDIR ? 0 : fd;
 }
 
 static int all_absent(struct reader paths)
@@ -147,38 +133,21 @@ static int name_in_hosts(struct reader name)
 }
 
 /* Limits all processes inside and their children. Root inside can raise it again for its own. */
-static int limit_files(uint64_t open_files)
+static bool limit_files(void *limit, int pid)
 {
-    char text[4096];
-    size_t kept = 0;
-    long got;
-    int fd = sys_openat(AT_FDCWD, GROUP "cgroup.procs", O_RDONLY | O_CLOEXEC, 0);
-    struct rlimit limit = {open_files, open_files};
-    while (fd >= 0 && (got = sys_read(fd, text + kept, sizeof text - kept)) > 0) {
-        size_t size = kept + (size_t)got, at = 0;
-        const char *end;
-        while ((end = memchr(text + at, '\n', size - at))) {
-            uint64_t pid;
-            if (!parse_decimal(text + at, (size_t)(end - text) - at, &pid))
-                (void)sys_prlimit((int)pid, RLIMIT_NOFILE, &limit, NULL); /* it may just be ending */
-            at = (size_t)(end + 1 - text);
-        }
-        kept = size - at;
-        memmove(text, text + at, kept);
-    }
-    int result = fd < 0 ? fd : 0;
-    fd_close(&fd);
-    return result;
+    (void)sys_prlimit(pid, RLIMIT_NOFILE, limit, NULL); /* it may just be ending */
+    return true;
 }
 
 static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_bytes)
 {
     uint64_t wanted[3] = {open_files, processes, tmp_bytes};
+    struct rlimit files = {open_files, open_files};
     char number[DECIMAL_SIZE], options[PATH_MAX];
     if (!memcmp(the_machine.limits, wanted, sizeof wanted))
         return 0;
     memset(the_machine.limits, 0, sizeof wanted);
-    TRY(limit_files(open_files));
+    process_each(limit_files, &files);
     TRY(write_file(AT_FDCWD, GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
     (void)JOIN(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
     for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)
