@@ -49,7 +49,7 @@ class BadMessage(Refused):
 
 
 class UpstreamFailed(Refused):
-    """There is no connection to the server, or no answer from it that can pass."""
+    """The server doesn't connect, or sends no answer that can pass."""
 
     def __init__(self, reason: str, *, status: int = 502) -> None:
         super().__init__(reason, status=status, rule="upstream")
