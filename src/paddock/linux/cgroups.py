@@ -63,7 +63,7 @@ memory.oom.group stays 0, its default: the kernel ends one process, not all.
 """
 _OPTIONAL = ("memory.swap", "memory.sockets")
 _THAW, _FREEZE, _FROZEN = (b"THAWED", b"0"), (b"FROZEN", b"1"), (b"FROZEN", b"frozen 1")
-"""What the files of the freezer take, and what they say, in version 1 and in version 2."""
+"""Words of the freezer's files, in version 1 and in version 2."""
 
 
 class GroupStats(NamedTuple):
@@ -120,7 +120,7 @@ class Base:
 
     def __init__(self, trees: list[Tree], missing: dict[str, str]) -> None:
         self.trees = tuple(trees)
-        # Where both versions are there, the controllers of version 1 aren't those of version 2.
+        # With both versions, the controllers of version 1 aren't those of version 2.
         self.by_controller = {controller: tree for tree in trees for controller in tree.controllers}
         self.unified = next((tree for tree in trees if tree.version == 2), None)
         if self.unified is not None:
@@ -492,7 +492,7 @@ class Refusals:
     """How often the kernel has met a process's group at its limits. Its files stay open: each exec asks."""
 
     def __init__(self, pid: int) -> None:
-        """Open the counters. Raises OSError if the process has ended, or there are no counters."""
+        """Open the counters. Raises OSError if the process has ended, or lacks counters."""
         with _group(pid) as group:
             if not {"memory", "pids"} <= group.base.by_controller.keys():
                 raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")

@@ -34,8 +34,8 @@ _WITHOUT_VERSION_6 = 4
 
 
 Exits = tuple[socket.socket, ...]
-"""A socket for connections to anywhere for each version of IP, two for DNS (datagrams and connections), and one that
-lists connections in that network (`linux.sock_diag`)."""
+"""A socket for connections for each version of IP, two for DNS (datagrams and connections), and one for
+`linux.sock_diag`."""
 
 
 def close(exits: Exits) -> None:

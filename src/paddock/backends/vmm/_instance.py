@@ -48,8 +48,8 @@ _PAUSE_SECONDS = 0.005
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """`driver` names the module `vmm/_driver_<driver>.py`, made with `options`, that starts the isolation. `env`: the
-    sandbox's own part of its environment, which comes with each command. `waiting`: it ends with the service, until it
-    is claimed."""
+    sandbox's own part of its environment, which comes with each command. `waiting`: it ends with the service, until a
+    claim."""
 
     driver: str
     options: dict[str, Any] = {}
