@@ -11,6 +11,7 @@ ROOT = Path(paddock.__file__).parent
 ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "storage", "wire")
 FORKS = {
     "daemon/main/_process.py": "leaves its parent before it has a loop or a thread",
+    "linux/descriptors.py": "enters namespaces for the supervisor, which has one thread",
     "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
     "storage/pool/_jobs.py": "a program of its own, which the daemon executes",
     "storage/git/_confined.py": "a program of its own, which the daemon executes",
