@@ -9,14 +9,16 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench import plot
-from bench.contest import POOL_DRIVER
+from bench.contest import POOL_DRIVER, ROOT
 from bench.plan import Plan
 from bench.report import OUT, Section, machine, show
 
+RESULTS = ROOT / "bench" / "results"
 BENCHMARKS = {
     "cycle": "create + exec + destroy, back to back and ten a second, beside bubblewrap",
     "warm": "a command in a sandbox that is there, beside subprocess.run",
@@ -59,15 +61,27 @@ def main() -> int:
             show(section, console)
             sections.append(section)
         console.print(f"{name} took {time.monotonic() - start:.0f} s\n", style="dim")
-    report = json.dumps({"machine": facts, "benchmarks": {section.name: section.data() for section in sections}})
+    found = {"machine": facts, "benchmarks": {section.name: section.data() for section in sections}}
+    report = json.dumps(found)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "bench.json").write_text(report)
+    if options.keep:
+        keep(found)
     for section in sections:
         plot.write(section, options.output)
     console.print(f"all values: {options.output / 'bench.json'}; a plot of each beside it", style="dim")
     if options.json:
         print(report)
     return 0
+
+
+def keep(found: dict[str, Any]) -> None:
+    """Write the summaries, one file for each section, for the documentation to name."""
+    for name, section in found["benchmarks"].items():
+        rows = [{part: row[part] for part in ("label", "part", "summary")} for row in section["rows"]]
+        summary = {"machine": found["machine"], **section, "rows": rows}
+        path = RESULTS / f"{time.strftime('%Y-%m-%d')}-{name.replace(' ', '-')}.json"
+        path.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def parse() -> argparse.Namespace:
@@ -78,6 +92,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--json", action="store_true", help="all of it on stdout; the tables go to stderr")
     parser.add_argument("--output", type=Path, default=OUT, help="for bench.json and the plots")
+    parser.add_argument("--keep", action="store_true", help="write summaries to bench/results too, by date")
     parser.add_argument("--list", action="store_true", help="which there are")
     return parser.parse_args()
 
