@@ -172,6 +172,17 @@ class MicrovmBackend(VmmBackend):
         if on_disk and not done & Part.ABSENT:
             raise await _shares.unkept(on_disk, instance.has_not)
 
+    async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
+        """Renew it, and run a program of the host's: an emulator translates that code now, and not after the claim.
+
+        The claim replaces every value. An image's programs don't run before there is a sandbox.
+        """
+        assert isinstance(instance, MicrovmInstance)
+        await self.ready(plan, instance)
+        await super().rehearse(plan, instance)
+        if plan.template.host_usr:
+            await instance.warm(_WARM)
+
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         if exports := _shares.exports(plan):
             await (await instance.control()).ask("show", exports=exports)
