@@ -17,8 +17,7 @@ from pathlib import Path
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
 from paddock.gateway.authority import Authority
-from paddock.gateway.proxy.gateway import Gateway
-from paddock.gateway.proxy.network import Limits
+from paddock.gateway.proxy.network import Gateway, Limits
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig
 

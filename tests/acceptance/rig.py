@@ -26,7 +26,7 @@ import h11
 
 from paddock.audit import read_records
 from paddock.gateway.authority import Authority
-from paddock.gateway.proxy.gateway import original_destination
+from paddock.gateway.proxy.network import original_destination
 from paddock.model import AuditRecord, ListAudit
 
 from .world import RESOLVER, TCP_PORT, UDP_PORT

@@ -18,8 +18,7 @@ from paddock.audit import AuditLog
 from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
-from paddock.gateway.proxy.gateway import Gateway
-from paddock.gateway.proxy.network import Limits, RegistryServices, SandboxNetwork
+from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
@@ -162,7 +161,7 @@ class Rig:
             policy=policy or self.policy,
             authority=self.inside,
             secrets=self.secrets,
-            approvals=self.approvals,
+            claim=self.approvals.claim,
             audit_log=self.audit_log,
         )
 
@@ -216,14 +215,16 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    pages = RegistryServices(reader=Reader(), known=rig.known, packages=rig.packages) if rig.reads else None
+    reader = Reader() if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
         destination=rig.where,
         limits=rig.limits,
         handlers=rig.handlers,
-        pages=pages,
+        reader=reader,
+        malware=rig.known,
+        packages=rig.packages,
     )
     await rig.gateway.open(rig.network())
     try:
@@ -233,8 +234,8 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         for server in rig.servers:
             server.close()
         await end_connections()
-        if pages is not None and pages.reader is not None:
-            pages.reader.close()
+        if reader is not None:
+            reader.close()
 
 
 async def end_connections() -> None:

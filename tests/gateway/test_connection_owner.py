@@ -12,7 +12,7 @@ from typing import Any
 from paddock.gateway.processes import connection_owner
 from paddock.gateway.processes.connection_owner import MOST_WAITING, ConnectionOwners
 from paddock.gateway.proxy import network
-from paddock.gateway.proxy.gateway import Gateway
+from paddock.gateway.proxy.network import Gateway
 from paddock.linux import sock_diag
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, eventually, get
@@ -31,7 +31,7 @@ class Table:
         self.accepted, _ = self.server.accept()
         self.ends = self.accepted, self.server.getsockname()
         self.diag = sock_diag.open_here()
-        self.owners = ConnectionOwners(ours)
+        self.owners = ConnectionOwners(ours, lambda what, sandbox, detail: None)
         self.told: list[dict[str, Any]] = []
         self.heard = asyncio.Event()
 
@@ -145,7 +145,8 @@ def test_a_witness_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
 
 def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> None:
     async def scene(table: Table) -> None:
-        nobody = ConnectionOwners(None)
+        nobody = table.owners
+        nobody.close()
         told = await nobody.who(table.diag, *table.ends, "sb_a", (1, 1))
         assert told == {"origin": "unknown", "why": "there is no process resolver"}
         gateway = Gateway(owners=nobody)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway.protocols.tls_hello import MAX_HELLO_BYTES, MalformedHello, looks_like_tls, read_hello
+from paddock.gateway.protocols.refusal import BadMessage
+from paddock.gateway.protocols.tls_hello import MAX_HELLO_BYTES, looks_like_tls, read_hello
 from tests.gateway.hellos import client_hello, message, records, with_extension
 
 HELLO = client_hello("api.example.com")
@@ -38,7 +39,7 @@ def test_a_large_hello_is_read_and_a_larger_one_refused() -> None:
     hello = read_hello(large)
     assert hello is not None
     assert hello.server_name == "api.example.com"
-    with pytest.raises(MalformedHello, match="more than"):
+    with pytest.raises(BadMessage, match="more than"):
         read_hello(with_extension(HELLO, PADDING, bytes(MAX_HELLO_BYTES)))
 
 
@@ -54,10 +55,10 @@ def test_every_prefix_needs_more() -> None:
 
 
 def test_two_names_are_refused() -> None:
-    with pytest.raises(MalformedHello):
+    with pytest.raises(BadMessage):
         read_hello(with_extension(HELLO, SERVER_NAME, b"\0\x0c\0\0\x09evil.test"))
     two = b"\0\x0a\0\0\x02a.\0\0\x02b."
-    with pytest.raises(MalformedHello, match="left over"):
+    with pytest.raises(BadMessage, match="left over"):
         read_hello(with_extension(client_hello(None), SERVER_NAME, two))
 
 
@@ -65,7 +66,7 @@ def test_two_names_are_refused() -> None:
     "data", [b"GET / HTTP/1.1\r\n", b"\x16\x02\0\0\0", b"\x16\x03\x01\0\0", b"\x16\x03\x01\0\x01\x02"]
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(MalformedHello):
+    with pytest.raises(BadMessage):
         read_hello(data)
 
 
@@ -76,5 +77,5 @@ def test_garbage_is_refused_or_read_but_nothing_else(garbage: bytes, at: int, va
     for data in (garbage, b"\x16\x03\x01" + garbage, bytes(changed), records(b"\x01" + garbage)):
         try:
             read_hello(data)
-        except MalformedHello:
+        except BadMessage:
             pass

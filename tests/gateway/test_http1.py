@@ -12,6 +12,7 @@ from paddock.gateway.protocols.http1 import (
     BadMessage,
     Body,
     Request,
+    Response,
     chunk,
     head_end,
     last_chunk,
@@ -157,9 +158,9 @@ def test_responses_of_two_lengths_are_refused(lines: tuple[str, ...]) -> None:
         response("GET", "HTTP/1.1 200 OK", *lines)
 
 
-def bodies(head: Request, data: bytes, sizes: list[int], *, extensions: bool = False) -> tuple[bytes, bytes, Body]:
+def bodies(head: Request | Response, data: bytes, sizes: list[int]) -> tuple[bytes, bytes, Body]:
     """The content read from pieces of `data`, and what is left of it."""
-    body, buffer, content, at = Body(head, extensions=extensions), bytearray(), b"", 0
+    body, buffer, content, at = Body(head), bytearray(), b"", 0
     for size in [*sizes, len(data)]:
         buffer += data[at : at + size]
         at += size
@@ -206,7 +207,8 @@ def test_malformed_chunks_are_refused(data: bytes) -> None:
 
 
 def test_extensions_of_an_upstream_are_left_out() -> None:
-    content, _, body = bodies(CHUNKED, b'3;x="y"\r\nabc\r\n0\r\n\r\n', [], extensions=True)
+    head = read_response(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "GET")
+    content, _, body = bodies(head, b'3;x="y"\r\nabc\r\n0\r\n\r\n', [])
     assert (content, body.done) == (b"abc", True)
 
 

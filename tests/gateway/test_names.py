@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.gateway.protocols.names import BadHost, authority, canonical
+from paddock.gateway.protocols.names import authority, canonical
+from paddock.gateway.protocols.refusal import BadMessage
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_one_spelling(written: str, meant: str) -> None:
     ],
 )
 def test_other_spellings_are_refused(host: str) -> None:
-    with pytest.raises(BadHost):
+    with pytest.raises(BadMessage):
         canonical(host)
 
 
@@ -57,7 +58,7 @@ def test_hosts_with_ports(written: str, meant: tuple[str, int]) -> None:
     "text", ["", ":80", "a:", "a:0", "a:65536", "a:b", "u@a", "2001:db8::1", "[a]", "a:1:2", "a/", "a:\uff180"]
 )
 def test_malformed_authorities(text: str) -> None:
-    with pytest.raises(BadHost):
+    with pytest.raises(BadMessage):
         authority(text, 443)
 
 
@@ -65,7 +66,7 @@ def test_malformed_authorities(text: str) -> None:
 def test_whatever_is_taken_is_a_name_or_an_address_for_everybody(text: str) -> None:
     try:
         host = canonical(text)
-    except BadHost:
+    except BadMessage:
         return
     assert canonical(host) == host
     try:

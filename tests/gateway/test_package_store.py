@@ -36,7 +36,7 @@ def test_who_is_killed_within_a_download_leaves_nothing_that_counts(tmp_path: Pa
         try:
             store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
             keep(store, "https://files.test/a", b"whole")
-            begin(store, "https://files.test/b", b"half").write(b"ha")
+            begin(store, "https://files.test/b", b"half").feed(b"ha")
         finally:
             os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
@@ -63,8 +63,8 @@ def begin(store: PackageStore, url: str, data: bytes) -> Draft:
 
 def keep(store: PackageStore, url: str, data: bytes) -> None:
     draft = begin(store, url, data)
-    draft.write(data)
-    draft.keep()
+    draft.feed(data)
+    draft.end()
 
 
 def used(store: PackageStore, url: str, data: bytes | None = None) -> bool:

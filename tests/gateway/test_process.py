@@ -20,7 +20,7 @@ from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
-from paddock.gateway.proxy.network import Limits, RegistryServices, SandboxNetwork
+from paddock.gateway.proxy.network import Limits, SandboxNetwork
 from paddock.gateway.rules.secrets import Bound, to_bytes
 from paddock.gateway.server import Server
 from paddock.linux import local_sockets
@@ -233,6 +233,7 @@ INSIDE = Authority.make("inside")
 class NotedDoor:
     def __init__(self, sandbox: str, said: list[tuple[str, str]]) -> None:
         self._sandbox, self._said, self.secrets = sandbox, said, self
+        self.incarnation = 0
 
     async def revise(self, policy: Any) -> None:
         self._said.append(("revise", self._sandbox))
@@ -240,30 +241,37 @@ class NotedDoor:
     def put(self, bound: Bound) -> None:
         self._said.append(("secret", self._sandbox))
 
+    async def close(self) -> None:
+        pass
+
 
 class Noted:
     """A gateway that does nothing and says what it was told."""
 
-    handlers = owners = None
+    handlers = owners = malware = None
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
-        self.sockets: list[socket.socket] = []
         self.closed = asyncio.Event()
-        self.loop, self.limits, self.pages = asyncio.get_running_loop(), Limits(), RegistryServices()
-        self.networks = {"sb_b": NotedDoor("sb_b", self.said)}
+        self.loop, self.limits = asyncio.get_running_loop(), Limits()
+        self.networks: dict[str, Any] = {"sb_b": NotedDoor("sb_b", self.said)}
 
     async def open(self, network: SandboxNetwork) -> None:
         self.said.append(("open", network.sandbox))
-        assert network.diag is not None
-        self.sockets += [*network.tcp, network.dns_udp, network.dns_tcp, network.diag]
-        self.networks[network.sandbox] = NotedDoor(network.sandbox, self.said)
+        noted: Any = NotedDoor(network.sandbox, self.said)
+        network.revise, network.secrets = noted.revise, noted
+        self.networks[network.sandbox] = network
 
     async def close(self, sandbox: str) -> None:
-        self.said.append(("close", sandbox))
-        self.closed.set()
-        for one in self.sockets:
-            one.close()
+        network = self.networks.pop(sandbox, None)
+        if network is not None:
+            self.said.append(("close", sandbox))
+            self.closed.set()
+            await network.close()
+
+    async def close_all(self) -> None:
+        for sandbox in list(self.networks):
+            await self.close(sandbox)
 
 
 def order(sandbox: str, incarnation: int = 0) -> Open:
@@ -283,13 +291,12 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
         plane = Noted()
         listener = local_sockets.listen(state, layout.GATEWAY_SOCKET)
         server = Server(listener, plane, None, owner=os.getuid(), idle_seconds=0.1)  # pyright: ignore
-        server._open_networks["sb_b"] = 0, os.pidfd_open(os.getpid())  # keeps it from leaving, however long it takes
         serving = asyncio.ensure_future(server.serve())
         async with client(state) as one:
             await one.connect(start=False)
             await scene(one, server, plane)
-            for sandbox, (incarnation, _) in list(server._open_networks.items()):
-                await one.order(Close(sandbox=sandbox, incarnation=incarnation))
+            for sandbox, network in list(plane.networks.items()):
+                await one.order(Close(sandbox=sandbox, incarnation=network.incarnation))
             await serving  # leaves when it has no network
         assert ("close", "sb_b") in plane.said
 

@@ -50,7 +50,7 @@ def _start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 def reader_of(world: Rig) -> Reader:
-    found = world.gateway.networks["sb_1"].pages.reader
+    found = world.gateway.networks["sb_1"].gateway.reader
     assert found is not None
     return found
 

@@ -99,8 +99,8 @@ def test_who_does_not_read_stops_the_other_side() -> None:
         await reader.readuntil(HEAD)
         writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
         (connection,) = world.gateway.networks["sb_1"].live
-        streams = [connection.client, connection.upstream.stream]
-        await eventually(lambda: streams[0]._full and streams[1]._inbound is Inbound.PAUSED)
+        streams = [connection.client, connection.upstream]
+        await eventually(lambda: streams[0].full and streams[1]._inbound is Inbound.PAUSED)
         for stream in streams:
             assert len(stream.buffer) <= HIGH_WATER + SCRATCH_BYTES
             assert stream._transport.get_write_buffer_size() <= HIGH_WATER + SCRATCH_BYTES + (1 << 12)

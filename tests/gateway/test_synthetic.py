@@ -32,14 +32,13 @@ def test_what_is_connected_to_stays() -> None:
     names = Synthetic(most=2)
     a = names.address("a.test")
     assert a is not None
-    names.hold("a.test")
-    for letter in "bcdefg":
-        assert names.address(f"{letter}.test") is not None
-    assert names.name(a) == "a.test"
-    names.hold("g.test")
-    assert names.address("h.test") is None
-    names.release("a.test")
-    assert names.address("h.test") is not None
+    with names.held("g.test"):
+        with names.held("a.test"):
+            for letter in "bcdefg":
+                assert names.address(f"{letter}.test") is not None
+            assert names.name(a) == "a.test"
+            assert names.address("h.test") is None
+        assert names.address("h.test") is not None
     assert names.name(a) is None
 
 

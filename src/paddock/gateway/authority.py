@@ -47,13 +47,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"paddock {owner}"[:64])])
         certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(_BEGIN)
-            .not_valid_after(_END)
+            _builder(name, name, key, _BEGIN, _END)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -67,16 +61,11 @@ class Authority:
 
     def leaf(self, host: str) -> bytes:
         """Return a certificate for `host` as PEM. All of them have the same key."""
-        begin = max(_BEGIN, self._issuer.not_valid_before_utc)
-        now = datetime.now(UTC)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+        recent = datetime.now(UTC) - timedelta(days=7)
+        begin = max(_BEGIN, self._issuer.not_valid_before_utc, recent)
         return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]))
-            .issuer_name(self._issuer.subject)
-            .public_key(self._leaf_key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(max(begin, now - timedelta(days=7)))
-            .not_valid_after(now - timedelta(days=7) + _LEAF_LIFE)
+            _builder(name, self._issuer.subject, self._leaf_key, begin, recent + _LEAF_LIFE)
             .add_extension(x509.SubjectAlternativeName([_general(host)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
@@ -99,6 +88,13 @@ class Authority:
         finally:
             os.close(fd)
         return context
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -26,8 +26,7 @@ from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
 from .processes import process_resolver
 from .processes.connection_owner import ConnectionOwners, tell
-from .proxy.gateway import Gateway
-from .proxy.network import RegistryServices
+from .proxy.network import Gateway
 from .proxy.upstream import over_tcp, resolve_here, system_trust
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
@@ -69,27 +68,24 @@ def _serve(options: dict[str, Any]) -> None:
     resolver = process_resolver.start()
     with asyncio.Runner() as runner:
         server = runner.run(make_server(state, listener, reader=reader, process_resolver=resolver, handlers=handlers))
-        writable = (state / layout.AUDIT, state / layout.PACKAGES)
-        for line in confine(readable=(malware,), writable=writable):
-            print(line, file=sys.stderr, flush=True)
+        confine(readable=(malware,), writable=(state / layout.AUDIT, state / layout.PACKAGES))
         gc.collect()
         gc.freeze()
         runner.run(server.serve())
     os.close(lock)
 
 
-def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
+def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> None:
     """Confine the process: no core dump, tracer, capability, other program, or unnecessary file.
 
-    Return the missing protections.
+    Print a missing protection.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
     places = (*process.code(), *_system(), *map(str, readable))
-    if process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):
-        return ()
-    return ("this kernel has no Landlock: the gateway could read every file of its user",)
+    if not process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):
+        print("this kernel has no Landlock: the gateway could read every file of its user", file=sys.stderr, flush=True)
 
 
 def _system() -> tuple[str, ...]:
@@ -119,7 +115,9 @@ async def make_server(
         trust=system_trust if network is None else network.trust,
         owners=ConnectionOwners(process_resolver, partial(tell, log)),
         handlers=handlers,
-        pages=RegistryServices(reader=reader, known=MalwareIndexes(state / layout.MALWARE), packages=_packages(state)),
+        reader=reader,
+        malware=MalwareIndexes(state / layout.MALWARE),
+        packages=_packages(state),
     )
     return Server(listener, gateway, log, owner=os.stat(state).st_uid)
 

@@ -20,8 +20,7 @@ from paddock.wire.duplex import Duplex, NotSent
 
 from .authority import Authority
 from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
-from .proxy.gateway import Gateway
-from .proxy.network import SandboxNetwork
+from .proxy.network import Gateway, SandboxNetwork
 from .rules.secrets import Bound, SecretBook, from_bytes
 
 _bound = msgspec.msgpack.Decoder(Bound).decode
@@ -51,8 +50,6 @@ class Server:
         listener.setblocking(False)
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
         self._gateway, self._audit_log = gateway, audit_log
-        self._open_networks: dict[str, tuple[int, int]] = {}
-        """The instance id, and a pidfd of its pid 1."""
         self._line: Duplex | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -64,15 +61,14 @@ class Server:
         try:
             while loop.time() - since < self._idle:
                 await asyncio.sleep(min(LOOK_SECONDS, self._idle))
-                if self._open_networks or self._tasks:
+                if self._gateway.networks or self._tasks:
                     since = loop.time()
         finally:
             loop.remove_reader(self._listener.fileno())
             self._listener.close()
             if self._line is not None:
                 self._line.close()
-            for sandbox in list(self._open_networks):
-                await self._close(sandbox)
+            await self._gateway.close_all()
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Ask the daemon for an approval.
@@ -150,23 +146,24 @@ class Server:
             case Open():
                 await self._open(order, descriptors)
             case Secret():
-                if order.sandbox in self._open_networks:
-                    self._gateway.networks[order.sandbox].secrets.put(_bound(order.secret))
+                if (network := self._gateway.networks.get(order.sandbox)) is not None:
+                    network.secrets.put(_bound(order.secret))
             case Close():
-                if self._has(order):
-                    await self._close(order.sandbox)
+                if self._find(order) is not None:
+                    await self._gateway.close(order.sandbox)
             case Revise() | Record():
-                if not self._has(order):
+                network = self._find(order)
+                if network is None:
                     reason = f"the gateway has no network of {order.sandbox} in incarnation {order.incarnation}"
                     raise NotFoundError(reason)
                 if isinstance(order, Record):
-                    return self._record(order)
-                await self._gateway.networks[order.sandbox].revise(Snapshot.from_bytes(order.snapshot))
+                    return self._record(network, order)
+                await network.revise(Snapshot.from_bytes(order.snapshot))
         return b""
 
-    def _record(self, order: Record) -> bytes:
+    def _record(self, network: SandboxNetwork, order: Record) -> bytes:
         """Start a recording, or end and return the one under way."""
-        taken = self._gateway.networks[order.sandbox].record(order.on)
+        taken = network.record(order.on)
         if order.on:
             return b""
         if taken is None:
@@ -174,11 +171,12 @@ class Server:
             raise InvalidStateError(reason, hint=f"paddock record start {order.sandbox}")
         return msgspec.msgpack.encode(taken)
 
-    def _has(self, order: Revise | Record | Close) -> bool:
-        return self._open_networks.get(order.sandbox, (None,))[0] == order.incarnation
+    def _find(self, order: Revise | Record | Close) -> SandboxNetwork | None:
+        network = self._gateway.networks.get(order.sandbox)
+        return network if network is not None and network.incarnation == order.incarnation else None
 
     async def _open(self, order: Open, descriptors: list[int]) -> None:
-        await self._close(order.sandbox)  # of the one before, under the same id
+        await self._gateway.close(order.sandbox)  # of the one before, under the same id
         if len(descriptors) < 5:
             raise InvalidStateError(
                 f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good"
@@ -193,6 +191,7 @@ class Server:
                 sandbox=order.sandbox,
                 incarnation=order.incarnation,
                 first=order.first,
+                process=process,
                 tcp=tcp,
                 dns_udp=dns_udp,
                 dns_tcp=dns_tcp,
@@ -200,7 +199,7 @@ class Server:
                 policy=policy,
                 authority=Authority(order.certificate, order.key),
                 secrets=SecretBook(from_bytes(order.secrets)),
-                approvals=self,
+                claim=self.claim,
                 audit_log=self._audit_log,
             )
             await self._gateway.open(network)
@@ -209,26 +208,17 @@ class Server:
                 one.close()
             raise
         descriptors.clear()
-        self._open_networks[order.sandbox] = order.incarnation, process
-        asyncio.get_running_loop().add_reader(process, self._ended, order.sandbox, process)
+        network.loop.add_reader(process, self._ended, network)
         await network.watch()
 
-    def _ended(self, sandbox: str, process: int) -> None:
+    def _ended(self, network: SandboxNetwork) -> None:
         async def close() -> None:
             async with self._turn:
-                if self._open_networks.get(sandbox, (0, -1))[1] == process:
-                    await self._close(sandbox)
+                if self._gateway.networks.get(network.sandbox) is network:
+                    await self._gateway.close(network.sandbox)
 
-        asyncio.get_running_loop().remove_reader(process)
+        network.loop.remove_reader(network.process)
         self._start(close())
-
-    async def _close(self, sandbox: str) -> None:
-        _, process = self._open_networks.pop(sandbox, (0, -1))
-        if process == -1:
-            return
-        asyncio.get_running_loop().remove_reader(process)
-        os.close(process)
-        await self._gateway.close(sandbox)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -126,21 +126,20 @@ class Handler:
         """Return the handler's answer. Raise Refused: 502 if it raised or died, 503 if it can't start, 504 if it took
         longer."""
         async with self._turn:
+            in_step = False
             try:
                 async with asyncio.timeout(seconds):
                     said = await self._converse(asked)
+                in_step = True
             except TimeoutError:
-                self._stop()
                 raise self._failed(f"took longer than {seconds:g} s", 504) from None
             except EOFError:
-                self._stop()
                 raise self._failed("died", 502) from None
             except (OSError, msgspec.DecodeError) as error:
-                self._stop()
                 raise self._failed(f"died: {error}", 502) from None
-            except BaseException:  # the answer to another's question would be the next one's
-                self._stop()
-                raise
+            finally:
+                if not in_step:  # the answer to another's question would be the next one's
+                    self._stop()
         if said.error is not None:
             raise self._failed(f"failed: {said.error}", 502)
         try:

@@ -14,6 +14,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import BinaryIO, NoReturn, TypeAlias
 
@@ -54,15 +55,13 @@ class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def be_a_handler(peer: socket.socket, parent: int) -> None:
     """Serve as the handler until its socket ends, or until `parent`, the process that forked it, does."""
-    try:
+    with suppress(EOFError, OSError):
         try:
             _confine(peer, parent)
         except BaseException as error:
             _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
         else:
             _serve(peer)
-    except (EOFError, OSError):
-        return
 
 
 def _confine(peer: socket.socket, parent: int) -> None:
@@ -93,12 +92,8 @@ def _limit() -> None:
     """Limit descriptors, files, and memory to a little more than the process has now."""
     with open("/proc/self/statm", "rb") as statm:
         most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
-    for number, value in (
-        (resource.RLIMIT_AS, most),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
+    limits = {resource.RLIMIT_AS: most, resource.RLIMIT_NOFILE: 64, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    for number, value in limits.items():
         resource.setrlimit(number, (value, value))
 
 

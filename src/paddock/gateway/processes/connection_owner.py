@@ -19,17 +19,17 @@ from .process_resolver import MOST_BYTES, First, unknown
 
 MOST_WAITING = 64
 ANSWER_SECONDS = 10.0
-News = Callable[[str, str, int, dict[str, Any]], None]
-"""Reports an event: its name, the sandbox and its instance, and the details."""
+News = Callable[[str, str, dict[str, Any]], None]
+"""Reports an event: its name, the sandbox, and the details."""
 
 
 class ConnectionOwners:
-    """Ask within one event loop. Without a `process_resolver` every owner is unknown.
+    """Ask within one event loop. Once the process resolver has ended, every owner is unknown.
 
     `news` hears of watched processes.
     """
 
-    def __init__(self, process_resolver: socket.socket | None, news: News | None = None) -> None:
+    def __init__(self, process_resolver: socket.socket, news: News) -> None:
         self._process_resolver, self._news = process_resolver, news
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
@@ -37,10 +37,10 @@ class ConnectionOwners:
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._watched: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        self._why = "there is no process resolver"
-        if process_resolver is not None:
-            process_resolver.setblocking(False)
-            asyncio.get_running_loop().add_reader(process_resolver, self._heard)
+        self._why = ""
+        """Why nothing answers any more."""
+        process_resolver.setblocking(False)
+        asyncio.get_running_loop().add_reader(process_resolver, self._heard)
 
     async def who(
         self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
@@ -71,7 +71,7 @@ class ConnectionOwners:
                 del self._waiting[sandbox], self._turns[sandbox]
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        if self._process_resolver is None:
+        if self._why:
             return unknown(self._why)
         number = next(self._numbers)
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -95,28 +95,25 @@ class ConnectionOwners:
             found = {"watched": False, "why": found["why"]}
         if found["watched"]:
             self._watched[sandbox] = incarnation
-        if self._news is not None:
-            self._news("process.watch", sandbox, incarnation, found)
+        self._news("process.watch", sandbox, {"incarnation": incarnation, **found})
 
-    def close(self) -> None:
-        if self._process_resolver is not None:
-            asyncio.get_running_loop().remove_reader(self._process_resolver)
-            self._process_resolver.close()
-            self._process_resolver = None
+    def close(self, why: str = "there is no process resolver") -> None:
+        if self._why:
+            return
+        self._why = why
+        asyncio.get_running_loop().remove_reader(self._process_resolver)
+        self._process_resolver.close()
         for answered in self._asked.values():
             if not answered.done():
-                answered.set_result(unknown(self._why))
+                answered.set_result(unknown(why))
 
     def _died(self) -> None:
         """Record for each watched sandbox that its processes aren't reported any more."""
-        watched, self._watched = self._watched, {}
-        for sandbox, incarnation in watched.items():
-            if self._news is not None:
-                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
-        self.close()
+        self.close("the process resolver has died")
+        for sandbox, incarnation in self._watched.items():
+            self._news("process.watch", sandbox, {"incarnation": incarnation, "watched": False, "why": self._why})
 
     def _heard(self) -> None:
-        assert self._process_resolver is not None
         try:
             data = self._process_resolver.recv(MOST_BYTES)
         except BlockingIOError:
@@ -124,23 +121,18 @@ class ConnectionOwners:
         except OSError:
             data = b""
         if not data:
-            self._why = "the process resolver has died"
             return self._died()
         answer = json.loads(data)
         if "what" in answer:
-            if self._news is not None:
-                self._news(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
-            return
+            return self._news(answer["what"], answer["sandbox"], answer["detail"])
         answered = self._asked.get(answer["n"])
         if answered is not None and not answered.done():
             answered.set_result(answer["answer"])
 
 
-def tell(log: AuditLog, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+def tell(log: AuditLog, what: str, sandbox: str, detail: dict[str, Any]) -> None:
     """Record an event of a process inside. If the log is full, the record is missing."""
+    if "argv" in detail:
+        detail = {**detail, "argv": redact_secrets(detail["argv"])}
     with suppress(UnrecordedError):
-        log.event(what, sandbox=sandbox, incarnation=incarnation, **without_secrets(detail))
-
-
-def without_secrets(detail: dict[str, Any]) -> dict[str, Any]:
-    return {**detail, "argv": redact_secrets(detail["argv"])} if "argv" in detail else detail
+        log.event(what, sandbox=sandbox, **detail)

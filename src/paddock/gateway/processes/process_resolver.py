@@ -14,6 +14,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from paddock.gateway.protocols.token_bucket import TokenBucket
@@ -48,16 +49,11 @@ def start() -> socket.socket:
 
 
 def _be(gateway: socket.socket) -> None:
-    events = _events()
+    events = None
+    with suppress(OSError):
+        events = News()
     _confine()
     _serve(gateway, ProcessResolver(), events)
-
-
-def _events() -> News | None:
-    try:
-        return News()
-    except OSError:
-        return None
 
 
 def _confine() -> None:
@@ -196,14 +192,9 @@ def _link(pid: int, name: str) -> str | None:
 
 def _arguments(pid: int) -> dict[str, Any]:
     """Read the command line, which is the process's own memory: it may have written anything there, of any length."""
-    fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
-    data = bytearray()
-    try:
-        while len(data) < _ARGUMENT_BYTES and (piece := os.read(fd, _ARGUMENT_BYTES - len(data))):
-            data += piece
-    finally:
-        os.close(fd)
-    kept = bytes(data[:_TEXT_BYTES]).removesuffix(b"\0")
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        data = file.read(_ARGUMENT_BYTES)
+    kept = data[:_TEXT_BYTES].removesuffix(b"\0")
     found: dict[str, Any] = {
         "argv": [_words(word) for word in kept.split(b"\0")],
         "argv_sha256": hashlib.sha256(data).hexdigest(),
@@ -274,10 +265,8 @@ class Starts:
 
     def close(self) -> None:
         if self._events is not None:
-            try:
+            with suppress(OSError):
                 self._events.listen(False)
-            except OSError:
-                return
 
     def hear(self) -> None:
         """Read and process some of the pending events."""
@@ -329,7 +318,8 @@ class Starts:
         lost, watched.lost = watched.lost, 0
         if lost:
             detail = {**detail, "lost_before": lost}
-        said = {"what": what, "sandbox": watched.sandbox, "incarnation": watched.incarnation, "detail": detail}
+        detail = {"incarnation": watched.incarnation, **detail}
+        said = {"what": what, "sandbox": watched.sandbox, "detail": detail}
         try:
             self._say(said)
         except OSError:

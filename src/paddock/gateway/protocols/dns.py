@@ -10,7 +10,8 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
@@ -57,14 +58,16 @@ class Synthetic:
             self._by_name.move_to_end(name)
         return name
 
-    def hold(self, name: str) -> None:
-        """Keep `name` while a connection to it lives, until `release`."""
+    @contextmanager
+    def held(self, name: str) -> Generator[None]:
+        """Keep `name` while a connection to it lives."""
         self._live[name] += 1
-
-    def release(self, name: str) -> None:
-        self._live[name] -= 1
-        if self._live[name] <= 0:
-            del self._live[name]
+        try:
+            yield
+        finally:
+            self._live[name] -= 1
+            if not self._live[name]:
+                del self._live[name]
 
     def _make_room(self) -> bool:
         for name, address in self._by_name.items():

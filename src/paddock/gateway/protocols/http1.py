@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from .refusal import BadMessage
 from .replacer import Filter
 
 MAX_HEAD_BYTES = 64 << 10
@@ -35,10 +36,6 @@ _HOP = frozenset(
     | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
 )
 _LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect"})
-
-
-class BadMessage(ValueError):
-    """A head or a body that isn't valid HTTP/1.1."""
 
 
 class Head(msgspec.Struct, kw_only=True):
@@ -290,23 +287,47 @@ class Ending:
 
 
 class Body:
-    """Takes the content of one body from the front of a buffer.
+    """Takes the content of one body from the front of a buffer, and filters it.
 
-    `extensions`: skip the extensions of chunks. Without it, as for data from inside, they are errors. `ending`: the
-    whole buffer belongs to the body, until this object reports the end.
+    A request's chunks have no extensions. A response's may have some, which it skips. `ending`: the whole buffer
+    belongs to the body, until this object reports the end.
     """
 
-    def __init__(
-        self, head: Head, *, to_the_end: bool = False, extensions: bool = False, ending: Ending | None = None
-    ) -> None:
-        """Begin a body. `to_the_end`: without a length it goes on to the end of the connection."""
+    def __init__(self, head: Request | Response, ending: Ending | None = None) -> None:
+        """Begin a body. Without a length, a response's goes on to the end of the connection."""
+        answers = isinstance(head, Response)
+        none = (answers and head.bodiless) or (not answers and head.length is None)
         self._ending = ending
-        none = isinstance(head, Response) and head.bodiless
-        self._chunked = head.chunked and not none
-        self._left: int | None = 0 if none or head.chunked or (head.length is None and not to_the_end) else head.length
-        self._extensions, self._in_chunk = extensions, False
+        self._chunked = head.chunked and not (answers and head.bodiless)
+        self._left: int | None = 0 if none or head.chunked else head.length
+        self._extensions, self._in_chunk = answers, False
         self.done = self._left == 0 and not self._chunked
         self.trailers: Fields = []
+        self.begun = bytearray()
+        """The part that a caller has taken and not passed on."""
+        self.watch: Callable[[bytes], None] | None = None
+        """Sees all that `take_filtered` returns before its filter does. It may raise."""
+        self.filter: Filter | None = None
+        self.filter_trailers: Callable[[Fields], Fields] = list
+
+    @property
+    def last(self) -> Fields | None:
+        """Return the filtered trailers after the end of the body, or None before it."""
+        return self.filter_trailers(self.trailers) if self.done else None
+
+    def take_filtered(self, buffer: bytearray) -> bytes:
+        """Take the content that can go on. Don't call it again when it is `done`."""
+        data = self.take(buffer)
+        if self.begun:
+            data = bytes(self.begun) + data
+            self.begun.clear()
+        if self.watch is not None:
+            self.watch(data)
+        if self.filter is not None:
+            data = self.filter.feed(data) if data else b""
+            if self.done:
+                data += self.filter.end()
+        return data
 
     def take(self, buffer: bytearray) -> bytes:
         """Take the next bytes of content from the buffer. Empty: the data is incomplete, or the body is `done`."""
@@ -402,47 +423,3 @@ def last_chunk(trailers: Fields) -> bytes:
     if not trailers:
         return b"0\r\n\r\n"
     return b"0\r\n" + b"".join(b"%b: %b\r\n" % field for field in trailers) + b"\r\n"
-
-
-class BodyStream:
-    def __init__(
-        self,
-        body: Body,
-        *,
-        filter: Filter | None,
-        trailers: Callable[[Fields], Fields],
-        begun: bytes = b"",
-        watch: Callable[[bytes], None] | None = None,
-    ) -> None:
-        """Pass on `body`.
-
-        `begun` is the part of it that a caller has already taken. `watch` sees all of it, and may raise.
-        """
-        self._begun, self._watch = begun, watch
-        self._body, self._filter, self._trailers = body, filter, trailers
-
-    @property
-    def done(self) -> bool:
-        return self._body.done
-
-    @property
-    def last(self) -> Fields | None:
-        """Return the trailers after the end of the body, or None before it."""
-        return self._trailers(self._body.trailers) if self._body.done else None
-
-    def take(self, buffer: bytearray) -> bytes:
-        """Take the content that can go on. Don't call it again when it is `done`."""
-        data = self._body.take(buffer)
-        if self._begun:
-            data, self._begun = self._begun + data, b""
-        if self._watch is not None:
-            self._watch(data)
-        if self._filter is not None:
-            data = self._filter.feed(data) if data else b""
-            if self._body.done:
-                data += self._filter.end()
-        return data
-
-    def end(self) -> None:
-        """Note that the connection it came on has ended. BadMessage: too early."""
-        self._body.end()

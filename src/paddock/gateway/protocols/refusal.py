@@ -41,6 +41,20 @@ class Refused(Exception):
         return "none" if self.number is None else str(self.number)
 
 
+class BadMessage(Refused):
+    """A message, or a name in one, that breaks its protocol or that two readers could take for different things."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, status=400, rule="http")
+
+
+class UpstreamFailed(Refused):
+    """The server doesn't connect, or sends no answer that can pass."""
+
+    def __init__(self, reason: str, *, status: int = 502) -> None:
+        super().__init__(reason, status=status, rule="upstream")
+
+
 def response_of(refused: Refused, *, accept: bytes | None, head_only: bool = False) -> tuple[Response, bytes]:
     """Make a whole response: JSON for clients that accept it, plain text for others."""
     from .http1 import Response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol, TypeAlias
 
 Replacement: TypeAlias = Callable[[bytes], bytes]
@@ -129,7 +130,6 @@ _SECOND = frozenset(b"0123456789ABCDEFabcdef" + b"bfnrtux\"'\\/" + b"#algq")
 """The bytes that may follow an escape's first byte."""
 _BREAKS = b"\r\n"
 _BREAK = re.compile(rb"([\r\n]+)")
-_MOST_REMEMBERED = 4096
 LONGEST = 18
 """Bytes of an escape."""
 
@@ -153,17 +153,10 @@ def _may_go_on(escape: bytes) -> bool:
     return _decode(escape) is None or (escape[:2] == b"&#" and escape[-1:] != b";")
 
 
-class _Decoded(dict[bytes, bytes]):
-    """A cache of the meanings of escapes, without line breaks."""
-
-    def __missing__(self, escape: bytes) -> bytes:
-        if len(self) >= _MOST_REMEMBERED:
-            self.clear()
-        found = self[escape] = (_decode(escape) or b"").translate(None, _BREAKS)
-        return found
-
-
-_decoded = _Decoded()
+@lru_cache(4096)
+def _meaning(escape: bytes) -> bytes:
+    """Return the meaning of an escape, without line breaks."""
+    return (_decode(escape) or b"").translate(None, _BREAKS)
 
 
 def _split(data: bytes) -> list[bytes]:
@@ -190,7 +183,7 @@ class _Text:
         at = 0
         for index, part in enumerate(parts):
             if index % 2:
-                found = _decoded[part]
+                found = _meaning(part)
                 self._starts.extend([at] * len(found))
                 self._ends.extend([at + len(part)] * len(found))
                 pieces.append(found)
@@ -270,5 +263,5 @@ class UnescapedReplacer:
 
 def _plain(parts: list[bytes]) -> bytes:
     decoded = parts.copy()
-    decoded[1::2] = map(_decoded.__getitem__, parts[1::2])
+    decoded[1::2] = map(_meaning, parts[1::2])
     return b"".join(decoded).translate(None, _BREAKS)

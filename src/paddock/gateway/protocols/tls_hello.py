@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .refusal import BadMessage
+
 MAX_HELLO_BYTES = 16 << 10
 """Largest hello. Post-quantum key shares make hellos of some 2 KiB, and no client sends a larger one than this."""
 
@@ -24,10 +26,6 @@ class Hello(msgspec.Struct, frozen=True):
     hidden: bool
 
 
-class MalformedHello(ValueError):
-    """The bytes aren't a hello of a TLS client."""
-
-
 def looks_like_tls(data: bytes | bytearray) -> bool:
     """Tell whether one or more first bytes begin a TLS handshake."""
     return data[0] == _HANDSHAKE and (len(data) < 2 or data[1] == 3)
@@ -38,7 +36,7 @@ def read_hello(data: bytes | bytearray) -> Hello | None:
     message = _message(bytes(data[:MAX_HELLO_BYTES]))
     if message is None:
         if len(data) >= MAX_HELLO_BYTES:
-            raise MalformedHello(f"a TLS hello of more than {MAX_HELLO_BYTES} bytes")
+            raise BadMessage(f"a TLS hello of more than {MAX_HELLO_BYTES} bytes")
         return None
     return _read(message)
 
@@ -49,24 +47,24 @@ def _message(data: bytes) -> bytes | None:
     while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
         header = data[at : at + 5]
         if (header and header[0] != _HANDSHAKE) or (len(header) > 1 and header[1] != 3):
-            raise MalformedHello("a record that is no TLS handshake")
+            raise BadMessage("a record that is no TLS handshake")
         if len(header) < 5:
             return None
         length = int.from_bytes(header[3:5], "big")
         if not 0 < length <= 1 << 14:
-            raise MalformedHello(f"a TLS record of {length} bytes")
+            raise BadMessage(f"a TLS record of {length} bytes")
         message += data[at + 5 : at + 5 + length]
         at += 5 + length
         if message and message[0] != _CLIENT_HELLO:
-            raise MalformedHello("a handshake that does not begin with a client's hello")
+            raise BadMessage("a handshake that does not begin with a client's hello")
         if len(message) >= 4 and int.from_bytes(message[1:4], "big") > MAX_HELLO_BYTES:
-            raise MalformedHello(f"a TLS hello of more than {MAX_HELLO_BYTES} bytes")
+            raise BadMessage(f"a TLS hello of more than {MAX_HELLO_BYTES} bytes")
         if at > len(data):
             break
     if len(message) < 4 or len(message) < (whole := 4 + int.from_bytes(message[1:4], "big")):
         return None
     if len(message) > whole:
-        raise MalformedHello("something follows the client's hello in its record")
+        raise BadMessage("something follows the client's hello in its record")
     return bytes(message[4:])
 
 
@@ -77,7 +75,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         self.at += size
         if self.at > len(self.data):
-            raise MalformedHello("a length in the TLS hello is wrong")
+            raise BadMessage("a length in the TLS hello is wrong")
         return self.data[self.at - size : self.at]
 
     def number(self, size: int) -> int:
@@ -99,7 +97,7 @@ class _Reader:
 
     def done(self) -> None:
         if self.left:
-            raise MalformedHello("something is left over in the TLS hello")
+            raise BadMessage("something is left over in the TLS hello")
 
 
 def _read(message: bytes) -> Hello:
@@ -114,7 +112,7 @@ def _read(message: bytes) -> Hello:
         while extensions.left:
             kind = extensions.number(2)
             if kind in found:
-                raise MalformedHello(f"the extension {kind} twice in a TLS hello")
+                raise BadMessage(f"the extension {kind} twice in a TLS hello")
             found[kind] = extensions.block(2)
     return Hello(
         server_name=_server_name(found[_SERVER_NAME]) if _SERVER_NAME in found else None,
@@ -127,5 +125,5 @@ def _server_name(data: bytes) -> str:
     kind, name = names.number(1), names.block(2)
     names.done()  # a second name could be the one that a server goes by
     if kind != 0 or not name or not name.isascii():
-        raise MalformedHello("a TLS hello with a server's name that is none")
+        raise BadMessage("a TLS hello with a server's name that is none")
     return name.decode("ascii")

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.protocols.dns import GATEWAY, is_synthetic
-from paddock.gateway.protocols.http1 import BadMessage, Fields
-from paddock.gateway.protocols.names import BadHost, canonical, is_address
-from paddock.gateway.protocols.refusal import Refused, response_of
-from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
-from paddock.gateway.rules.git import Update
-from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+from paddock.gateway.protocols.http1 import Fields
+from paddock.gateway.protocols.names import canonical, is_address
+from paddock.gateway.protocols.refusal import BadMessage, Refused
+from paddock.gateway.protocols.tls_hello import ACCESS_DENIED, Hello, looks_like_tls, read_hello
+from paddock.gateway.rules.authorization import AuthorizedRequest
+from paddock.model.egress import ConnectVerdict, Target, Tier, Verdict
 from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .http import Http, Http1, answer
 from .stream import Lost, ProxyStream
-from .upstream import Upstream
 
 if TYPE_CHECKING:
     from .network import SandboxNetwork
@@ -42,7 +40,7 @@ Opening = Hello | Literal["http", "raw", "silent"]
 class Connection:
     """One connection of a sandbox.
 
-    `target` is its authorized target, and `request` the one under way.
+    `target` is its authorized target, and `authorized` the request under way.
 
     When the policy changes, the gateway authorizes both again.
     """
@@ -52,23 +50,18 @@ class Connection:
     ) -> None:
         """Serve `client`. `flow`: the number of the connection that it is a stream of."""
         self.network, self.client, self.destination = network, client, destination
-        self.http: Http = Http1(client)
         self.flow = network.next_flow() if flow is None else flow
-        self.is_stream = self.is_grpc = False
         self._inside: H2Streams | None = None
         self.target: Target | None = None
         self.literal: str | None = None
-        self.request: tuple[Target, str, str, str, bool | None] | None = None
-        self.granted: RequestVerdict | None = None
-        self.pushed: tuple[Update, ...] = ()
-        self.upstream: Upstream | None = None
+        self.authorized: AuthorizedRequest | None = None
+        self.upstream: ProxyStream | None = None
         self.source: str | None = None
         """The address that was the origin of the content from the package cache."""
         self._tier: Tier | None = None
-        self._held: list[str] = []
         self._decision: int | None = None
         self._deadline: float | None = None
-        self._overdue: ProxyStream = client
+        self._overdue = client
         self._seen, self._seen_at = 0, network.loop.time()
         self._why: str | None = None
 
@@ -107,7 +100,6 @@ class Connection:
     def branch(self, stream: H2Stream) -> Connection:
         """Make the branch of a stream: the connection's decisions hold for the stream."""
         branch = Connection(self.network, stream, self.destination, flow=self.flow)
-        branch.http, branch.is_stream, branch.is_grpc = stream, True, stream.is_grpc
         branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
         return branch
 
@@ -118,10 +110,14 @@ class Connection:
         address = self.source if self.upstream is None else self.upstream.address
         if address is not None and not policy.address(target, address).allowed:
             return False
-        if self.request is None or self.granted is None:
+        asked = self.authorized
+        if asked is None:
             return True
-        now, then = policy.request(*self.request), self.granted
-        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in self.pushed):
+        now, then = (
+            policy.request(asked.target, asked.scheme, asked.request.method, asked.path, asked.is_push),
+            asked.verdict,
+        )
+        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in asked.pushed):
             return False
         if now.filtered and now.revision != then.revision:
             return False  # what it is about to see, or the file's page, was looked through for another policy
@@ -134,7 +130,7 @@ class Connection:
             return self._inside.leave(why)
         self.client.reset(why)
         if self.upstream is not None:
-            self.upstream.stream.reset(why)
+            self.upstream.reset(why)
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
@@ -142,7 +138,7 @@ class Connection:
         error: str | None = None
         try:
             await (work or self._serve)()
-        except (Refused, MalformedHello, BadHost) as refused:
+        except Refused as refused:
             error = str(refused)
             self.client.reset(error)
         except (Lost, ssl.SSLError) as lost:
@@ -155,12 +151,10 @@ class Connection:
             self.client.reset(error)
             raise
         finally:
-            for name in self._held:
-                self.network.names.release(name)
             self.client.guard(None)
             if self.upstream is not None:
-                self.upstream.stream.guard(None)
-                self.upstream.stream.close()
+                self.upstream.guard(None)
+                self.upstream.close()
             self.client.close()
             self._record_end(self._why or error)
 
@@ -177,14 +171,12 @@ class Connection:
         if host == GATEWAY and port == PROXY_PORT:
             asked = await Exchange(self, None, "http").run()
             if asked is not None:
-                target, verdict = asked
-                await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
+                await self._go(*asked)
         elif not is_synthetic(host):
-            await self._to(Target(host, port), literal=host)
+            await self._to(Target(host, port))
         elif (name := self.network.names.name(host)) is not None:
-            self._held.append(name)
-            self.network.names.hold(name)
-            await self._to(Target(name, port))
+            with self.network.names.held(name):
+                await self._to(Target(name, port))
         else:
             target = Target(host, port)
             await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
@@ -192,24 +184,24 @@ class Connection:
     def _no(self, reason: str, rule: str) -> Verdict:
         return Verdict(allowed=False, rule=rule, reason=reason, revision=self.network.policy.revision)
 
-    async def _to(self, target: Target, *, literal: str | None = None) -> None:
+    async def _to(self, target: Target) -> None:
         verdict = self.allow(target)
         if verdict.allowed:
-            await self._go(target, verdict, literal=literal)
+            await self._go(target, verdict)
         else:
             await self._refuse(target, verdict, recorded=True)
 
-    async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+    async def _go(self, target: Target, verdict: ConnectVerdict) -> None:
         """Serve the allowed `target`, with all data from now on."""
-        self.settle(target, verdict, literal=literal)
+        self.settle(target, verdict)
         self.limit(self.network.limits.first_byte)
         try:
             opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
             if isinstance(opening, Hello):
                 self._identify(opening)
-        except (Refused, MalformedHello, BadHost) as error:
-            rule = error.rule if isinstance(error, Refused) else "identity"
-            return await self._refuse(target, self._no(str(error), rule or "identity"))
+        except Refused as error:
+            rule = "identity" if isinstance(error, BadMessage) else error.rule or "identity"
+            return await self._refuse(target, self._no(str(error), rule))
         await self._pass(opening)
 
     def allow(self, target: Target) -> ConnectVerdict:
@@ -220,8 +212,9 @@ class Connection:
         self._decision = number if self._decision is None else self._decision
         return verdict
 
-    def settle(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
-        self.target, self.literal, self._tier = target, literal, verdict.tier
+    def settle(self, target: Target, verdict: ConnectVerdict) -> None:
+        self.target, self._tier = target, verdict.tier
+        self.literal = target.host if is_address(target.host) else None
 
     async def _pass(self, opening: Opening) -> None:
         target, tier = self.target, self._tier
@@ -247,7 +240,7 @@ class Connection:
     # -- its first bytes -----------------------------------------------------------------------------------------------
 
     async def _opening(self, silence: float | None) -> Opening:
-        """Detect the client's protocol. After `silence` seconds the server may speak first. Raise MalformedHello."""
+        """Detect the client's protocol. After `silence` seconds the server may speak first. Raise BadMessage."""
         client = self.client
         if not client.buffer and silence is not None:
             try:
@@ -268,34 +261,29 @@ class Connection:
                     return "raw"
             if not await client.more():
                 if buffer and looks_like_tls(buffer):
-                    raise MalformedHello("a TLS hello that is cut short")
+                    raise BadMessage("a TLS hello that is cut short")
                 return "raw" if buffer else "silent"
 
     def _identify(self, hello: Hello) -> None:
         """Check the name in a hello against the authorized name.
 
-        A connection to an allowed address takes the name, if a rule allows it. Raise Refused or BadHost.
+        A connection to an allowed address takes the name, if a rule allows it. Raise Refused.
         """
         target = self.target
         assert target is not None
-        if self._tier is Tier.SPLICE and hello.hidden:
-            raise Refused("an encrypted client hello: the name that it hides can't be checked")
-        if hello.server_name is None:
-            if self.literal is None:
-                raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
-            return
-        name = canonical(hello.server_name)
-        if self.literal is None:
-            if name != target.host:
-                raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
-        elif name != target.host:
+        name = None if hello.server_name is None else canonical(hello.server_name)
+        if self.literal is None and name is None:
+            raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
+        if self.literal is None and name != target.host:
+            raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
+        if name is not None and name != target.host:
             named = Target(name, target.port)
             verdict = self.allow(named)
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
-            if hello.hidden and verdict.tier is Tier.SPLICE:
-                raise Refused("an encrypted client hello: the name that it hides can't be checked")
             self.target, self._tier = named, verdict.tier
+        if hello.hidden and self._tier is Tier.SPLICE:
+            raise Refused("an encrypted client hello: the name that it hides can't be checked")
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
@@ -307,20 +295,19 @@ class Connection:
         try:
             async with asyncio.timeout(_REFUSED_SECONDS):
                 opening = await self._opening(None)
-                head = await self.http.request(lambda: None) if opening == "http" else None
-        except (TimeoutError, MalformedHello, BadMessage):
+                head = await self.client.request(lambda: None) if opening == "http" else None
+        except (TimeoutError, BadMessage):
             opening, head = "raw", None
         if isinstance(opening, Hello):
             self.client.write(ACCESS_DENIED)
         elif head is not None:
+            head.keep_alive = False
             refused = Refused(verdict.reason, rule=verdict.rule, number=self._decision)
-            answer(
-                self.http,
-                *response_of(refused, accept=head.get(b"accept"), head_only=head.method == "HEAD"),
-                keep_alive=False,
-            )
+            await Exchange(self, target, "http").refuse(refused, head)
+            return
         else:
-            return self.client.reset("refused")
+            self.client.reset("refused")
+            return
         await self.last_word()
 
     async def last_word(self) -> None:
@@ -333,19 +320,19 @@ class Connection:
     async def _splice(self, target: Target, opening: Opening) -> None:
         self.limit(None)
         upstream = self.upstream = await self.network.dial(self.flow, target, literal=self.literal, tls=False)
-        self.client.guard(upstream.stream)
-        upstream.stream.guard(self.client)
+        self.client.guard(upstream)
+        upstream.guard(self.client)
         if opening == "silent":
-            upstream.stream.pipe(self.client)
+            upstream.pipe(self.client)
             late = await self._opening(None)
             if late == "http":
                 raise Refused("HTTP after the server spoke first: its host can't be checked")
             if isinstance(late, Hello):
                 self._identify(late)
-        await self.client.join(upstream.stream)
+        await self.client.join(upstream)
 
 
-class H2Streams:
+class H2Streams(Session):
     """HTTP/2 on one connection from inside: each stream is a branch of it, with a separate exchange.
 
     `branches` are the open streams. `left`: there will be no more.
@@ -356,10 +343,10 @@ class H2Streams:
         self.branches: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.left = False
-        self._session = Session(
+        super().__init__(
             connection.client,
-            self._network.loop,
-            opened=self._opened,
+            connection.network.loop,
+            client=False,
             window=_STREAM_WINDOW,
             streams_window=_STREAMS_WINDOW,
         )
@@ -370,14 +357,14 @@ class H2Streams:
         connection.limit(self._network.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")
         try:
-            await self._session.pump()
+            await self.pump()
         except Broken as error:
             why = broken = error
         except Lost as lost:
             why = lost
             raise
         finally:
-            self._session.lose(why)
+            self.lose(why)
             for task in self._tasks:
                 task.cancel()
             if self._tasks:
@@ -391,13 +378,13 @@ class H2Streams:
         """Reset all streams and tell the client to go."""
         for branch in list(self.branches):
             branch.cut(why)
-        self._session.leave()
+        self.go_away()
         self.left = True
         self._connection.client.stir()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    def _opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
+    def opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
         network = self._network
         if network.streams >= network.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.refuse()

@@ -11,27 +11,16 @@ from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.answers import response_of as mocked
 from paddock.gateway.mocks.answers import stand_in
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
-from paddock.gateway.protocols.http1 import BadMessage, Request
-from paddock.gateway.protocols.names import PORTS, BadTarget, is_address, normal, read_authority, split_target
-from paddock.gateway.protocols.refusal import Refused, response_of, wanted_form
+from paddock.gateway.protocols.http1 import Request
+from paddock.gateway.protocols.names import PORTS, authority, normal, split_target
+from paddock.gateway.protocols.refusal import BadMessage, Refused, response_of, wanted_form
 from paddock.gateway.registries.files import READING
+from paddock.gateway.rules import git
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
-from paddock.gateway.rules.git import (
-    MOST_BATCH_BYTES,
-    PROBE_BYTES,
-    BadPush,
-    PushReader,
-    check_fields,
-    is_download,
-    is_lfs_batch,
-    is_push,
-    refusal,
-)
 from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
-from .http import answer
 from .registry_filter import RegistryFilter
 from .relay import Relay
 from .stream import Lost
@@ -47,7 +36,6 @@ class Exchange:
     def __init__(self, connection: Connection, target: Target | None, scheme: str) -> None:
         self._connection, self._network, self._client = connection, connection.network, connection.client
         self._fixed, self._scheme = target, scheme
-        self._named: dict[str, Target] = {}
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
         """Serve requests until either side ends, or until CONNECT asks for a tunnel, which is then allowed and
@@ -57,15 +45,13 @@ class Exchange:
         while goes_on:
             request = None
             try:
-                request = await connection.http.request(lambda: connection.limit(limits.head))
+                request = await connection.client.request(lambda: connection.limit(limits.head))
                 if request is None:
                     return None
                 connection.limit(None)
                 if self._fixed is None and request.method == "CONNECT":
                     return self._tunnel(request)
                 goes_on = await self._pass(request)
-            except BadMessage as error:
-                goes_on = await self.refuse(Refused(str(error), status=400, rule="http"))
             except Refused as refused:
                 goes_on = await self.refuse(refused, request)
             except UnrecordedError as error:
@@ -80,10 +66,10 @@ class Exchange:
         """Return a request's target and path. Raise Refused if the two or three places that name them don't agree."""
         scheme, host, port, target = split_target(request.target, self._scheme)
         if scheme is not None and scheme != self._scheme:
-            raise BadTarget(f"{scheme} in the request, {self._scheme} on the connection")
+            raise BadMessage(f"{scheme} in the request, {self._scheme} on the connection")
         if scheme is None and self._fixed is None:
-            raise BadTarget("this is a proxy: it takes absolute URLs and CONNECT")
-        named = None if request.host is None else self._host(request.host)
+            raise BadMessage("this is a proxy: it takes absolute URLs and CONNECT")
+        named = None if request.host is None else Target(*authority(request.host, PORTS[self._scheme]))
         if scheme is not None:
             absolute = Target(host, port)
             if named is not None and named != absolute:
@@ -95,16 +81,8 @@ class Exchange:
             connected = "" if target_of is None else f", the connection is to {_shown(target_of)}"
             raise Refused(f"the request names {other}{connected}", status=421, rule="identity")
         if target == "*" and request.method != "OPTIONS":
-            raise BadTarget("only OPTIONS asks for *")
+            raise BadMessage("only OPTIONS asks for *")
         return target_of, normal(target)
-
-    def _host(self, text: str) -> Target:
-        known = self._named.get(text)
-        if known is None:
-            known = Target(*read_authority(text, PORTS[self._scheme]))
-            if len(self._named) < 16:
-                self._named[text] = known
-        return known
 
     # -- one request ---------------------------------------------------------------------------------------------------
 
@@ -119,21 +97,20 @@ class Exchange:
         number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
             raise Refused(verdict.reason, rule=verdict.rule, number=number)
-        connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
-        authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
-        relay, error = Relay(connection, authorized), "cut"
-        gate = RegistryFilter(connection, authorized) if verdict.filtered else None
+        authorized = connection.authorized = AuthorizedRequest(request, target, self._scheme, path, verdict)
+        gate = RegistryFilter(connection, authorized) if verdict.filtered and request.method in READING else None
+        relay, error = Relay(connection, authorized, gate), "cut"
         sent, received = client.received, client.sent
         try:
             relay.watch = self._watch(authorized)
-            if gate is not None and request.method in READING:
-                await gate.judge(relay)
+            if gate is not None:
+                await gate.judge()
             probes = False
-            if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
+            if verdict.git is not None and request.method == "POST" and git.is_lfs_batch(path):
                 await self._authorize_lfs(authorized, relay)
-            if verdict.git is not None and is_push(path):
+            if verdict.git is not None and git.is_push(path):
                 await self._authorize_push(authorized, relay)
-                probes = not connection.pushed
+                probes = not authorized.pushed
             if authorized.verdict.approve is not None and not probes:
                 await self._claim(authorized, relay)
             goes_on = await (self._forward if verdict.mock is None else self._mock)(authorized, relay)
@@ -152,9 +129,15 @@ class Exchange:
                 self._astray(target, error, verdict)
             raise
         finally:
-            connection.request, connection.pushed = None, ()
+            connection.authorized = None
             relay.close()
-            self._record(number, client.received - sent, client.sent - received, error, relay)
+            about = {} if gate is None else gate.outcome()
+            try:
+                self._network.outcome(
+                    number, sent=client.received - sent, received=client.sent - received, error=error, **about
+                )
+            except UnrecordedError:
+                client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _approve(self, request: Request, target: Target, path: str) -> RequestVerdict:
         """Authorize a request in each way in which a server may read it: all have to get one verdict. Refused."""
@@ -183,15 +166,6 @@ class Exchange:
         found = Verdict(allowed=False, rule="secret", reason=reason, revision=authorized.revision)
         return self._network.decide("secret", self._connection.flow, target, found)
 
-    def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
-        about = {} if relay.how is None else {"cache": relay.how}
-        if relay.file is not None and relay.file.given is not None:
-            about["url"], about["digest"] = relay.file.given
-        try:
-            self._network.outcome(number, sent=sent, received=received, error=error, **about)
-        except UnrecordedError:
-            self._client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
-
     def _allow(self, target: Target) -> None:
         """Decide on a request to an explicit proxy as on a connection to `target`."""
         connection = self._connection
@@ -199,7 +173,7 @@ class Exchange:
             verdict = connection.allow(target)
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
-            connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
+            connection.settle(target, verdict)
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a push by its commands, before reading its pack.
@@ -207,15 +181,15 @@ class Exchange:
         Raise Refused for the whole push if the policy refuses one of its refs.
         """
         request, verdict = of.request, of.verdict
-        reader, policy, item = PushReader(), self._network.policy, verdict.item or 0
+        reader, policy, item = git.PushReader(), self._network.policy, verdict.item or 0
         try:
-            check_fields(request.fields)
+            git.check_fields(request.fields)
             whole = await relay.begin(reader.feed)
-            if not whole or not (reader.updates or request.length == PROBE_BYTES):
-                raise BadPush("a push that ends within its commands, or has none")
+            if not whole or not (reader.updates or request.length == git.PROBE_BYTES):
+                raise git.BadPush("a push that ends within its commands, or has none")
             updates, status = tuple(reader.updates), 403
-            reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
-        except BadPush as error:
+            reason = git.refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
+        except git.BadPush as error:
             updates, status, reason = (), 400, str(error)
         if reason is None and policy.revision != self._network.policy.revision:
             reason = "the policy has changed while the push was authorized"
@@ -226,14 +200,13 @@ class Exchange:
         number = self._network.decide("push", self._connection.flow, of.target, authorized, refs=refs)
         if reason is not None:
             raise Refused(reason, status=status, rule=verdict.rule, number=number)
-        self._connection.pushed = updates
+        of.pushed = updates
 
     async def _authorize_lfs(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a git LFS batch by its body: all but downloads is a push. Refused: the rule allows no push."""
         request, verdict = of.request, of.verdict
-        push = not is_download(request.fields, await relay.collect(MOST_BATCH_BYTES))
-        asked = (of.target, of.scheme, request.method, of.path, push)
-        authorized = self._network.policy.request(*asked)
+        push = not git.is_download(request.fields, await relay.collect(git.MOST_BATCH_BYTES))
+        authorized = self._network.policy.request(of.target, of.scheme, request.method, of.path, push)
         number = self._network.decide("push", self._connection.flow, of.target, authorized) if push else None
         if authorized.revision != verdict.revision:
             raise Refused(
@@ -242,8 +215,7 @@ class Exchange:
         if not authorized.allowed:
             reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else authorized.reason
             raise Refused(reason, rule=verdict.rule, number=number)
-        self._connection.request, self._connection.granted = asked, authorized
-        of.verdict = authorized
+        of.is_push, of.verdict = push, authorized
 
     async def _forward(self, authorized: AuthorizedRequest, relay: Relay) -> bool:
         recorder = self._network.recorder
@@ -263,13 +235,14 @@ class Exchange:
         if mock.secret is not None:
             # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
             swap = relay.substitution(stand_in)
-            authorized.path, request.fields = swap.target(authorized.path), swap.fields(request.fields)
+            authorized = msgspec.structs.replace(authorized, path=swap.target(authorized.path))
+            request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:
                 body = filter.feed(body) + filter.end()
         given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
         response = mocked(given, head_only=request.method == "HEAD")
-        answer(self._connection.http, response, given.body, keep_alive=request.keep_alive)
+        client.answer(response, given.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
 
@@ -281,10 +254,10 @@ class Exchange:
         For a push, the names of its objects identify its content. git never packs them twice in the same way, and the
         pack may be large.
         """
-        network, verdict, pushed = self._network, authorized.verdict, tuple(map(str, self._connection.pushed))
-        body = b"" if pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation, pushed=pushed)
-        answer = await network.approvals.claim(asked)
+        network, verdict = self._network, authorized.verdict
+        body = b"" if authorized.pushed else await relay.collect()
+        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation)
+        answer = await network.claim(asked)
         if network.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
         if not answer.granted:
@@ -297,8 +270,8 @@ class Exchange:
             )
 
     def _tunnel(self, request: Request) -> tuple[Target, ConnectVerdict]:
-        target = Target(*read_authority(request.target, 0))
-        if request.host is not None and Target(*read_authority(request.host, target.port)) != target:
+        target = Target(*authority(request.target, 0))
+        if request.host is not None and Target(*authority(request.host, target.port)) != target:
             raise Refused("Host and CONNECT name two targets", status=421, rule="identity")
         verdict = self._connection.allow(target)
         if not verdict.allowed:
@@ -320,7 +293,8 @@ class Exchange:
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
-        answer(connection.http, *response_of(refused, accept=accept, head_only=head_only), keep_alive=goes_on)
+        response, body = response_of(refused, accept=accept, head_only=head_only)
+        self._client.answer(response, body, keep_alive=goes_on)
         await self._client.drain()
         if not goes_on:
             await connection.last_word()

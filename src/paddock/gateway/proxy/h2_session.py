@@ -7,37 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, IntEnum
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    InformationalResponseReceived,
-    RequestReceived,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-    TrailersReceived,
-)
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from paddock.gateway.protocols.http1 import BadMessage, Body, Ending, Fields, Request, Response
-from paddock.gateway.protocols.http2 import (
-    MAX_BLOCK_BYTES,
-    PREFACE,
-    Flood,
-    Frames,
-    GoAway,
-    is_grpc,
-    read_request,
-    read_response,
-    read_trailers,
-    request_fields,
-    response_fields,
-)
-from paddock.gateway.protocols.refusal import Refused, refusal_fields
+from paddock.gateway.protocols import http2
+from paddock.gateway.protocols.http1 import Body, Ending, Fields, Request, Response
+from paddock.gateway.protocols.refusal import BadMessage, Refused, refusal_fields
 
 from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
 
@@ -73,22 +52,22 @@ class Leaving(Enum):
 
 
 class H2Stream(ProxyStream):
-    """One stream as a connection, and the `Http` on it."""
+    """One stream as a connection."""
 
-    def __init__(self, session: Session, *, number: int | None) -> None:
+    def __init__(self, session: Session, *, number: int | None, address: str = "") -> None:
         """Begin a stream. `number` None: this side begins it."""
-        super().__init__(session.loop, memoryview(b""))
+        super().__init__(session.loop, memoryview(b""), address)
         self._session, self.number = session, number
         self._serves = number is not None
         self._method = "GET"
-        self._arrived: deque[Request | Response | BadMessage | Refused] = deque()
+        self._arrived: deque[Request | Response | Refused] = deque()
         self.ending = Ending()
         self._left: int | None = None
         """Remaining bytes of content. None: unknown."""
-        self._head: Fields | None = None
+        self._fields: Fields | None = None
+        """Of the message that its first content begins."""
         self._out = bytearray()
         self._last: Fields | None = None
-        self.is_grpc = False
         self._outbound = Outbound.OPEN
         self._leaving = Leaving.NO
         self._owed = 0
@@ -111,15 +90,15 @@ class H2Stream(ProxyStream):
         return found
 
     def body(self, head: Request | Response) -> Body:
-        return Body(head, ending=self.ending)
+        return Body(head, self.ending)
 
     def asked(self, fields: Fields, *, ended: bool) -> None:
         """Take the request that begins the stream. An invalid one gets an answer too."""
-        self.is_grpc, self.ending.ended = is_grpc(fields), ended
+        self.is_grpc, self.ending.ended = http2.is_grpc(fields), ended
         self._method = next((value for name, value in fields if name == b":method"), b"GET").decode("latin-1")
         try:
-            self._take(read_request(fields, b"https", ended=ended), fields)
-        except (BadMessage, Refused) as error:
+            self._take(http2.read_request(fields, b"https", ended=ended), fields)
+        except Refused as error:
             self._inbound = Inbound.DISCARDED
             self._arrived.append(error)
 
@@ -127,7 +106,7 @@ class H2Stream(ProxyStream):
         if len(self._arrived) >= _MOST_UNREAD:
             return self._fail("the server does not come to an answer")
         try:
-            self._take(read_response(fields, self._method, ended=ended), fields)
+            self._take(http2.read_response(fields, self._method, ended=ended), fields)
         except BadMessage as error:
             self._fail(f"the server's answer is malformed: {error}")
 
@@ -141,7 +120,7 @@ class H2Stream(ProxyStream):
     def data(self, data: bytes, size: int) -> None:
         """Take data. `size` counts against the windows."""
         if self._inbound is Inbound.DISCARDED:
-            return self._session.acknowledge(size, self.number or 0)
+            return self._session.acknowledge(size, self.number)
         if self._left is not None:
             if len(data) > self._left:
                 self._owed += size
@@ -151,14 +130,14 @@ class H2Stream(ProxyStream):
         if self._inbound is Inbound.PAUSED:
             self._owed += size
         else:
-            self._session.acknowledge(size, self.number or 0)
+            self._session.acknowledge(size, self.number)
 
     def end(self, trailers: Fields | None = None) -> None:
         if self.ending.ended:
             return
         if self._inbound is not Inbound.DISCARDED:
             try:
-                self.ending.trailers = read_trailers(trailers or [])
+                self.ending.trailers = http2.read_trailers(trailers or [])
             except BadMessage as error:
                 return self._fail(str(error))
             if self._left:
@@ -169,12 +148,9 @@ class H2Stream(ProxyStream):
 
     def lost(self, code: int | None) -> None:
         """Take a reset by the other side."""
-        untouched = code == ErrorCodes.REFUSED_STREAM
-        try:
-            name = ErrorCodes(code or 0).name
-        except ValueError:
-            name = str(code)
+        name = code.name if isinstance(code, ErrorCodes) else str(code)
         who = "client" if self._serves else "server"
+        untouched = code == ErrorCodes.REFUSED_STREAM
         self.vanish(StreamFailed(f"the {who} reset the stream ({name})", untouched=untouched))
 
     def vanish(self, error: Exception) -> None:
@@ -195,9 +171,12 @@ class H2Stream(ProxyStream):
         if self._inbound is Inbound.PAUSED and not self.is_closing:
             self._inbound = Inbound.OPEN
         if self._owed and self._inbound is not Inbound.PAUSED and not self._closed:
-            owed, self._owed = self._owed, 0
-            self._session.acknowledge(owed, self.number or 0)
+            self._pay()
             self._session.flush()
+
+    def _pay(self) -> None:
+        owed, self._owed = self._owed, 0
+        self._session.acknowledge(owed, self.number)
 
     # -- outgoing ------------------------------------------------------------------------------------------------------
 
@@ -206,19 +185,19 @@ class H2Stream(ProxyStream):
         return bool(self._out) or self._last is not None
 
     def ask(self, request: Request, target: str, host: str) -> None:
-        self._method, self._head = request.method, request_fields(request, target, host)
+        self._method, self._fields = request.method, http2.request_fields(request, target, host)
 
     def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
-        self._head = response_fields(response)
+        self._fields = http2.response_fields(response)
 
     def send(self, data: bytes, last: Fields | None = None) -> None:
         if self._session.over or self._outbound is not Outbound.OPEN:
             return
-        head, self._head = self._head, None
-        if head is not None:
-            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in head):
-                head, data = refusal_fields(head, data), b""
-            self._begin(head, ended=last is not None and not (data or last))
+        fields, self._fields = self._fields, None
+        if fields is not None:
+            if self.is_grpc and last is not None and any(name == b"paddock-refusal" for name, _ in fields):
+                fields, data = refusal_fields(fields, data), b""
+            self._begin(fields, ended=last is not None and not (data or last))
         if self._outbound is Outbound.OPEN:
             self._out += data
             self.sent += len(data)
@@ -229,7 +208,7 @@ class H2Stream(ProxyStream):
             self._session.flush()
         else:
             self._session.flush_soon()
-        if not self._full and len(self._out) > HIGH_WATER:
+        if not self.full and len(self._out) > HIGH_WATER:
             self.pause_writing()
 
     def _begin(self, head: Fields, *, ended: bool) -> None:
@@ -264,7 +243,7 @@ class H2Stream(ProxyStream):
             elif self._outbound < Outbound.SENT:
                 engine.end_stream(number)
             self._last, self._outbound, went_on = None, Outbound.SENT, True
-        if self._full and len(out) < _LOW_WATER:
+        if self.full and len(out) < _LOW_WATER:
             self.resume_writing()
         self._proceed()
         return went_on
@@ -307,7 +286,7 @@ class H2Stream(ProxyStream):
         if self._inbound is Inbound.DISCARDED and self.number is not None:
             self._session.any_length(self.number)
         if self._outbound is Outbound.OPEN:
-            return self._abort()
+            return self.reset()
         self._proceed()
 
     def close(self) -> None:
@@ -315,21 +294,16 @@ class H2Stream(ProxyStream):
             return
         self._leaving = Leaving.CLOSED
         if self._outbound is Outbound.OPEN:
-            self._abort()
+            self.reset()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
-            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self._abort)
+            self._timer = self._session.loop.call_later(_LAST_WORD_SECONDS, self.reset)
         else:
             self._proceed()
 
     def reset(self, why: str = "cut off") -> None:
-        self._abort(why)
+        failed = ErrorCodes.NO_ERROR if self._outbound is Outbound.SENT else ErrorCodes.INTERNAL_ERROR
+        self._reset(failed if self._serves else ErrorCodes.CANCEL)
         self._lose(ConnectionAbortedError(why))
-
-    def _abort(self, why: str = "closed") -> None:
-        if not self._closed:
-            failed = ErrorCodes.NO_ERROR if self._outbound is Outbound.SENT else ErrorCodes.INTERNAL_ERROR
-            self._reset(failed if self._serves else ErrorCodes.CANCEL)
-            self._lose(ConnectionAbortedError(why))
 
     def refuse(self) -> None:
         """Refuse to begin the stream. The client may try again."""
@@ -353,9 +327,7 @@ class H2Stream(ProxyStream):
         if self._timer is not None:
             self._timer.cancel()
         self._session.drop(self)
-        if self._owed:
-            self._session.acknowledge(self._owed, self.number or 0)
-            self._owed = 0
+        self._pay()
 
 
 def _size(fields: Fields) -> int:
@@ -366,29 +338,25 @@ MOST_STREAMS = 100
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
-Opened = Callable[[H2Stream, Fields, bool], None]
-"""A stream that the other side has begun, its fields, and whether that was all."""
-
 
 class Broken(Exception):
     """The other side breaks the protocol. It has got an error frame."""
 
 
 class Session:
-    """`opened` None: this side begins the streams."""
+    """One side of a connection of HTTP/2. `client`: this side begins the streams."""
 
     def __init__(
         self,
         connection: ProxyStream,
         loop: asyncio.AbstractEventLoop,
         *,
-        opened: Opened | None,
+        client: bool,
         window: int,
         streams_window: int,
     ) -> None:
         """Begin a session. `window` bounds the other side's unread data on one stream, `streams_window` on all."""
-        self.connection, self.loop, self._opened = connection, loop, opened
-        client = opened is None
+        self.connection, self.loop, self._client = connection, loop, client
         self.engine = H2Connection(
             H2Configuration(
                 client_side=client,
@@ -398,7 +366,7 @@ class Session:
                 normalize_inbound_headers=False,
             )
         )
-        self._frames = Frames(loop.time, server=not client)
+        self._frames = http2.Frames(loop.time, server=not client)
         self.streams: set[H2Stream] = set()
         self.refused_above: int | None = None
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""
@@ -408,19 +376,19 @@ class Session:
         self.over = False
         """Neither side sends any more."""
         connection.on_room = self.flush
-        self._begin(client, window, streams_window)
-
-    def _begin(self, client: bool, window: int, streams_window: int) -> None:
-        settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: MAX_BLOCK_BYTES}
+        settings = {SettingCodes.INITIAL_WINDOW_SIZE: window, SettingCodes.MAX_HEADER_LIST_SIZE: http2.MAX_BLOCK_BYTES}
         settings |= {SettingCodes.ENABLE_PUSH: 0} if client else {SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS}
         self.engine.local_settings = Settings(client=client, initial_values=settings)
         self.engine.initiate_connection()
         self.engine.increment_flow_control_window(streams_window - _DEFAULT_WINDOW)
         if not client:
-            self.engine.receive_data(PREFACE)
+            self.engine.receive_data(http2.PREFACE)
         self.flush()
 
     # -- incoming ------------------------------------------------------------------------------------------------------
+
+    def opened(self, stream: H2Stream, fields: Fields, ended: bool) -> None:
+        """Take a stream that the other side has begun with these fields. `ended`: that was all."""
 
     async def pump(self) -> None:
         """Read until the connection ends or this side leaves. Raises Broken and Lost."""
@@ -433,12 +401,12 @@ class Session:
         self.connection.buffer.clear()
         try:
             for piece in self._frames.feed(data):
-                if isinstance(piece, GoAway):
-                    self._go_away(piece)
+                if isinstance(piece, http2.GoAway):
+                    self._peer_leaves(piece)
                 else:
                     for event in self.engine.receive_data(piece):
                         self._handle(event)
-        except Flood as flood:
+        except http2.Flood as flood:
             self.engine.close_connection(error_code=ErrorCodes(flood.code))
             self.over = True
             raise Broken(str(flood)) from None
@@ -448,40 +416,41 @@ class Session:
         finally:
             self.flush()
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, RequestReceived):
-            stream = H2Stream(self, number=event.stream_id)
-            self._numbered[event.stream_id] = stream
-            self.streams.add(stream)
-            assert self._opened is not None
-            self._opened(stream, event.headers, event.stream_ended is not None)
-            return
+    def _handle(self, event: events.Event) -> None:
         stream = self._numbered.get(getattr(event, "stream_id", None) or 0)
-        if isinstance(event, DataReceived):
-            if stream is None:
-                self.acknowledge(event.flow_controlled_length, event.stream_id)
-            else:
-                stream.data(event.data, event.flow_controlled_length)
-        elif stream is None:
-            return
-        elif isinstance(event, ResponseReceived | InformationalResponseReceived):
-            stream.answered(event.headers, ended=isinstance(event, ResponseReceived) and event.stream_ended is not None)
-        elif isinstance(event, TrailersReceived):
-            stream.end(event.headers)
-        elif isinstance(event, StreamEnded):
-            stream.end()
-        elif isinstance(event, StreamReset):
-            stream.lost(event.error_code)
+        match event:
+            case events.RequestReceived(stream_id=number, headers=fields, stream_ended=ended):
+                stream = self._numbered[number] = H2Stream(self, number=number)
+                self.streams.add(stream)
+                self.opened(stream, fields, ended is not None)
+            case events.DataReceived(stream_id=number, flow_controlled_length=size) if stream is None:
+                self.acknowledge(size, number)
+            case _ if stream is None:
+                return
+            case events.DataReceived(data=data, flow_controlled_length=size):
+                stream.data(data, size)
+            case events.ResponseReceived(headers=fields, stream_ended=ended):
+                stream.answered(fields, ended=ended is not None)
+            case events.InformationalResponseReceived(headers=fields):
+                stream.answered(fields, ended=False)
+            case events.TrailersReceived(headers=fields):
+                stream.end(fields)
+            case events.StreamEnded():
+                stream.end()
+            case events.StreamReset(error_code=code):
+                stream.lost(code)
+            case _:
+                return
 
-    def _go_away(self, frame: GoAway) -> None:
+    def _peer_leaves(self, frame: http2.GoAway) -> None:
         self.refused_above = frame.last
         for number, stream in list(self._numbered.items()):
-            if self._opened is None and number > frame.last:
+            if self._client and number > frame.last:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
-    def acknowledge(self, size: int, number: int) -> None:
+    def acknowledge(self, size: int, number: int | None) -> None:
         """Acknowledge so many processed bytes of a stream."""
-        if size and not self.over:
+        if size and number is not None and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
     def any_length(self, number: int) -> None:
@@ -494,9 +463,9 @@ class Session:
 
     # -- outgoing ------------------------------------------------------------------------------------------------------
 
-    def open(self) -> H2Stream:
-        """Make a stream of this side. Its first bytes open it."""
-        stream = H2Stream(self, number=None)
+    def open(self, address: str) -> H2Stream:
+        """Make a stream of this side to the server at `address`. Its first bytes open it."""
+        stream = H2Stream(self, number=None, address=address)
         self.streams.add(stream)
         return stream
 
@@ -546,7 +515,7 @@ class Session:
         if stream.number is not None:
             self._numbered.pop(stream.number, None)
 
-    def leave(self) -> None:
+    def go_away(self) -> None:
         """Tell the other side that there will be no more."""
         if not self.over:
             self.engine.close_connection(error_code=ErrorCodes.NO_ERROR)

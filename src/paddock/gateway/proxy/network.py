@@ -1,16 +1,18 @@
-"""The exits of one sandbox while they are open: its sockets, its names, its connections, and the records of both."""
+"""The exits of sandboxes while they are open: sockets, names, connections, their records; and the gateway of all."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -18,18 +20,19 @@ from paddock.audit import AuditLog
 from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.answers import Mocks
+from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.mocks.recorder import Recorder
-from paddock.gateway.processes.connection_owner import without_secrets
+from paddock.gateway.processes.connection_owner import ConnectionOwners, tell
 from paddock.gateway.processes.process_resolver import First
 from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
-from paddock.gateway.protocols.names import BadHost, canonical, is_address
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.names import canonical, is_address
+from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.token_bucket import TokenBucket
 from paddock.gateway.registries.files import KnownFiles
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
-from paddock.gateway.rules.authorization import Approvals
+from paddock.gateway.rules.authorization import Claim
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.linux.routes import is_own
 from paddock.model import Recording
@@ -37,12 +40,8 @@ from paddock.model.egress import Target, Verdict
 from paddock.policy.network import Snapshot
 
 from .connection import Connection
-from .pool import Pool
-from .stream import Lost, ProxyStream
-from .upstream import Check, Upstream
-
-if TYPE_CHECKING:
-    from .gateway import Gateway
+from .stream import SCRATCH_BYTES, Lost, ProxyStream
+from .upstream import Dialer, Pool, Reach, Resolver, over_tcp, resolve_here, system_trust
 
 MOST_HELD_BYTES = 32 << 20
 PATIENCE_SECONDS = 2.0
@@ -70,17 +69,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     names_per_second: float = 100.0
 
 
-class RegistryServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The shared services for registries: a reader of pages, malware lists, and a package cache.
-
-    A gateway has one of each.
-    """
-
-    reader: Reader | None = None
-    known: MalwareIndexes | None = None
-    packages: PackageStore | None = None
-
-
 @dataclass(eq=False, kw_only=True)
 class SandboxNetwork:
     """The network of one instance of a sandbox.
@@ -88,7 +76,7 @@ class SandboxNetwork:
     Its sockets listen in the sandbox's network namespace.
 
     `Gateway.open` takes the sockets over. `policy` is the current one. Without `diag`, owners of connections are
-    unknown. `first` is its pid 1: pid and start time.
+    unknown. `first` is its pid 1: pid and start time. `process` is a pidfd of it.
     """
 
     gateway: Gateway
@@ -100,16 +88,17 @@ class SandboxNetwork:
     policy: Snapshot
     authority: Authority
     secrets: SecretBook
-    approvals: Approvals
+    claim: Claim
     audit_log: AuditLog
     diag: socket.socket | None = None
     first: First = (0, 0)
+    process: int = -1
 
     def __post_init__(self) -> None:
         gateway = self.gateway
-        self.limits, self.loop, self.pages = gateway.limits, gateway.loop, gateway.pages
+        self.limits, self.loop = gateway.limits, gateway.loop
         self.names, self.pool, self.streams = Synthetic(), Pool(self.loop), 0
-        self.files = KnownFiles(self.pages.known)
+        self.files = KnownFiles(gateway.malware)
         self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
@@ -119,7 +108,7 @@ class SandboxNetwork:
         """Refused connections over the limit. The gateway records them together, every now and then."""
         self._tell_at = self.loop.time()
         self._flows = self._held = 0
-        self._watched = False
+        self._watched = self._closed = False
         self._asked: dict[tuple[str, str], None] = {}
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
@@ -144,11 +133,9 @@ class SandboxNetwork:
         await self.watch()
 
     async def watch(self) -> None:
-        """Report processes of the sandbox if its policy wants that, or else stop."""
+        """Report processes of the sandbox if it is open and its policy wants that, or else stop."""
         audit = self.policy.document.audit
-        await self._watch(audit is not None and audit.processes)
-
-    async def _watch(self, wanted: bool) -> None:
+        wanted = not self._closed and audit is not None and audit.processes
         if self.gateway.owners is not None and wanted != self._watched:
             self._watched = wanted
             await self.gateway.owners.watch(self.sandbox, self.incarnation, self.first if wanted else None)
@@ -179,12 +166,16 @@ class SandboxNetwork:
             sock.close()
         if self.diag is not None:
             self.diag.close()
+        if self.process >= 0:
+            self.loop.remove_reader(self.process)
+            os.close(self.process)
         self._tell_refused()
         self.mocks.end()
         for connection in list(self.live):
             connection.cut("closed")
         self.pool.cut("closed")
-        await self._watch(False)
+        self._closed = True
+        await self.watch()
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +211,7 @@ class SandboxNetwork:
             gateway.start(serve(connection, sock))
 
     def _listen_again(self, listener: socket.socket, serve: _Serve) -> None:
-        if self.gateway.networks.get(self.sandbox) is self:
+        if not self._closed:
             self._listen(listener, serve)
 
     async def _serve(self, connection: Connection, sock: socket.socket) -> None:
@@ -271,20 +262,14 @@ class SandboxNetwork:
             detail={**detail, "revision": verdict.revision},
         )
         asked = self.owners.pop(flow, None)
-        if asked is not None and asked.done():
-            self._record_owner(flow, number, asked)
-        elif asked is not None:
-            asked.add_done_callback(partial(self._record_late_owner, flow, number))
+        if asked is not None:
+            asked.add_done_callback(partial(self._record_owner, flow, number))
         return number
 
     def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
-        about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
-        self.audit_log.event("egress.origin", sandbox=self.sandbox, **about, **without_secrets(asked.result()))
-
-    def _record_late_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
-            with suppress(UnrecordedError):
-                self._record_owner(flow, number, asked)
+            about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
+            tell(self.audit_log, "egress.origin", self.sandbox, {**about, **asked.result()})
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record the outcome of decision `number`.
@@ -297,21 +282,28 @@ class SandboxNetwork:
         detail: dict[str, object] = {"sent": sent, "received": received, **about}
         self.audit_log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> ProxyStream:
         """Connect to a server. Raise Refused."""
+
+        def check(address: str) -> Verdict:
+            verdict = self._address(target, address)
+            self.decide("dial", flow, target, verdict, address=address)
+            return verdict
+
         before = self.policy.revision
-        upstream = await self.gateway.dialer.dial(
-            target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2
-        )
+        upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
         policy = self.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
-            upstream.stream.reset("revised")
+            upstream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
 
     def may_dial(self, target: Target, address: str) -> bool:
         """Tell whether the sandbox may use a cached answer from this address. It neither connects nor records."""
-        return self.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
+        return self._address(target, address).allowed
+
+    def _address(self, target: Target, address: str) -> Verdict:
+        return self.policy.address(target, address, own=(address,) if is_own(address) else ())
 
     def hold(self, size: int) -> None:
         """Count so many more (or fewer) buffered bytes of requests. Raise Refused if there are too many."""
@@ -319,21 +311,13 @@ class SandboxNetwork:
             raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
         self._held += size
 
-    def _check(self, flow: int, target: Target) -> Check:
-        def check(address: str) -> Verdict:
-            verdict = self.policy.address(target, address, own=(address,) if is_own(address) else ())
-            self.decide("dial", flow, target, verdict, address=address)
-            return verdict
-
-        return check
-
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, name: str) -> str | Denied:
         """Return the answer for the resolver inside. It records the first query for a name under a revision."""
         try:
             host = canonical(name)
-        except BadHost:
+        except BadMessage:
             return Denied.NAME
         if is_address(host):
             return Denied.NAME
@@ -387,3 +371,92 @@ class SandboxNetwork:
 def _reset(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+_TICK_SECONDS = 0.5
+_SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h; the same number for IPv6, at its own level
+
+Destination = Callable[[socket.socket], tuple[str, int]]
+"""Returns the original destination of an accepted connection. Raises OSError."""
+
+
+def original_destination(sock: socket.socket) -> tuple[str, int]:
+    """Return where an accepted connection wanted to go. OSError: it was not redirected."""
+    if sock.family == socket.AF_INET:
+        name = sock.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16)
+        return socket.inet_ntop(socket.AF_INET, name[4:8]), int.from_bytes(name[2:4], "big")
+    name = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)
+    return socket.inet_ntop(socket.AF_INET6, name[8:24]), int.from_bytes(name[2:4], "big")
+
+
+class Gateway:
+    """Used within one event loop. `close_all` ends everything that it began."""
+
+    def __init__(
+        self,
+        *,
+        resolver: Resolver = resolve_here,
+        trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
+        destination: Destination = original_destination,
+        limits: Limits | None = None,
+        reader: Reader | None = None,
+        malware: MalwareIndexes | None = None,
+        packages: PackageStore | None = None,
+        handlers: HandlerHost | None = None,
+        owners: ConnectionOwners | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
+        self.destination, self.limits, self.owners = destination, limits or Limits(), owners
+        self.reader, self.malware, self.packages, self.handlers = reader, malware, packages, handlers
+        self.networks: dict[str, SandboxNetwork] = {}
+        """The open networks, by sandbox."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def open(self, network: SandboxNetwork) -> None:
+        """Serve a network. Close an open one of the same sandbox first."""
+        await self.close(network.sandbox)
+        network.listen()
+        self.networks[network.sandbox] = network
+        if self._ticker is None:
+            self._tick()
+
+    async def close(self, sandbox: str) -> None:
+        """Cut the connections of a network, and close its sockets. Idempotent."""
+        network = self.networks.pop(sandbox, None)
+        if network is not None:
+            await network.close()
+
+    async def close_all(self) -> None:
+        for sandbox in list(self.networks):
+            await self.close(sandbox)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self.owners is not None:
+            self.owners.close()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Serve a connection."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the connection was ended all the same
+            self.loop.call_exception_handler({"message": "a connection failed", "exception": error, "task": task})
+
+    def _tick(self) -> None:
+        now = self.loop.time()
+        for network in list(self.networks.values()):
+            network.tick(now)
+        self._ticker = self.loop.call_later(_TICK_SECONDS, self._tick)

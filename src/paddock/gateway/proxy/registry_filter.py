@@ -2,37 +2,41 @@
 
 See docs/design/registries.md.
 
-It filters pages. It only fetches a file if such a page has linked it. It refuses all else.
+It filters pages. It only fetches a file if such a page has linked it, and gives it out from the package cache. It
+refuses all else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Request, Response
-from paddock.gateway.protocols.refusal import Refused
-from paddock.gateway.registries import pypi
-from paddock.gateway.registries.files import (
-    READ_FIRST,
-    UnreadPage,
-    published_at,
+from paddock.gateway.protocols.http1 import CONDITIONS, Fields, Request, Response
+from paddock.gateway.protocols.refusal import BadMessage, Refused
+from paddock.gateway.registries import package_cache, pypi
+from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
+from paddock.gateway.registries.package_cache import (
+    NEVER_KEPT,
+    OF_SOMEBODY,
+    Broken,
+    CachedPage,
+    Draft,
+    PackageStore,
+    Read,
 )
-from paddock.gateway.registries.package_cache import OF_SOMEBODY, CachedPage, Read, find_page, keep_page
 from paddock.gateway.registries.page import PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import Target, Verdict
 
-from .cached_file import CachedFile, wanted
 from .relay import Relay
-from .upstream import Upstream
+from .stream import Lost, ProxyStream
 
 if TYPE_CHECKING:
     from .connection import Connection
-
 
 _PORT = 443
 _MOST_HELD_BYTES = 128 << 20
@@ -43,27 +47,37 @@ _RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authen
 class RegistryFilter:
     """The filter for one request of `connection`."""
 
-    def __init__(self, connection: Connection, authorized: AuthorizedRequest) -> None:
-        self._connection, self.network, self.authorized, self._verdict = (
-            connection,
-            connection.network,
-            authorized,
-            authorized.verdict,
-        )
-        self._asker = b""
+    def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, is_our_own: bool = False) -> None:
+        """Filter a request. `is_our_own`: the gateway itself asks for a page."""
+        self._connection, self.network, self.is_our_own = connection, connection.network, is_our_own
+        self.authorized, self._verdict, self._asker = authorized, authorized.verdict, b""
         self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
+        self.page: PageFilter | None = None
+        """The filter for an answer that is a page."""
+        self.file: CachedFile | None = None
+        """The answer is a file that may come from the package cache."""
+        self._undated: PackageFile | None = None
+        """The answer is a file whose age only its head says."""
 
     def is_silent(self) -> bool:
         """Tell whether the client prints nothing about a refused page, but about one with a wrong content type."""
         page = self._rule.registry == "pypi" and pypi.package_of(self.authorized.path) is not None
         return page and self._asker.startswith(b"pip/")
 
-    async def judge(self, relay: Relay) -> None:
-        """Set up `relay` to filter the page or to fetch the file. Raise Refused, and record it."""
+    def outcome(self) -> dict[str, str]:
+        """Return the package cache's part of the record: its action, and a file that the client has."""
+        how = self.file.how if self.file is not None else None if self.page is None else self.page.how
+        about = {} if how is None else {"cache": how}
+        if self.file is not None and self.file.given is not None:
+            about["url"], about["digest"] = self.file.given
+        return about
+
+    async def judge(self) -> None:
+        """Prepare to filter the page or to fetch the file. Raise Refused, and record it."""
         request = self.authorized.request
         if request.chunked or request.length:
             raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
-        request.upgrade, relay.anew = None, True
+        request.upgrade = None
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = await self._find()
@@ -75,9 +89,9 @@ class RegistryFilter:
             refused.rule = self._verdict.rule
             raise
         if isinstance(found, Page):
-            relay.page_filter = PageFilter(self, found)
+            self.page = PageFilter(self, found)
         elif found is not None:
-            self._fetch(found, relay)
+            self._fetch(found)
 
     async def _find(self) -> Page | PackageFile | UnreadPage | None:
         """Judge the request.
@@ -86,30 +100,32 @@ class RegistryFilter:
         the place of the files.
         """
         found = self.network.files.judge(self._rule, self.authorized)
-        if isinstance(found, UnreadPage):
-            await self._read_page(found)
-            found = self.network.files.judge(self._rule, self.authorized)
-        return found
+        if not isinstance(found, UnreadPage):
+            return found
+        await self._read_page(found)
+        return self.network.files.judge(self._rule, self.authorized)
 
-    def _fetch(self, kept: PackageFile, relay: Relay) -> None:
-        packages, file = self.network.pages.packages, wanted(self.authorized, kept.digest)
+    def _fetch(self, kept: PackageFile) -> None:
+        packages, file = self.network.gateway.packages, wanted(self.authorized, kept.digest)
         if packages is not None and file is not None:
-            relay.file = CachedFile(self._connection, packages, file)
-        rule, files = self._rule, self.network.files
+            self.file = CachedFile(self._connection, packages, file)
+        rule = self._rule
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
+        else:
+            self._undated = kept
+
+    def admit(self, response: Response) -> None:
+        """Check the age that an answer's head says. Raise Refused, and record it."""
+        kept = self._undated
+        if kept is None or response.status not in (200, 206):
             return
-
-        def admit(response: Response) -> None:
-            if response.status in (200, 206):
-                try:
-                    files.check_age(rule, kept, published_at(response.get(b"last-modified")))
-                except Refused as refused:
-                    refused.number = self.record(refused.reason, kept=kept)
-                    raise
-                self.record(None, kept=kept)
-
-        relay.admit = admit
+        try:
+            self.network.files.check_age(self._rule, kept, published_at(response.get(b"last-modified")))
+        except Refused as refused:
+            refused.number = self.record(refused.reason, kept=kept)
+            raise
+        self.record(None, kept=kept)
 
     async def _read_page(self, wanted: UnreadPage) -> None:
         """Read the page that should lead to a file: a lock file names only the file. If that fails, the page stays
@@ -127,13 +143,14 @@ class RegistryFilter:
         number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
         asked = Request(method="GET", target=wanted.path, fields=own)
-        inner = RegistryFilter(self._connection, AuthorizedRequest(asked, target, scheme, wanted.path, verdict))
-        relay = Relay(self._connection, inner.authorized, silent=True)
+        authorized = AuthorizedRequest(asked, target, scheme, wanted.path, verdict)
+        inner = RegistryFilter(self._connection, authorized, is_our_own=True)
+        relay = Relay(self._connection, authorized, inner)
         error = None
         try:
             found = await inner._find()
             if isinstance(found, Page):
-                relay.page_filter, relay.anew = PageFilter(inner, found), True
+                inner.page = PageFilter(inner, found)
                 await relay.forward()
         except Refused as refused:
             error = refused.reason
@@ -149,18 +166,10 @@ class RegistryFilter:
         verdict, network = self._verdict, self.network
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
         authorized = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
-        what = None if kept is None else kept.package
-        if kept is not None and kept.version:
-            what = f"{kept.package} {kept.version}"
-        return network.decide(
-            "registry",
-            self._connection.flow,
-            self.authorized.target,
-            authorized,
-            package=what,
-            digest=None if kept is None else kept.digest,
-            malware=network.files.digest(self._rule),
-        )
+        what = None if kept is None else f"{kept.package} {kept.version}".rstrip()
+        digest, malware = None if kept is None else kept.digest, network.files.digest(self._rule)
+        about = {"package": what, "digest": digest, "malware": malware}
+        return network.decide("registry", self._connection.flow, self.authorized.target, authorized, **about)
 
 
 class PageFilter:
@@ -169,10 +178,10 @@ class PageFilter:
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
         self._gate, self._page, self._authorized = gate, page, gate.authorized
         self._network, self._verdict, request = gate.network, gate.authorized.verdict, gate.authorized.request
-        packages = self._network.pages.packages
+        packages = self._network.gateway.packages
         anybodys = packages is not None and not gate.authorized.depends_on_who_asks(OF_SOMEBODY)
         self._store = packages if anybodys else None
-        self._found = None if self._store is None else find_page(self._store, page)
+        self._found = None if self._store is None else package_cache.find_page(self._store, page)
         self.address = ""
         """The address of the page's server."""
         self.how: str | None = None
@@ -183,24 +192,24 @@ class PageFilter:
         if self._found is not None and self._found.read.etag is not None:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 
-    def recall(self, response: Response) -> bytes | None:
-        """Return the body of a cached page that is still fresh, and set up `response` as its head. Raises Refused."""
+    def recall(self) -> tuple[Response, bytes] | None:
+        """Return a cached page that is still fresh. Raises Refused."""
         store, found = self._store, self._found
         if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
             return None
         if not self._network.may_dial(self._authorized.target, found.address):
             return None
-        self.how = "page"
-        return self._written(response, found.read.answer, found.body)
+        self.how, response = "page", whole([], 0)
+        return response, self._written(response, found.read.answer, found.body)
 
-    async def read(self, response: Response, upstream: Upstream) -> bytes:
+    async def read(self, response: Response, server: ProxyStream) -> bytes:
         """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
         if response.status == 304 and self._found is not None:
             return self._again(response, self._found, self._found.read.etag)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        content = await self._collect(response, upstream)
+        content = await self._collect(response, server)
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
@@ -221,7 +230,7 @@ class PageFilter:
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
         if self._store is not None:
-            keep_page(self._store, self._page, response, read, body, self.address)
+            package_cache.keep_page(self._store, self._page, response, read, body, self.address)
 
     def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
         self._put(answer, response.status)
@@ -233,7 +242,7 @@ class PageFilter:
         return body
 
     async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._network.pages.reader
+        reader = self._network.gateway.reader
         if reader is None:
             raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
@@ -264,9 +273,9 @@ class PageFilter:
             if answer.nothing is not None:
                 raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
 
-    async def _collect(self, response: Response, upstream: Upstream) -> bytes:
+    async def _collect(self, response: Response, server: ProxyStream) -> bytes:
         """Read the whole page, as it came."""
-        server, body, content, files = upstream.stream, upstream.http.body(response), bytearray(), self._network.files
+        body, content, files = server.body(response), bytearray(), self._network.files
         held = 0
         try:
             while True:
@@ -288,3 +297,127 @@ class PageFilter:
 
     def _refused(self, why: str) -> Refused:
         return Refused(why, status=502, rule=self._verdict.rule)
+
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
+_KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
+
+
+def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
+    """Return a file's URL and the digest of its bytes, or None if it isn't cached. An answer that may depend on the
+    client is never shared."""
+    request, target = authorized.request, authorized.target
+    if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
+        return None
+    if authorized.depends_on_who_asks(_PERSONAL):
+        return None
+    return f"https://{target.host}:{target.port}{authorized.path}", digest
+
+
+class CachedFile:
+    """One file for one request: from the disk, or copied to it while it passes.
+
+    `given` is URL and digest of a file that the client has received to its end.
+    """
+
+    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
+        self._connection, self._store, self._wanted = connection, store, wanted
+        self._draft: Draft | None = None
+        self._how: str | None = None
+        self.given: tuple[str, str] | None = None
+
+    @property
+    def how(self) -> str | None:
+        """Return the action of the cache, for the records."""
+        return self._how if self._draft is None else self._draft.how
+
+    def close(self) -> None:
+        """Release the request's resources."""
+        if self._draft is not None:
+            self._draft.discard()
+
+    def gave(self) -> None:
+        """Note that the client has all of it."""
+        self.given = self._wanted
+
+    # -- from the disk -------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, relay: Relay) -> bool | None:
+        """Answer from the cache, and return whether the connection can go on.
+
+        None: the caller must contact the upstream.
+        """
+        connection, copy = self._connection, self._store.find(*self._wanted)
+        if copy is None:
+            return None
+        try:
+            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
+                return None
+            self._how, connection.source = "hit", copy.entry.address
+            connection.client.watch(True)
+            return await self._read_out(copy, request, relay)
+        finally:
+            copy.close()
+            connection.client.watch(False)
+            connection.source = None
+
+    async def _read_out(self, copy: package_cache.Copy, request: Request, relay: Relay) -> bool | None:
+        """Read a file from the disk. Return None if it fails before the first byte of the answer."""
+        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
+        response = whole(entry.fields, entry.size)
+        body = relay.returning(response)
+        if response.length is None:
+            response.chunked = request.minor > 0
+        goes_on = request.keep_alive and (response.chunked or response.length is not None)
+        relay.respond(response, keep_alive=goes_on)
+        try:
+            for piece in copy.pieces():
+                buffer += piece
+                relay.send(body.take_filtered(buffer), body.last)
+                await client.drain()
+        except Broken as broken:
+            self._store.drop(entry.key)
+            if client.sent == sent:
+                return None
+            client.reset()
+            raise Lost(f"the answer was cut off: {broken}") from None
+        self.gave()
+        return goes_on
+
+    # -- from the upstream ---------------------------------------------------------------------------------------------
+
+    def keep(self, response: Response, address: str) -> Draft | None:
+        """Return the filter that keeps an answer from `address` while it passes, or None if it isn't kept."""
+        why = _unfit(response)
+        if why is None:
+            fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
+            url, digest = self._wanted
+            entry = package_cache.Entry(
+                url=url, digest=digest, size=response.length or 0, address=address, fields=fields
+            )
+            try:
+                self._draft = self._store.begin(entry)
+            except package_cache.CacheFull as error:
+                why = str(error)
+        if why is not None:
+            self._how = f"not kept: {why}"
+        return self._draft
+
+
+def _unfit(response: Response) -> str | None:
+    """Say why an answer isn't kept."""
+    if response.status != 200:
+        return f"the answer was {response.status}"
+    if not response.length or response.chunked:
+        return "the answer has no length"
+    if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
+        return "the answer is encoded"
+    if NEVER_KEPT.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+        return "the answer is for one only"
+    return None
+
+
+def whole(fields: Fields, size: int) -> Response:
+    """Return the head of an answer that is complete."""
+    return Response(status=200, phrase=b"OK", fields=list(fields), length=size)

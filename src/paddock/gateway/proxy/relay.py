@@ -8,15 +8,15 @@ It replaces placeholders of secrets by values on the way there, and values by pl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from paddock.gateway.mocks.recorder import Exchanged
 from paddock.gateway.protocols.gzip import Undecodable
-from paddock.gateway.protocols.http1 import CONDITIONS, BadMessage, Body, BodyStream, Fields, Request, Response
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
+from paddock.gateway.protocols.refusal import BadMessage, Refused, UpstreamFailed
 from paddock.gateway.protocols.replacer import Both, Filter
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
@@ -24,16 +24,13 @@ from paddock.gateway.rules.overrides import FormWatch
 from paddock.gateway.rules.redaction import ResponseRedaction, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
-from .cached_file import CachedFile, whole
-from .h2_session import StreamFailed
-from .http import Http
-from .stream import Lost
-from .upstream import Upstream
+from .h2_session import H2Stream, StreamFailed
+from .stream import Lost, ProxyStream
 from .websocket import EXTENSIONS, switch
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .registry_filter import PageFilter
+    from .registry_filter import PageFilter, RegistryFilter
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
@@ -51,64 +48,53 @@ class _Stale(Exception):
 
 
 class Relay:
-    def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, silent: bool = False) -> None:
-        """Prepare one request. `silent`: the gateway itself asks for a page, and nothing goes to the client."""
-        self._connection, self._network, self._client, self._authorized = (
-            connection,
-            connection.network,
-            connection.client,
-            authorized,
-        )
-        self._request, self._target, self._scheme = authorized.request, authorized.target, authorized.scheme
-        self._http, self._held = connection.http, 0
-        self._body, self._begun = self._http.body(self._request), bytearray()
-        """The part of the body that the relay has read but not sent."""
-        self.page_filter: PageFilter | None = None
-        """The filter for an answer that is a page of a registry."""
-        self.file: CachedFile | None = None
-        """The answer is a file that may come from the package cache."""
+    def __init__(
+        self, connection: Connection, authorized: AuthorizedRequest, gate: RegistryFilter | None = None
+    ) -> None:
+        """Prepare one request. `gate`: it goes to a filtered registry, in the gateway's own words."""
+        self._connection, self._network, self._client = connection, connection.network, connection.client
+        self._authorized, self._request, self._target = authorized, authorized.request, authorized.target
+        self._tls = authorized.scheme == "https"
+        self._held, self._body, self._gate = 0, self._client.body(self._request), gate
         self._swap: Substitution | None = None
         self.watch: FormWatch | None = None
         """Checks the request's body before the relay sends it. Raises Refused."""
-        self.anew = False
-        """The request goes to a authorized registry: in the gateway's own words."""
-        self.admit: Callable[[Response], None] | None = None
-        """Checks the answer's head before the relay passes it on. Raises Refused."""
         self.exchanged: Exchanged | None = None
         """Keeps the answer."""
-        self._silent = silent
+        self._silent = gate is not None and gate.is_our_own
+        """Nothing goes to the client."""
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
         """Release the request's resources."""
         self._network.hold(-self._held)
-        if self.file is not None:
-            self.file.close()
+        if self._gate is not None and self._gate.file is not None:
+            self._gate.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
         request = self._request
 
         def enough(_: bytes) -> bool:
-            if len(self._begun) > most:
+            if len(self._body.begun) > most:
                 raise Refused(
                     f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
                 )
             return False
 
         await self.begin(enough)
-        content = bytes(self._begun)
+        content = bytes(self._body.begun)
         self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)
-        self._body, self._begun = Body(self._request), bytearray()
+        self._body = Body(request)
         return content
 
     async def peek(self, most: int) -> bytes | None:
         """Read the whole body, which the relay still sends, or return None if it is larger than `most`."""
-        more = await self.begin(lambda _: len(self._begun) > most)
-        return None if more else bytes(self._begun)
+        more = await self.begin(lambda _: len(self._body.begun) > most)
+        return None if more else bytes(self._body.begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
         """Read the body until `enough` accepts, which gets each new piece, or return False at its end.
@@ -117,15 +103,15 @@ class Relay:
         """
         request, client, body = self._request, self._client, self._body
         if request.expects and not body.done:
-            self._http.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
-            self._http.send(b"")
+            client.respond(Response(status=100, phrase=b"Continue", fields=[]), keep_alive=True)
+            client.send(b"")
             request.expects = False
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
             piece = body.take(client.buffer)
             self._network.hold(len(piece))
             self._held += len(piece)
-            self._begun += piece
+            body.begun += piece
             if enough(piece):
                 return True
             if body.done:
@@ -148,18 +134,19 @@ class Relay:
         rewrites = filter is not None and filter.rewrites
         if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
             await self.collect()
-        begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
-        stream = BodyStream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
-        content = stream.take(client.buffer)
+        body = self._body
+        body.filter, body.filter_trailers = filter, swap.trailers
+        body.watch = None if self.watch is None else self.watch.feed
+        content = body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
-            request.chunked, request.length = not stream.done, len(content) if stream.done else None
-        sent, last = self._written_anew(swap) if self.anew else request, stream.last
+            request.chunked, request.length = not body.done, len(content) if body.done else None
+        sent, last = request if self._gate is None else self._written_anew(swap, self._gate), body.last
 
-        def begin(http: Http) -> None:
-            http.ask(sent, path, self._authorized.host)
-            http.send(content, last)
+        def begin(server: ProxyStream) -> None:
+            server.ask(sent, path, self._authorized.host)
+            server.send(content, last)
 
-        return await self._send_to_one(stream, begin)
+        return await self._send_to_one(begin)
 
     def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
         """Return the substitution of placeholders in this request.
@@ -169,15 +156,15 @@ class Relay:
         return Substitution(
             self._network.secrets,
             self._target,
-            scheme=self._scheme,
+            scheme=self._authorized.scheme,
             method=self._request.method,
             allowed=self._authorized.verdict.secrets,
             value=value,
         )
 
-    def _written_anew(self, swap: Substitution) -> Request:
+    def _written_anew(self, swap: Substitution, gate: RegistryFilter) -> Request:
         """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
-        coding = b"identity" if self.page_filter is None else b"gzip"
+        coding = b"identity" if gate.page is None else b"gzip"
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
         for name, value in self._request.fields:
             lower = name.lower()
@@ -185,88 +172,79 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, stream: BodyStream, begin: Callable[[Http], None]) -> bool:
+    async def _send_to_one(self, begin: Callable[[ProxyStream], None]) -> bool:
         """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
-        connection, target, tls = self._connection, self._target, self._scheme == "https"
-        if self.file is not None and (goes_on := await self.file.answer(self._request, self)) is not None:
+        if self._gate is not None and (goes_on := await self._recall(self._gate)) is not None:
             return goes_on
-        if self.page_filter is not None and (goes_on := await self._recall(self.page_filter)) is not None:
-            return goes_on
-        complete = stream.done  # what comes later can be sent only once
+        complete = self._body.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
-        upstream = self._kept(tls=tls, repeatable=repeatable)
+        upstream = self._kept(repeatable=repeatable)
         while True:
             if upstream is None:
-                upstream = await self._dial(tls=tls)
-            connection.upstream = upstream
+                upstream = await self._dial()
+            self._connection.upstream = upstream
             try:
-                return await self._converse(stream, upstream, begin)
+                return await self._converse(upstream, begin)
             except _Stale as stale:
                 if not (upstream.reused and (repeatable or (stale.untouched and complete))):
-                    raise Refused(
-                        f"{target.host} ended the connection without an answer", status=502, rule="upstream"
-                    ) from None
-                upstream.stream.close()
+                    raise UpstreamFailed(f"{self._target.host} ended the connection without an answer") from None
+                upstream.close()
                 upstream = None
 
-    def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
+    def _kept(self, *, repeatable: bool) -> ProxyStream | None:
         connection, target = self._connection, self._target
-        shared = self._network.pool.stream(target) if tls and connection.is_stream else None
-        if shared is not None or connection.is_grpc:
+        shared = self._network.pool.stream(target) if isinstance(connection.client, H2Stream) else None
+        if shared is not None or connection.client.is_grpc:
             return shared
-        return self._network.pool.take(target, tls=tls, repeatable=repeatable)
+        return self._network.pool.take(target, tls=self._tls, repeatable=repeatable)
 
-    async def _dial(self, *, tls: bool) -> Upstream:
+    async def _dial(self) -> ProxyStream:
         """Connect. A client that speaks HTTP/2 gets HTTP/2 to the server, if the server speaks it."""
         connection, target, network = self._connection, self._target, self._network
-        if not (tls and connection.is_stream):
-            return await network.dial(connection.flow, target, literal=connection.literal, tls=tls)
-        upstream = await network.pool.reach(
-            target, lambda: network.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
-        )
-        if connection.is_grpc and not upstream.shared:
-            upstream.stream.close()
-            raise Refused(
-                f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
-            )
+        speaks_h2 = isinstance(connection.client, H2Stream)
+
+        def dial() -> Awaitable[ProxyStream]:
+            return network.dial(connection.flow, target, literal=connection.literal, tls=self._tls, h2=speaks_h2)
+
+        upstream = await (network.pool.reach(target, dial) if speaks_h2 else dial())
+        if connection.client.is_grpc and not isinstance(upstream, H2Stream):
+            upstream.close()
+            raise UpstreamFailed(f"{target.host} does not speak HTTP/2, without which gRPC does not work")
         return upstream
 
-    async def _converse(self, stream: BodyStream, upstream: Upstream, begin: Callable[[Http], None]) -> bool:
-        client, server, before = self._client, upstream.stream, upstream.stream.received
+    async def _converse(self, server: ProxyStream, begin: Callable[[ProxyStream], None]) -> bool:
+        client, before = self._client, server.received
         client.guard(server)
-        begin(upstream.http)
+        begin(server)
         sender: asyncio.Task[None] | None = None
-        if stream.done:
+        if self._body.done:
             client.watch(True)
         else:
-            sender = self._network.loop.create_task(self._send_rest(stream, upstream))
+            sender = self._network.loop.create_task(self._send_rest(server))
         try:
-            response = await self._answer(upstream, before)
-            goes_on = await self._receive(response, upstream)
+            response = await self._answer(server, before)
+            goes_on = await self._receive(response, server)
         finally:
             client.guard(None)
             if sender is not None:
                 await _settle(sender)
             client.watch(False)
         self._connection.upstream = None
-        if stream.done and response.keep_alive:
-            self._network.pool.give(upstream, tls=self._scheme == "https")
+        if self._body.done and response.keep_alive:
+            self._network.pool.give(self._target, server, tls=self._tls)
         else:
             server.close()
-        return goes_on and stream.done
+        return goes_on and self._body.done
 
-    async def _send_rest(self, stream: BodyStream, upstream: Upstream) -> None:
-        client, server = self._client, upstream.stream
+    async def _send_rest(self, server: ProxyStream) -> None:
+        client, body = self._client, self._body
         try:
-            while not stream.done:
+            while not body.done:
                 if not await client.more():
-                    stream.end()
-                upstream.http.send(stream.take(client.buffer), stream.last)
+                    body.end()
+                server.send(body.take_filtered(client.buffer), body.last)
                 await server.drain()
             client.watch(True)
-        except BadMessage as error:
-            self._broken = Refused(str(error), status=400, rule="http")
-            server.reset("the request is malformed")
         except Refused as refused:
             self._broken = refused
             server.reset("the request is refused")
@@ -275,18 +253,17 @@ class Relay:
 
     # -- and back ------------------------------------------------------------------------------------------------------
 
-    async def _answer(self, upstream: Upstream, before: int) -> Response:
+    async def _answer(self, server: ProxyStream, before: int) -> Response:
         """Read the final response's head, and pass on interim ones. `before`: bytes that the server had sent before."""
-        server = upstream.stream
         self._connection.limit(self._network.limits.response, server)
         for _ in range(_MOST_INTERIM):
             try:
-                response = await upstream.http.response(self._request.method)
+                response = await server.response(self._request.method)
             except Lost as lost:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
                 server.reset()
-                raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
+                raise UpstreamFailed(f"the server's answer is malformed: {error}") from None
             book = self._network.secrets
             if book:
                 response.phrase = book.redaction().whole(response.phrase)
@@ -296,11 +273,11 @@ class Relay:
             if book:
                 response.fields = book.redaction().fields(response.fields)
             if self._request.minor and not self._silent:
-                self._http.respond(response, keep_alive=True)
-                self._http.send(b"")
+                self._client.respond(response, keep_alive=True)
+                self._client.send(b"")
                 await self._client.drain()
         server.reset()
-        raise Refused("the server does not come to an answer", status=502, rule="upstream")
+        raise UpstreamFailed("the server does not come to an answer")
 
     def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
         if self._client.error is not None:
@@ -308,26 +285,28 @@ class Relay:
         if self._broken is not None:
             return self._broken
         if str(lost) == "too slow":
-            return Refused("the server did not answer in time", status=504, rule="upstream")
+            return UpstreamFailed("the server did not answer in time", status=504)
         failed = lost.__cause__ if isinstance(lost.__cause__, StreamFailed) else None
         if begun or (failed is not None and not failed.untouched):
-            return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
+            return UpstreamFailed(f"the server broke off: {lost}")
         return _Stale(untouched=failed is not None)
 
-    async def _receive(self, response: Response, upstream: Upstream) -> bool:
-        request, client, server = self._request, self._client, upstream.stream
+    async def _receive(self, response: Response, server: ProxyStream) -> bool:
+        request, client = self._request, self._client
         if response.status == 101:
             return await switch(request, response, client, server, self._network, self._swap)
-        if self.page_filter is not None:
-            return await self._filter_page(self.page_filter, response, upstream)
-        if self.admit is not None:
+        file = kept = None
+        if self._gate is not None:
+            if self._gate.page is not None:
+                return await self._filter_page(self._gate.page, response, server)
             try:
-                self.admit(response)
+                self._gate.admit(response)
             except Exception:
                 server.reset()
                 raise
-        kept = self.file if self.file is not None and self.file.keep(response, upstream.address) else None
-        stream = self.returning(response, upstream, kept)
+            file = self._gate.file
+            kept = None if file is None else file.keep(response, server.address)
+        body = self.returning(response, server, kept)
         goes_on = request.keep_alive
         if not response.bodiless and response.length is None:
             response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
@@ -336,15 +315,15 @@ class Relay:
         begun = False
         try:
             while True:
-                data = stream.take(server.buffer)
-                if data or stream.done or kept is None:  # of a file that is kept nothing is said before a part is right
-                    self.send(data, stream.last)
+                data = body.take_filtered(server.buffer)
+                if data or body.done or kept is None:  # of a file that is kept nothing is said before a part is right
+                    self.send(data, body.last)
                     begun = True
-                if stream.done:
+                if body.done:
                     break
                 await client.drain()
                 if not await server.more():
-                    stream.end()
+                    body.end()
         except (Lost, BadMessage, Undecodable, Broken) as error:
             server.reset()
             if not begun and client.error is None:
@@ -352,27 +331,23 @@ class Relay:
             client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await client.drain()
-        if kept is not None:
-            kept.gave()
+        if file is not None and kept is not None:
+            file.gave()
         return goes_on
 
-    @property
-    def how(self) -> str | None:
-        """Return the action of the package cache, for the records."""
-        return self.file.how if self.file is not None else None if self.page_filter is None else self.page_filter.how
+    async def _recall(self, gate: RegistryFilter) -> bool | None:
+        """Answer with a cached file or page. Return None if the relay must contact the registry."""
+        if gate.file is not None:
+            return await gate.file.answer(self._request, self)
+        found = None if gate.page is None else gate.page.recall()
+        return None if found is None else await self._give_page(*found)
 
-    async def _recall(self, page_filter: PageFilter) -> bool | None:
-        """Answer with a cached page. Return None if the relay must contact the index."""
-        response = whole([], 0)
-        body = page_filter.recall(response)
-        return None if body is None else await self._give_page(response, body)
-
-    async def _filter_page(self, page_filter: PageFilter, response: Response, upstream: Upstream) -> bool:
+    async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
         """Read the whole page, and pass on the filtered one."""
-        server, page_filter.address = upstream.stream, upstream.address
+        page_filter.address = server.address
         self._connection.limit(self._network.limits.response, server)
         try:
-            body = await page_filter.read(response, upstream)
+            body = await page_filter.read(response, server)
         except Lost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:
@@ -383,49 +358,47 @@ class Relay:
         return await self._give_page(response, body)
 
     async def _give_page(self, response: Response, body: bytes) -> bool:
-        request, client, book = self._request, self._client, self._network.secrets
+        keep_alive, book = self._request.keep_alive, self._network.secrets
         if self._silent:
-            return request.keep_alive
+            return keep_alive
         if book:
             redaction = book.redaction()
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
-        keep_alive = request.keep_alive
         self.respond(response, keep_alive=keep_alive)
         self.send(body, [])
-        await client.drain()
+        await self._client.drain()
         return keep_alive
 
     def respond(self, response: Response, *, keep_alive: bool) -> None:
         if self.exchanged is not None:
             self.exchanged.response = response
-        self._http.respond(response, keep_alive=keep_alive, minor=self._request.minor)
+        self._client.respond(response, keep_alive=keep_alive, minor=self._request.minor)
 
     def send(self, data: bytes, last: Fields | None) -> None:
         if self.exchanged is not None:
             self.exchanged.take(data)
-        self._http.send(data, last)
+        self._client.send(data, last)
 
-    def returning(
-        self, response: Response, upstream: Upstream | None = None, kept: CachedFile | None = None
-    ) -> BodyStream:
+    def returning(self, response: Response, server: ProxyStream | None = None, kept: Filter | None = None) -> Body:
         """Return the answer's body, and remove secrets from its head. `kept` gets the body first."""
         book = self._network.secrets
-        body = Body(response) if upstream is None else upstream.http.body(response)
+        body = Body(response) if server is None else server.body(response)
+        body.filter = kept
         if not book:
-            return BodyStream(body, filter=kept, trailers=lambda fields: fields)
+            return body
         redaction = book.redaction()
         try:
             returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:
-            if upstream is not None:
-                upstream.stream.reset()
+            if server is not None:
+                server.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        filter: Filter = returned if kept is None else Both(kept, returned)
-        return BodyStream(body, filter=filter, trailers=redaction.fields)
+        body.filter, body.filter_trailers = returned if kept is None else Both(kept, returned), redaction.fields
+        return body
 
 
 async def _settle(task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""The bytes of one connection, both ways, in clear or through TLS, in bounded memory.
+"""The bytes and the HTTP messages of one connection, both ways, in clear or through TLS, in bounded memory.
 
 This does TLS itself instead of the event loop. It can therefore feed bytes to it from before TLS was certain, send the
 alert of a failed handshake, and count the bytes of the connection. It costs as much as asyncio's own.
@@ -12,6 +12,9 @@ import ssl
 import struct
 from collections.abc import Callable
 from enum import Enum
+
+from paddock.gateway.protocols import http1
+from paddock.gateway.protocols.http1 import Body, Fields, Request, Response
 
 HIGH_WATER = 64 << 10
 SCRATCH_BYTES = 128 << 10
@@ -39,9 +42,18 @@ class ProxyStream(asyncio.BufferedProtocol):
     `received` and `sent` count the bytes on the connection itself.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
-        """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers."""
-        self._loop, self._scratch = loop, scratch
+    is_grpc = False
+    """Whether the client speaks gRPC."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview, address: str = "") -> None:
+        """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers.
+
+        `address`: the checked one of a server.
+        """
+        self._loop, self._scratch, self.address = loop, scratch, address
+        self.reused, self.idle_since = False, 0.0
+        """Of a server's connection: whether it has carried a request, and since when it waits for the next."""
+        self._head, self._chunked = bytearray(), False
         self.buffer = bytearray()
         self._inbound = Inbound.OPEN
         self.error: Exception | None = None
@@ -54,7 +66,9 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._guarded: ProxyStream | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._full = self._has_news = False
+        self.full = False
+        """Whether the other side has not taken enough."""
+        self._has_news = False
         self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
@@ -72,11 +86,6 @@ class ProxyStream(asyncio.BufferedProtocol):
     def ended(self) -> bool:
         """Tell whether the other side has ended."""
         return self._inbound is Inbound.ENDED
-
-    @property
-    def full(self) -> bool:
-        """Tell whether the other side has not taken enough."""
-        return self._full
 
     @property
     def idle(self) -> bool:
@@ -135,13 +144,13 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._advance()
         elif self._sink is not None:
             self._sink.write(data)
-            if self._sink._full:
+            if self._sink.full:
                 self._hold()
             return
         else:
             self.buffer += data
             self._has_news = True
-        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink._full):
+        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink.full):
             self._hold()
         self._wake()
 
@@ -189,7 +198,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     async def drain(self) -> None:
         """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
-        while self._full:
+        while self.full:
             self._drained = self._loop.create_future()
             try:
                 await self._drained
@@ -198,12 +207,12 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._check()
 
     def pause_writing(self) -> None:
-        self._full = True
+        self.full = True
         if self._source is not None:
             self._source._hold()
 
     def resume_writing(self) -> None:
-        self._full = False
+        self.full = False
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._source is not None:
@@ -222,6 +231,53 @@ class ProxyStream(asyncio.BufferedProtocol):
         except (OSError, RuntimeError):
             pass  # it is gone already, which the loop tells by itself
 
+    # -- messages of HTTP/1.1, which `H2Stream` overrides for HTTP/2 ---------------------------------------------------
+
+    async def request(self, begun: Callable[[], None]) -> Request | None:
+        """Read the next request, or return None at the end.
+
+        It calls `begun` when a request is incomplete. Raises BadMessage.
+        """
+        has_begun = False
+        while (end := http1.head_end(self.buffer)) < 0:
+            if self.buffer and not has_begun:
+                has_begun = True
+                begun()
+            if not await self.more():
+                return None
+        return http1.read_request(_taken(self.buffer, end))
+
+    async def response(self, method: str) -> Response:
+        """Read the next response, to a request with `method`. Raises BadMessage and Lost."""
+        while (end := http1.head_end(self.buffer)) < 0:
+            if not await self.more():
+                raise Lost("it ended before its answer did")
+        return http1.read_response(_taken(self.buffer, end), method)
+
+    def body(self, head: Request | Response) -> Body:
+        return Body(head)
+
+    def ask(self, request: Request, target: str, host: str) -> None:
+        """Begin a request: `target` in origin form, and the checked `host`. It goes out with its first content."""
+        self._head, self._chunked = http1.write_request(request, target, host), request.chunked
+
+    def respond(self, response: Response, *, keep_alive: bool, minor: int = 1) -> None:
+        """Begin a response, for a client that speaks HTTP/1.`minor`. It goes out with its first content."""
+        self._head = http1.write_response(response, keep_alive=keep_alive, minor=minor)
+        self._chunked = response.chunked and minor > 0 and not response.bodiless
+
+    def send(self, data: bytes, last: Fields | None = None) -> None:
+        """Write content of the current message. `last`: end it with these trailers."""
+        if self._chunked:
+            data = (http1.chunk(data) if data else b"") + (b"" if last is None else http1.last_chunk(last))
+        head, self._head = self._head, bytearray()
+        self.write(head + data if head else data)
+
+    def answer(self, response: Response, body: bytes, *, keep_alive: bool) -> None:
+        """Write a whole response, whose length is that of its body."""
+        self.respond(response, keep_alive=keep_alive)
+        self.send(b"" if response.bodiless else body, [])
+
     # -- passing on ----------------------------------------------------------------------------------------------------
 
     def pipe(self, sink: ProxyStream) -> None:
@@ -233,7 +289,7 @@ class ProxyStream(asyncio.BufferedProtocol):
                 self.buffer.clear()
             if self.ended:
                 sink.write_eof()
-            elif not sink._full:
+            elif not sink.full:
                 self._flow_on()
 
     async def join(self, other: ProxyStream) -> None:
@@ -371,3 +427,9 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._wake()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
+
+
+def _taken(buffer: bytearray, end: int) -> bytes:
+    taken = bytes(buffer[:end])
+    del buffer[:end]
+    return taken

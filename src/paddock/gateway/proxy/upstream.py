@@ -1,4 +1,7 @@
-"""Connections to servers. It resolves a name once, connects to the checked address, and verifies the certificate."""
+"""Connections to servers. It resolves a name once, connects to the checked address, and verifies the certificate.
+
+A sandbox uses them again: those of HTTP/1.1 in turn, those of HTTP/2 by several streams at once.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.refusal import Refused, UpstreamFailed
 from paddock.model.egress import Target, Verdict
 
-from .http import Http, Http1
+from .h2_session import Broken, H2Stream, Session
 from .stream import Lost, ProxyStream
 
 DIAL_SECONDS = 10.0
@@ -55,18 +58,6 @@ def _in_hosts_file(name: str) -> list[str]:
     return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
 
 
-class Upstream:
-    """A connection to `target`, at the checked `address`."""
-
-    def __init__(self, stream: ProxyStream, target: Target, address: str, http: Http | None = None) -> None:
-        self.stream, self.target, self.address = stream, target, address
-        self.http = http or Http1(stream)
-        self.reused = False
-        self.shared = False
-        """Whether it is a stream of an HTTP/2 connection."""
-        self.idle_since = 0.0
-
-
 async def over_tcp(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -94,7 +85,9 @@ class Dialer:
         self._reach = reach
         self._trust: dict[bool, ssl.SSLContext] = {}
 
-    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
+    async def dial(
+        self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False
+    ) -> ProxyStream:
         """Connect to a target.
 
         `literal`: use this address. `h2`: offer HTTP/2. Raise Refused with the reason of a failure.
@@ -107,39 +100,37 @@ class Dialer:
                 if not allowed:
                     why = next(iter(verdicts.values())).reason if verdicts else "it has none"
                     raise Refused(f"no address of {target.host} may be connected to: {why}", rule="address")
-                stream, address = await self._connect(allowed, target)
+                stream = await self._connect(allowed, target)
                 if tls:
                     await self._shake(stream, target, h2=h2)
         except TimeoutError:
-            raise Refused(
-                f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
+            raise UpstreamFailed(
+                f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504
             ) from None
-        return Upstream(stream, target, address)
+        return stream
 
     async def _resolve(self, name: str) -> list[str]:
         try:
             return await self._resolver(name)
         except (OSError, UnicodeError) as error:
-            raise Refused(f"{name} can't be resolved: {_words(error)}", status=502, rule="upstream") from None
+            raise UpstreamFailed(f"{name} can't be resolved: {_words(error)}") from None
 
-    async def _connect(self, addresses: list[str], target: Target) -> tuple[ProxyStream, str]:
+    async def _connect(self, addresses: list[str], target: Target) -> ProxyStream:
         why: OSError | None = None
         for address in addresses:
             sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-                stream = ProxyStream(self._loop, self._scratch)
+                stream = ProxyStream(self._loop, self._scratch, address)
                 await stream.attach(sock)
-                return stream, address
+                return stream
             except BaseException as error:
                 if sock is not None:
                     sock.close()
                 if not isinstance(error, OSError):
                     raise
                 why = error
-        raise Refused(
-            f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
-        ) from None
+        raise UpstreamFailed(f"{target.host}:{target.port} can't be reached: {_words(why)}") from None
 
     async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
@@ -149,9 +140,7 @@ class Dialer:
             await stream.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
             stream.reset()
-            raise Refused(
-                f"TLS with {target.host}:{target.port} failed: {_words(error)}", status=502, rule="upstream"
-            ) from None
+            raise UpstreamFailed(f"TLS with {target.host}:{target.port} failed: {_words(error)}") from None
         except BaseException:
             stream.reset()
             raise
@@ -172,3 +161,164 @@ def _words(error: Exception | None) -> str:
     if isinstance(error, OSError) and error.errno in errno.errorcode:
         return str(error.strerror).lower()
     return str(error)
+
+
+_WINDOW, _STREAMS_WINDOW = 1 << 20, 4 << 20
+_MOST_IDLE, _MOST_PLAIN = 64, 1024
+_IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
+
+
+class Link(Session):
+    """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
+
+    def __init__(self, upstream: ProxyStream, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(upstream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self._address = upstream.address
+        self.retired = self._used = False
+        self.idle_since = loop.time()
+        self._task = loop.create_task(self._pump())
+
+    def stream(self) -> H2Stream | None:
+        """Open a stream, or return None if the connection takes no more at present."""
+        if self.retired or self.refused_above is not None or self.full:
+            return None
+        stream = self.open(self._address)
+        stream.reused, self._used = self._used, True
+        return stream
+
+    async def _pump(self) -> None:
+        why = ConnectionResetError("the server has left")
+        try:
+            await self.pump()
+        except (Lost, Broken) as error:
+            why = ConnectionResetError(str(error))
+        except Exception as fault:
+            self.loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})
+            why = ConnectionResetError(f"{type(fault).__name__} in the gateway")
+        finally:
+            self.retired = True
+            self.lose(why)
+            self.connection.close()
+
+    def close(self) -> None:
+        """Tell the server so."""
+        self.retired = True
+        self.go_away()
+        self.lose(ConnectionResetError("closed"))
+        self.connection.close()
+
+    def reset(self, why: str) -> None:
+        self.retired = True
+        self.connection.reset(why)
+
+
+class Pool:
+    """The connections of one sandbox, which no other sandbox's requests ever use."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._idle: dict[tuple[Target, bool], list[ProxyStream]] = {}
+        self._links: dict[Target, list[Link]] = {}
+        self._plain: dict[Target, None] = {}
+        """Servers that don't take HTTP/2."""
+        self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
+
+    def take(self, target: Target, *, tls: bool, repeatable: bool) -> ProxyStream | None:
+        """Take an open HTTP/1.1 connection, or return None.
+
+        The server may be about to close one, so an unrepeatable request gets only a fresh one.
+        """
+        idle = self._idle.get((target, tls))
+        while idle:
+            upstream = idle.pop()
+            upstream.watch(False)
+            age = self._loop.time() - upstream.idle_since
+            if upstream.idle and age < (_IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+                upstream.reused = True
+                return upstream
+            upstream.close()
+        return None
+
+    def give(self, target: Target, upstream: ProxyStream, *, tls: bool) -> None:
+        if isinstance(upstream, H2Stream) or sum(map(len, self._idle.values())) >= _MOST_IDLE or not upstream.idle:
+            upstream.close()
+            return
+        upstream.idle_since = self._loop.time()
+        self._idle.setdefault((target, tls), []).append(upstream)
+        upstream.watch(True)
+
+    def stream(self, target: Target) -> H2Stream | None:
+        """Open a stream of a connection of HTTP/2."""
+        for link in self._links.get(target, ()):
+            stream = link.stream()
+            if stream is not None:
+                return stream
+        return None
+
+    async def reach(self, target: Target, dial: Callable[[], Awaitable[ProxyStream]]) -> ProxyStream:
+        """Return a stream if the server takes HTTP/2, which `dial` offers, or else the connection. Requests for one
+        server share a dial. Raise Refused."""
+        while target not in self._plain:
+            stream = self.stream(target)
+            if stream is not None:
+                return stream
+            dialling = self._dialling.get(target)
+            if dialling is None:
+                return await self._dial(target, dial)
+            refused = await asyncio.shield(dialling)
+            if refused is not None:
+                raise Refused(refused.reason, status=refused.status, rule=refused.rule)
+        return await dial()
+
+    async def _dial(self, target: Target, dial: Callable[[], Awaitable[ProxyStream]]) -> ProxyStream:
+        finished = self._dialling[target] = self._loop.create_future()
+        outcome: Refused | None = None
+        try:
+            upstream = await dial()
+            if upstream.protocol != "h2":
+                if len(self._plain) >= _MOST_PLAIN:
+                    del self._plain[next(iter(self._plain))]
+                self._plain[target] = None
+                return upstream
+            link = Link(upstream, self._loop)
+            self._links.setdefault(target, []).append(link)
+            stream = link.stream()
+            assert stream is not None
+            return stream
+        except Refused as refused:
+            outcome = refused
+            raise
+        finally:
+            del self._dialling[target]
+            finished.set_result(outcome)
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Close connections that are idle for too long, have ended, or are too many. `everything`: all of them."""
+        now, idle_links = self._loop.time(), 0
+        for idle in self._idle.values():
+            for upstream in list(idle):
+                if everything or not upstream.idle or now - upstream.idle_since >= _IDLE_SECONDS:
+                    idle.remove(upstream)
+                    upstream.close()
+        self._idle = {key: idle for key, idle in self._idle.items() if idle}
+        if everything:
+            self._plain.clear()
+        for links in self._links.values():
+            for link in list(links):
+                link.retired = link.retired or everything
+                if link.streams:
+                    link.idle_since = now
+                    continue
+                idle_links += 1
+                if link.retired or idle_links > _MOST_IDLE or now - link.idle_since > _IDLE_SECONDS:
+                    link.close()
+                    links.remove(link)
+        self._links = {target: links for target, links in self._links.items() if links}
+
+    def cut(self, why: str) -> None:
+        """Break off all HTTP/2 connections, and close idle ones."""
+        self.sweep(everything=True)
+        for links in self._links.values():
+            for link in links:
+                link.reset(why)
+        self._links.clear()

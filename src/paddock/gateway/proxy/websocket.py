@@ -11,19 +11,11 @@ import codecs
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from paddock.gateway.protocols import websocket
 from paddock.gateway.protocols.http1 import Request, Response, write_response
-from paddock.gateway.protocols.refusal import Refused
+from paddock.gateway.protocols.refusal import Refused, UpstreamFailed
 from paddock.gateway.protocols.replacer import Filter
-from paddock.gateway.protocols.websocket import (
-    MAX_CONTROL,
-    CloseCode,
-    Frame,
-    FrameReader,
-    Opcode,
-    Violation,
-    write_close,
-    write_frame,
-)
+from paddock.gateway.protocols.websocket import CloseCode, Frame, FrameReader, Opcode, Violation
 from paddock.gateway.rules.substitution import Substitution
 
 from .stream import Lost, ProxyStream
@@ -61,12 +53,12 @@ class Messages:
     def _pass(self, frame: Frame) -> bytes:
         if frame.opcode is Opcode.CLOSE and frame.payload:
             code, reason = int.from_bytes(frame.payload[:2], "big"), self._control(frame.payload[2:])
-            return write_close(code, reason, masked=self._masked)
+            return websocket.write_close(code, reason, masked=self._masked)
         if frame.opcode >= Opcode.CLOSE:
             carried = self._control(frame.payload)
-            if len(carried) > MAX_CONTROL:
+            if len(carried) > websocket.MAX_CONTROL:
                 raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is too long once its secret is hidden")
-            return write_frame(frame.opcode, carried, masked=self._masked)
+            return websocket.write_frame(frame.opcode, carried, masked=self._masked)
         if self._message is None:
             self._message = _Message(self._filter(frame.payload), frame.opcode)
         message = self._message
@@ -77,7 +69,7 @@ class Messages:
         data = message.take(final=frame.last)
         if frame.last:
             self._message = None
-        return write_frame(opcode, data, masked=self._masked, last=frame.last)
+        return websocket.write_frame(opcode, data, masked=self._masked, last=frame.last)
 
 
 class _Message:
@@ -126,8 +118,8 @@ async def converse(
         results = await asyncio.gather(*ways, return_exceptions=True)
     for result in results:
         if isinstance(result, Violation):
-            client.write(write_close(result.code, f"paddock: {result}".encode(), masked=False))
-            server.write(write_close(CloseCode.GOING_AWAY, b"", masked=True))
+            client.write(websocket.write_close(result.code, f"paddock: {result}".encode(), masked=False))
+            server.write(websocket.write_close(CloseCode.GOING_AWAY, b"", masked=True))
             raise (MisplacedSecret if result.code is CloseCode.POLICY_VIOLATION else Lost)(str(result))
     for result in results:
         if isinstance(result, Exception):
@@ -161,12 +153,12 @@ async def switch(
     client didn't ask for."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
-        raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
+        raise UpstreamFailed("the server switched protocols, unasked")
     book = network.secrets
     if book:
         if response.get(EXTENSIONS) is not None:
             server.reset()
-            raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
+            raise UpstreamFailed("the server extends the WebSocket, unasked")
         redaction = book.redaction()
         response.fields = redaction.fields(response.fields)
     client.write(write_response(response, keep_alive=True))

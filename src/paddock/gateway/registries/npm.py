@@ -25,10 +25,10 @@ _SHORT = frozenset(
     | {"dist", "engines", "os", "cpu", "libc", "funding", "hasInstallScript", "_hasShrinkwrap"}
 )
 _INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
-_OF_PACKAGE = frozenset(
-    {"name", "_id", "_rev", "description", "author", "maintainers", "license", "homepage", "readme"}
+_WHOLE = frozenset(
+    {"name", "_id", "_rev", "description", "author", "maintainers", "license", "homepage", "readme", "keywords"}
+    | {"repository", "bugs", "contributors", "readmeFilename"}
 )
-_WHOLE = _OF_PACKAGE | {"keywords", "repository", "bugs", "contributors", "readmeFilename"}
 
 Document = dict[str, Any]
 

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO
 
 import msgspec
 
@@ -29,12 +29,8 @@ from .protocols import Answer
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10
 _DRAFT = "draft-"
-
-
-class Hasher(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
+_PIECE_BYTES = 128 << 10
+_HELD_BYTES = 64 << 10
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +51,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         return key_of(self.url, self.name or self.digest)
 
-    def hasher(self) -> Hasher:
-        return hashlib.new(self.digest.partition(":")[0])
-
-    def is_of(self, hasher: Hasher) -> bool:
-        return hasher.hexdigest() == self.digest.partition(":")[2]
-
 
 def key_of(url: str, name: str) -> str:
     return hashlib.sha256(msgspec.msgpack.encode((url, name))).hexdigest()
@@ -75,48 +65,83 @@ class CacheFull(Exception):
 
 
 class Copy:
-    """An open entry, or a growing draft of one. The caller closes it."""
+    """An open entry. The caller closes it. `file` is at its first byte."""
 
-    def __init__(self, fd: int, entry: Entry, start: int) -> None:
-        self._fd, self.entry, self._start = fd, entry, start
+    def __init__(self, entry: Entry, file: BinaryIO) -> None:
+        self.entry, self._file = entry, file
+        self.close = file.close
 
-    def read(self, position: int, size: int) -> bytes:
-        """OSError."""
-        return os.pread(self._fd, size, self._start + position)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def pieces(self) -> Iterator[bytes]:
+        """Read the file in pieces. The last one comes when all have the right digest. Broken."""
+        algorithm, _, digest = self.entry.digest.partition(":")
+        hasher, left = hashlib.new(algorithm), self.entry.size
+        while left:
+            try:
+                data = self._file.read(_PIECE_BYTES)
+            except OSError as error:
+                raise Broken(f"the disk can't be read: {error.strerror}") from None
+            hasher.update(data)
+            left -= len(data)
+            if not data or (not left and hasher.hexdigest() != digest):
+                raise Broken("what is in the cache is not what was written")
+            yield data
 
 
 class Draft:
-    """An unfinished file. `keep` or `discard` ends it."""
+    """A filter that writes its stream to an unfinished file, which `end` makes an entry.
 
-    def __init__(self, store: PackageStore, name: str, fd: int, entry: Entry, start: int) -> None:
-        self._store, self._name, self._fd, self.entry = store, name, fd, entry
-        self._at, self._size = start, start + entry.size
+    It retains the last bytes until the whole has the right digest. `how` is the action of the cache, for the records.
+    """
+
+    def __init__(self, store: PackageStore, name: str, file: BinaryIO, entry: Entry, size: int) -> None:
+        self._store, self._name, self._file, self._entry, self._size = store, name, file, entry, size
+        algorithm, _, self._digest = entry.digest.partition(":")
+        self._hasher, self._held = hashlib.new(algorithm), bytearray()
+        self.how = "not kept: it was cut off"
 
     def write(self, data: bytes) -> None:
-        """OSError."""
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(self._fd, view, self._at)
-            self._at += done
-            view = view[done:]
-
-    def keep(self) -> None:
-        """Turn the complete and verified draft into an entry. Raises OSError, and then discards it."""
         try:
-            self._store.take(self._name, self.entry, self._size)
-        except OSError:
-            self.discard()
-            raise
-        os.close(self._fd)
+            if not self._file.closed:
+                self._file.write(data)
+        except OSError as error:
+            self._fail(error)
+
+    def feed(self, data: bytes) -> bytes:
+        self._hasher.update(data)
+        self.write(data)
+        self._held += data
+        passed = bytes(self._held[:-_HELD_BYTES])
+        del self._held[: len(passed)]
+        return passed
+
+    def end(self) -> bytes:
+        """Broken."""
+        if self._hasher.hexdigest() != self._digest:
+            raise Broken("the file is not the one that its page says: it has another digest")
+        try:
+            if not self._file.closed:
+                self._file.flush()
+                self._store.take(self._name, self._entry, self._size)
+                self._file.close()
+                self.how = "kept"
+        except OSError as error:
+            self._fail(error)
+        return bytes(self._held)
+
+    def _fail(self, error: OSError) -> None:
+        self.how = f"not kept: {_unwritable(error)}"
+        self.discard()
 
     def discard(self) -> None:
-        self._store.forget(self._name, self._size)
-        os.close(self._fd)
+        """Delete the file if it isn't an entry. Idempotent."""
+        if not self._file.closed:
+            self._store.forget(self._name, self._size)
+            with suppress(OSError):
+                self._file.close()
+
+
+def _unwritable(error: OSError) -> str:
+    return f"nothing can be written: {error.strerror}"
 
 
 class PackageStore:
@@ -157,21 +182,13 @@ class PackageStore:
         key = key_of(url, name)
         if key not in self._sizes:
             return None
-        try:
-            fd = os.open(self._directory / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            self._lose(key)
-            return None
-        copy = _opened(fd)
-        if copy is None or (copy.entry.url, copy.entry.name or copy.entry.digest) != (url, name):
-            os.close(fd)
+        copy = _opened(self._directory, key)
+        if copy is None:
             self.drop(key)
             return None
         self._sizes.move_to_end(key)
-        try:
-            os.utime(fd)
-        except OSError:
-            pass  # then the next gateway takes it for older than it is
+        with suppress(OSError):  # then the next gateway takes it for older than it is
+            os.utime(self._directory / key)
         return copy
 
     def drop(self, key: str) -> None:
@@ -180,10 +197,8 @@ class PackageStore:
         self._lose(key)
 
     def _unlink(self, name: str) -> None:
-        try:
+        with suppress(OSError):  # it is gone, or the next gateway tries again
             os.unlink(self._directory / name)
-        except OSError:
-            pass  # it is gone, or the next gateway tries again
 
     def _lose(self, key: str) -> None:
         self._total -= self._sizes.pop(key, 0)
@@ -191,8 +206,7 @@ class PackageStore:
     def begin(self, entry: Entry) -> Draft:
         """Begin an entry, with room made for it first. CacheFull."""
         meta = msgspec.msgpack.encode(entry)
-        start = _LENGTH.size + len(meta)
-        size = start + entry.size
+        size = _LENGTH.size + len(meta) + entry.size
         if len(meta) > _MOST_META_BYTES or size > self._most // 4:
             raise CacheFull("it is too large for the cache")
         if self._drafted + size > self._most:
@@ -201,20 +215,18 @@ class PackageStore:
             self._evict()
         name = _DRAFT + secrets.token_hex(8)
         try:
-            fd = os.open(self._directory / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = os.fdopen(os.open(self._directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            draft = Draft(self, name, file, entry, size)
+            self._drafted += size
+            try:
+                self._allocate(file.fileno(), size)
+                file.write(_LENGTH.pack(len(meta)) + meta)
+            except BaseException:
+                draft.discard()
+                raise
         except OSError as error:
-            raise CacheFull(f"nothing can be written: {error.strerror}") from None
-        try:
-            self._allocate(fd, size)
-            os.pwrite(fd, _LENGTH.pack(len(meta)) + meta, 0)
-        except BaseException as error:
-            os.close(fd)
-            self._unlink(name)
-            raise (
-                CacheFull(f"nothing can be written: {error.strerror}") if isinstance(error, OSError) else error
-            ) from None
-        self._drafted += size
-        return Draft(self, name, fd, entry, start)
+            raise CacheFull(_unwritable(error)) from None
+        return draft
 
     def _allocate(self, fd: int, size: int) -> None:
         """Reserve space, so that it detects a full disk while the file can still pass without a cache.
@@ -252,41 +264,26 @@ def _free(fd: int) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-def _opened(fd: int) -> Copy | None:
+def _opened(directory: Path, key: str) -> Copy | None:
     """Open an entry, or return None if this class didn't write it."""
     try:
-        (length,) = _LENGTH.unpack(os.pread(fd, _LENGTH.size, 0))
-        if length > _MOST_META_BYTES:
-            return None
-        entry = _entry(os.pread(fd, length, _LENGTH.size))
-        start = _LENGTH.size + length
-        if os.fstat(fd).st_size != start + entry.size:
-            return None
-        entry.hasher()
-    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+        file = os.fdopen(os.open(directory / key, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+    except OSError:
         return None
-    return Copy(fd, entry, start)
+    try:
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        entry = _entry(file.read(min(length, _MOST_META_BYTES)))
+        if entry.key == key and os.fstat(file.fileno()).st_size == _LENGTH.size + length + entry.size:
+            hashlib.new(entry.digest.partition(":")[0])
+            return Copy(entry, file)
+    except (OSError, ValueError, struct.error, msgspec.MsgspecError):
+        pass
+    file.close()
+    return None
 
 
 _entry = msgspec.msgpack.Decoder(Entry).decode
 
-
-def pieces(copy: Copy) -> Iterator[bytes]:
-    """Read a file in pieces. The last one comes when all have the right digest. Broken."""
-    hasher, position = copy.entry.hasher(), 0
-    while position < copy.entry.size:
-        try:
-            data = copy.read(position, _PIECE_BYTES)
-        except OSError as error:
-            raise Broken(f"the disk can't be read: {error.strerror}") from None
-        hasher.update(data)
-        position += len(data)
-        if not data or (position >= copy.entry.size and not copy.entry.is_of(hasher)):
-            raise Broken("what is in the cache is not what was written")
-        yield data
-
-
-_PIECE_BYTES = 128 << 10
 FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
 _MOST_BYTES = 64 << 20
@@ -324,7 +321,7 @@ def find_page(store: PackageStore, page: Page) -> CachedPage | None:
     if copy is None:
         return None
     try:
-        content = b"".join(pieces(copy))
+        content = b"".join(copy.pieces())
         end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
         read = _decode(content[_LENGTH.size : end])
     except (Broken, struct.error):
@@ -352,16 +349,10 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read, b
     content = b"".join((_LENGTH.pack(len(meta)), meta, body))
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
-    try:
+    with suppress(CacheFull):
         draft = store.begin(entry)
-    except CacheFull:
-        return
-    try:
-        draft.write(content)
-    except OSError:
-        return draft.discard()
-    with suppress(OSError):
-        draft.keep()
+        draft.feed(content)
+        draft.end()
 
 
 def _place(page: Page) -> tuple[str, str]:

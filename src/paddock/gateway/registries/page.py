@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 import msgspec
 
-from paddock.gateway.protocols.names import PORTS, normal, split_target
+from paddock.gateway.protocols.names import PORTS, normal, split_target, written
 from paddock.gateway.protocols.refusal import Refused
 from paddock.model import Allow
 
@@ -111,14 +111,14 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     def _resolved(self, link: str) -> tuple[File, str] | None:
         try:
-            joined = urljoin(f"{self.scheme}://{authority(self.scheme, self.host, self.port)}{self.path}", link)
+            joined = urljoin(f"{self.scheme}://{written(self.scheme, self.host, self.port)}{self.path}", link)
             scheme, host, port, path = split_target(joined.partition("#")[0], self.scheme)
             path = normal(path)
         except (ValueError, Refused):
             return None
         if scheme is None or host not in (self.rule.hosts or ()) or scheme not in (self.scheme, "https"):
             return None
-        return (host, port, path), f"{scheme}://{authority(scheme, host, port)}{path}"
+        return (host, port, path), f"{scheme}://{written(scheme, host, port)}{path}"
 
     def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
         held, nothing = reasons({kept.version: kept.held for kept in files.values() if kept.held}), None
@@ -151,10 +151,6 @@ def reasons(held: dict[str, str], most: int = 8) -> str:
         more = f" and {len(versions) - most} more" if len(versions) > most else ""
         parts.append(f"{', '.join(versions[:most])}{more} ({reason})")
     return "; ".join(parts)
-
-
-def authority(scheme: str, host: str, port: int) -> str:
-    return host if port == PORTS[scheme] else f"{host}:{port}"
 
 
 def is_listed(package: str, patterns: tuple[str, ...] | None) -> bool:

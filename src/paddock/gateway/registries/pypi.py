@@ -121,9 +121,11 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
         files[place] = PackageFile(page.package, version, _digest(written["hashes"]), held)
         if (metadata := _metadata_digest(written)) is not None:
             files[place[0], place[1], f"{place[2]}.metadata"] = PackageFile(page.package, version, metadata, held)
-        if held is None:
-            _provenance(page, entry, written, files, version)
-        else:  # PEP 592: no installer chooses it unasked, and one that asks for it shows the reason
+        provenance = page.file(entry.get("provenance"))
+        if held is None and provenance is not None and provenance[0][2].endswith("/provenance"):
+            files[provenance[0]] = PackageFile(page.package, version)
+            written["provenance"] = provenance[1]
+        if held is not None:  # PEP 592: no installer chooses it unasked, and one that asks for it shows the reason
             written["yanked"] = f"held back: {held}"
         seen.append(written)
     if entries and not files:
@@ -172,15 +174,6 @@ def _written(entry: dict[str, object], name: str, url: str) -> dict[str, Any]:
         if isinstance(value, (dict, bool)):
             written[key] = _hashes(cast("object", value)) or True if value else False
     return written
-
-
-def _provenance(
-    page: Page, entry: dict[str, object], written: dict[str, Any], files: dict[File, PackageFile], version: str
-) -> None:
-    found = page.file(entry.get("provenance"))
-    if found is not None and found[0][2].endswith("/provenance"):
-        files[found[0]] = PackageFile(page.package, version)
-        written["provenance"] = found[1]
 
 
 def _digest(hashes: dict[str, str]) -> str | None:

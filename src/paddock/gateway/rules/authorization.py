@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from paddock.gateway.protocols.http1 import Request
-from paddock.gateway.protocols.names import PORTS
+from paddock.gateway.protocols.names import written
 from paddock.model import ApprovalAnswer, ApprovalRequest
 from paddock.model.approval import arguments_digest
 from paddock.model.egress import RequestVerdict, Target
+
+from .git import Update
 
 
 class AuthorizedRequest(msgspec.Struct):
     """A request with its verdict.
 
-    `path` is in its normal form, with its query. `verdict` may change after a look at the body.
+    `path` is in its normal form, with its query. `verdict` may change after a look at the body, which also says whether
+    it pushes (of git LFS), or the updates of a push.
     """
 
     request: Request
@@ -25,12 +27,12 @@ class AuthorizedRequest(msgspec.Struct):
     scheme: str
     path: str
     verdict: RequestVerdict
+    is_push: bool | None = None
+    pushed: tuple[Update, ...] = ()
 
     @property
     def host(self) -> str:
-        """Return the host and its port as a Host field and a URL have them."""
-        host = f"[{self.target.host}]" if ":" in self.target.host else self.target.host
-        return host if self.target.port == PORTS[self.scheme] else f"{host}:{self.target.port}"
+        return written(self.scheme, self.target.host, self.target.port)
 
     @property
     def url(self) -> str:
@@ -53,22 +55,18 @@ _SUMMARY_CHARS = 400
 _MOST_REFS = 8
 
 
-class Approvals(Protocol):
-    """The `approvals` of a `SandboxNetwork`. A missing answer means no approval."""
-
-    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+Claim = Callable[[ApprovalRequest], Awaitable[ApprovalAnswer]]
+"""Asks for an approval, and uses it up. A missing answer means no approval."""
 
 
-def of_request(
-    authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int, pushed: Sequence[str] = ()
-) -> ApprovalRequest:
+def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int) -> ApprovalRequest:
     """Describe a whole request as the sandbox sent it: with placeholders, and with its `body` or the changes
     of a push.
     """
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
     said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
-    changes = [change.encode() for change in pushed]
+    changes = [str(update).encode() for update in authorized.pushed]
     where = f"{authorized.scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
         kind=kind,
@@ -80,7 +78,7 @@ def of_request(
         ),
         summary=f"{method} {where}{authorized.path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")
-        + _changes(pushed),
+        + _changes([*map(str, authorized.pushed)]),
     )
 
 

@@ -119,15 +119,13 @@ class Substitution:
             return None
         kinds = {n.lower(): v.decode("latin-1").strip().lower() for n, v in fields}
         coding = kinds.get(b"content-encoding", "identity")
-        bound = any(binding.body for found in self._bindings.values() for binding in found)
-        put = self._put("the body", lambda b: b.body, _encoder(kinds.get(b"content-type", "")))
-        if coding in ("identity", ""):
-            return Body(Replacer(self._book.needles, put), None, rewrites=bound)
-        if coding in ("gzip", "x-gzip"):
-            return Body(Replacer(self._book.needles, put), Gzip(), rewrites=bound)
-        if bound:
-            name = next(name for name, found in self._bindings.items() if any(binding.body for binding in found))
-            raise Misdirected(name, "the body", f"the body is encoded as {coding[:40]!r}, which cannot be looked into")
+        bound = next((name for name, found in self._bindings.items() if any(one.body for one in found)), None)
+        if coding in ("", "identity", "gzip", "x-gzip"):
+            put = self._put("the body", lambda b: b.body, _encoder(kinds.get(b"content-type", "")))
+            gzip = Gzip() if coding.endswith("gzip") else None
+            return Body(Replacer(self._book.needles, put), gzip, rewrites=bound is not None)
+        if bound is not None:
+            raise Misdirected(bound, "the body", f"the body is encoded as {coding[:40]!r}, which cannot be looked into")
         return None
 
     def message(self, begin: bytes) -> Replacer:
