@@ -26,6 +26,7 @@ NAMES = {
     "AsyncAgent": "Agent",
     "AsyncAnthropic": "Anthropic",
     "AsyncAnthropicModel": "AnthropicModel",
+    "AsyncBlock": "Block",
     "AsyncCalls": "Calls",
     "AsyncChanges": "Changes",
     "AsyncCheckout": "Checkout",

@@ -13,6 +13,7 @@ import pytest
 from paddock.client import default_transport
 from paddock.errors import InvalidArgumentError, LevelUnavailableError
 from paddock.eval import levels
+from paddock.eval._attacks import ATTACKS, Verdict, attack, bait
 from paddock.supervisor import layout
 
 # What an ordinary user may do to himself on any kernel; the others also depend on its settings.
@@ -22,11 +23,11 @@ OPEN = {
 }
 
 
-def attacked(level: str, state: Path) -> tuple[levels.Verdict, ...]:
+def attacked(level: str, state: Path) -> tuple[Verdict, ...]:
     from paddock import Sandbox
 
-    with levels.bait([state / layout.SUPERVISOR_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
-        return levels.attack(sandbox, host)
+    with bait([state / layout.SUPERVISOR_SOCKET]) as host, Sandbox.create(level=level) as sandbox:
+        return attack(sandbox, host)
 
 
 def test_each_attack_is_one_where_there_is_no_wall(shared_state: Path) -> None:
@@ -38,12 +39,12 @@ def test_each_attack_is_one_where_there_is_no_wall(shared_state: Path) -> None:
 def test_none_gets_through_the_jail_and_all_are_tried(shared_state: Path) -> None:
     verdicts = attacked("jail", shared_state)
     assert [one for one in verdicts if one.verdict != "stopped"] == []
-    assert len(verdicts) == len(levels.ATTACKS)
+    assert len(verdicts) == len(ATTACKS)
 
 
 def test_nothing_is_left_of_what_lured(tmp_path: Path) -> None:
     before = dict(os.environ)
-    with levels.bait() as host:
+    with bait() as host:
         told = host.bait
         assert Path(told.file).read_text() == Path(told.shared_memory).read_text() == host.value
         assert host.process_lives()
@@ -74,7 +75,7 @@ def test_a_comparison_has_a_figure_or_its_reason_for_each_step_and_is_shown_in_e
     assert "cannot do" in walls["process"]["fork"].why
     table = levels.rows(found)
     assert {len(row) for row in table} == {len(levels.headings(found))} == {3}
-    assert table[-1][2] == f"0 of {len(levels.ATTACKS)}"
+    assert table[-1][2] == f"0 of {len(ATTACKS)}"
     for name in ("report.json", "report.md"):
         levels.write(found, tmp_path / name)
     assert json.loads((tmp_path / "report.json").read_text())["levels"][1]["level"] == "jail"

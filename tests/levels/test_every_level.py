@@ -11,7 +11,7 @@ import pytest
 from paddock import Limit, Limits, Sandbox, local
 from paddock.audit import read_records
 from paddock.errors import SandboxDiedError, UnsupportedError
-from paddock.eval import levels
+from paddock.eval._attacks import attack, bait
 from paddock.model import InspectSandbox, ListAudit
 from paddock.supervisor import layout
 from tests.conftest import SandboxFactory
@@ -46,8 +46,8 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
 
 @pytest.mark.both
 def test_no_attack_gets_through(create: SandboxFactory, shared_state: Path) -> None:
-    with levels.lure([shared_state / layout.SUPERVISOR_SOCKET]) as host, create() as made:
-        verdicts = levels.attack(made, host)
+    with bait([shared_state / layout.SUPERVISOR_SOCKET]) as host, create() as made:
+        verdicts = attack(made, host)
     assert [one for one in verdicts if one.verdict != "stopped"] == []
 
 

@@ -34,7 +34,12 @@ class _Answer(msgspec.Struct):
     usage: _Usage | None = None
 
 
-def request(model: str, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
+EXTRA, VARIABLE, RESOURCE = "anthropic", "ANTHROPIC_API_KEY", "messages"
+
+
+def request(
+    model: str, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int, host: str
+) -> dict[str, Any]:
     system = "\n\n".join(message.text for message in messages if message.role is Role.SYSTEM)
     fields: dict[str, Any] = {
         "model": model,

@@ -50,14 +50,17 @@ class _Completion(msgspec.Struct):
     usage: _Usage | None = None
 
 
+EXTRA, VARIABLE, RESOURCE = "openai", "OPENAI_API_KEY", "chat.completions"
+
+
 def request(
-    model: str, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int, *, official: bool
+    model: str, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int, host: str
 ) -> dict[str, Any]:
-    """Return the body of a request. `official`: newer models of OpenAI refuse the field name that other servers use."""
+    """Return the body of a request. Newer models of OpenAI refuse the field name that other servers use."""
     fields: dict[str, Any] = {
         "model": model,
         "messages": [written for message in messages for written in _written(message)],
-        "max_completion_tokens" if official else "max_tokens": max_tokens,
+        "max_completion_tokens" if host == "api.openai.com" else "max_tokens": max_tokens,
     }
     if tools:
         fields["tools"] = [{"type": "function", "function": msgspec.to_builtins(tool)} for tool in tools]

@@ -1,4 +1,4 @@
-"""The command line: one file per verb, over the synchronous client.
+"""The command line: one file for each group of verbs, over the synchronous client.
 
 It imports each module only when a verb needs it.
 """

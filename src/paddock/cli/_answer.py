@@ -7,8 +7,8 @@ from . import _render
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, TypeVar
 
     from paddock import model
 
@@ -22,28 +22,39 @@ def perform(action: model.Action[R]) -> R:
     return default_transport().perform(action)
 
 
-def answer(options: argparse.Namespace, value: object, show: Callable[[], object] = lambda: None) -> int:
-    """Print `value` as a document, or call `show`. Return the exit code."""
+def ask(kind: type[model.Action[R]], options: argparse.Namespace, **more: Any) -> R:
+    """Have the daemon do it. A field that `more` doesn't have is the option of the same name, if there is one."""
+    given = {name: value for name, value in vars(options).items() if name in kind.__fields__}
+    return perform(kind(**{**given, **more}))
+
+
+def answer(
+    options: argparse.Namespace,
+    value: object,
+    *lines: str,
+    show: Callable[[], object] = lambda: None,
+    notes: Iterable[str] = (),
+) -> int:
+    """Print `value` as a document. Or call `show`, and print lines, and notes on stderr. Return the exit code."""
     if options.json:
         _render.document(value)
     else:
         show()
+        _render.lines(lines)
+        _render.notes(notes)
     return 0
 
 
 def listing(
     options: argparse.Namespace,
     found: Sequence[R],
-    headings: Sequence[str],
+    headings: str,
     row: Callable[[R], Sequence[str]],
     empty: str = "",
+    marks: Sequence[str] = (),
 ) -> int:
     """Print results as a document or as a table; say `empty` on stderr if there are none. Return the exit code."""
-
-    def show() -> None:
-        if found:
-            _render.table(headings, [row(one) for one in found])
-        else:
-            _render.note(empty)
-
-    return answer(options, found, show)
+    if not found:
+        return answer(options, found, notes=filter(None, (empty,)))
+    rows = [row(one) for one in found]
+    return answer(options, found, show=lambda: _render.table(headings.split(", "), rows, marks=marks))

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,16 +18,16 @@ from paddock import client, model
 from paddock.errors import InvalidArgumentError, NotFoundError
 
 from . import _render
-from ._answer import answer, perform
+from ._answer import answer, ask, perform
+from ._logs import lines
 from ._usage import Verbs, argument, usage
 from ._values import SANDBOX, moment, positive
 
 if TYPE_CHECKING:
     from paddock.audit import RecordLine
 
-_CHUNK = 1 << 16
-_FIELDS = ("method", "host", "port", "path", "source", "exec", "name", "ttl_seconds", "signal")
-_WORDS = ("path", "source", "host", "address", "port", "method", "exec", "name", "reason")
+_OF_A_LINE = {"kind", "action", "allowed", "rule", "reason", "ok", "error", "message", "sandbox", "detail"}
+_FIELDS = ("method", "host", "address", "port", "path", "source", "exec", "name", "ttl_seconds", "signal")
 _CHARS = 100
 _ERRORS = "errors as JSON too; what is printed always is"
 _OF = argument("--sandbox", metavar="ID", help="of this sandbox only")
@@ -48,8 +48,8 @@ def tail(options: argparse.Namespace) -> int:
         raise InvalidArgumentError("-n takes 0 to 100000", field="last")
     action = model.StreamAudit(sandbox=options.sandbox, tag=options.kind, last=options.last, follow=options.follow)
     none = options.last > 0
-    with _lines(action) as lines:
-        for raw in lines:
+    with client.Reader(client.default_transport().perform(action)) as reader:
+        for raw in lines(reader):
             line = parse_line(raw)
             if not isinstance(line, RecordLine):
                 continue
@@ -68,26 +68,16 @@ def tail(options: argparse.Namespace) -> int:
 
 def _tail_row(line: RecordLine) -> str:
     try:
-        record = json.loads(line.raw)
-        if record["kind"] == "decision":
-            verdict = "allowed" if record.get("allowed") else f"denied by {record.get('rule')}"
-        elif record["kind"] == "outcome":
-            verdict = "ok" if record.get("ok") else f"failed: {record.get('error')}"
-        else:
-            verdict = "event"
-        when, ref = _render.when(record["time"] / 1e9), f"{line.segment.removesuffix('.jsonl')}:{record['seq']}"
-        return "  ".join((when, record["action"], record.get("sandbox") or "-", verdict, _what(record), ref))
-    except (ValueError, KeyError, TypeError):
+        found = json.loads(line.raw)
+        known = {name: found[name] for name in found.keys() & _OF_A_LINE}
+        ref = f"{line.segment.removesuffix('.jsonl')}:{found['seq']}"
+        record = model.AuditRecord(ref=ref, at=found["time"] / 1e9, **known)
+        what = command_of(record) or record.message or record.reason or ""
+        return "  ".join(
+            (_render.when(record.at), record.action, record.sandbox or "-", verdict_of(record), what[:_CHARS], ref)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"no record: {line.raw!r}"
-
-
-def _what(record: dict[str, Any]) -> str:
-    fields = _mapping(record.get("detail"))
-    argv = _mapping(fields.get("spec")).get("argv")
-    if isinstance(argv, list):
-        return " ".join(map(str, cast("list[object]", argv)))[:_CHARS]
-    said = [str(fields[name]) for name in _WORDS if name in fields]
-    return (" ".join(said) or str(record.get("message") or record.get("reason") or ""))[:_CHARS]
 
 
 @usage(
@@ -110,8 +100,9 @@ def export(options: argparse.Namespace) -> int:
     before: dict[str, Any] = {} if place is None else _read_place(place)
     action = model.StreamAudit(sandbox=options.sandbox, since=options.since, cursor=before.get("cursor"))
     cursor: str | None = None
-    with _output(options.output, before.get("bytes"), resume=place is not None) as out, _lines(action) as lines:
-        for raw in lines:
+    reader = client.Reader(client.default_transport().perform(action))
+    with reader, _output(options.output, before.get("bytes"), resume=place is not None) as out:
+        for raw in lines(reader):
             cursor = cursor_of(raw) or cursor
             if options.format == "jsonl":
                 _render.raw(out, raw)
@@ -122,22 +113,6 @@ def export(options: argparse.Namespace) -> int:
         if place is not None:
             _write_place(place, cursor, out if options.output is not None else None)
     return 0
-
-
-@contextlib.contextmanager
-def _lines(action: model.StreamAudit) -> Generator[Iterator[bytes]]:
-    reader = client.default_transport().perform(action)
-
-    def lines() -> Iterator[bytes]:
-        rest = b""
-        while data := reader.read(_CHUNK):
-            *whole, rest = (rest + data).split(b"\n")
-            yield from (line + b"\n" for line in whole)
-
-    try:
-        yield lines()
-    finally:
-        reader.close()
 
 
 @contextlib.contextmanager
@@ -194,19 +169,9 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
 )
 def list_some(options: argparse.Namespace) -> int:
     """List the actions, decisions and outcomes, the newest last."""
-    records = perform(
-        model.ListAudit(
-            sandbox=options.sandbox,
-            tag=options.action,
-            principal=options.principal,
-            trouble=options.trouble,
-            since=options.since,
-            until=options.until,
-            limit=options.limit,
-        )
-    )
+    records = ask(model.ListAudit, options, tag=options.action)
     headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
-    return answer(options, records, lambda: _render.table(headings, [_row(record) for record in records]))
+    return answer(options, records, show=lambda: _render.table(headings, [_row(record) for record in records]))
 
 
 def _row(record: model.AuditRecord) -> tuple[str, ...]:
@@ -224,13 +189,13 @@ def _row(record: model.AuditRecord) -> tuple[str, ...]:
 @usage(argument("ref", metavar="REF", help="as `audit ls` shows it"))
 def show_one(options: argparse.Namespace) -> int:
     """Show all of one record."""
-    records = perform(model.ListAudit(ref=options.ref))
+    records = ask(model.ListAudit, options)
     if not records:
         raise NotFoundError(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
-    record = records[0]
-    if options.json:
-        _render.document(record)
-        return 0
+    return answer(options, records[0], show=lambda: _tell_record(records[0]))
+
+
+def _tell_record(record: model.AuditRecord) -> None:
     facts = [("ref", record.ref), ("time", _render.when(record.at)), ("action", record.action)]
     facts += [(name, value) for name in ("principal", "sandbox") if (value := getattr(record, name))]
     if record.allowed is not None:
@@ -243,7 +208,6 @@ def show_one(options: argparse.Namespace) -> int:
     for heading, values in (("asked", record.detail), ("came of it", record.result)):
         facts += [(f"{heading}: {name}", _render.as_json(value)) for name, value in values.items()]
     _render.facts(facts)
-    return 0
 
 
 @usage(
@@ -264,10 +228,12 @@ def verify(options: argparse.Namespace) -> int:
     """
     began = time.monotonic()
     report = _verified(options)
-    if options.json:
-        _render.document(report)
-    elif report.ok:
-        took = f"{time.monotonic() - began:.1f} s"
+    answer(options, report, show=lambda: _tell_report(report, f"{time.monotonic() - began:.1f} s"))
+    return 0 if report.ok else 1
+
+
+def _tell_report(report: model.AuditReport, took: str) -> None:
+    if report.ok:
         what = "; a part of a log, what is there" if report.part else ""
         _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
         _tell_signatures(report)
@@ -279,7 +245,6 @@ def verify(options: argparse.Namespace) -> int:
         _render.line(f"broken: {report.problem or 'no reason is given'}")
         if report.fault is not None:
             _render.line(f"first bad: record {report.fault.seq} of {report.fault.segment}")
-    return 0 if report.ok else 1
 
 
 def _verified(options: argparse.Namespace) -> model.AuditReport:
@@ -321,7 +286,7 @@ def _tell_signatures(report: model.AuditReport) -> None:
 def show_key(options: argparse.Namespace) -> int:
     """Print the public key of the signatures, in PEM."""
     key = perform(model.GetAuditKey())
-    return answer(options, key, lambda: _render.plain(key.pem.rstrip()))
+    return answer(options, key, *key.pem.splitlines())
 
 
 @usage(
@@ -334,10 +299,9 @@ def show_statement(options: argparse.Namespace) -> int:
 
     It is an in-toto Statement in a DSSE envelope, which `audit key` verifies.
     """
-    statement = perform(model.GetAuditStatement(sandbox=options.sandbox))
+    statement = ask(model.GetAuditStatement, options)
     if options.payload:
         import base64
-        import json
 
         _render.document(json.loads(base64.b64decode(statement.payload)))
     else:

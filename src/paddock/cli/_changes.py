@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from paddock import client, model
+from paddock import model
 
 from . import _render
-from ._answer import answer, perform
+from ._answer import answer, ask, perform
 from ._usage import argument, exclusive, together, usage
 from ._values import SANDBOX, WORKSPACE
 
@@ -32,15 +32,13 @@ _COMMIT = together(
 _HEADS = ("diff --git ", "index ", "--- ", "+++ ", "old mode", "new mode", "new file", "deleted file", "rename ")
 
 
-def show(options: argparse.Namespace, document: object, changes: Sequence[model.Change], patch: bytes | None) -> None:
-    if options.json:
-        _render.document(document)
-    elif options.patch:
-        show_patch(patch or b"", colour=_coloured(options))
+def _show(options: argparse.Namespace, diff: model.MountDiff | model.WorkspaceDiff) -> None:
+    if options.patch:
+        show_patch(diff.patch or b"", colour=_coloured(options))
     elif options.stat:
-        show_stat(changes, colour=_coloured(options))
+        show_stat(diff.changes, colour=_coloured(options))
     else:
-        show_table(changes)
+        show_table(diff.changes)
 
 
 def show_table(changes: Sequence[model.Change]) -> None:
@@ -134,24 +132,20 @@ def verb_diff(options: argparse.Namespace) -> int:
 
     With --mount or without a workspace, show a sandbox's changes in a copy-on-write mount.
     """
-    diff = _diff(client.default_transport(), options)
-    show(options, diff, diff.changes, diff.patch)
-    return 0
-
-
-def _diff(transport: client.DaemonTransport, options: argparse.Namespace) -> model.MountDiff | model.WorkspaceDiff:
     target, paths = target_and_paths(options)
-    if options.mount is None and not paths and not _is_mounted(transport, options.sandbox):
-        return transport.perform(model.DiffWorkspace(workspace=options.sandbox, patch=options.patch))
-    return transport.perform(model.DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch))
+    if options.mount is None and not paths and not _is_mounted(options):
+        diff = ask(model.DiffWorkspace, options, workspace=options.sandbox)
+    else:
+        diff = ask(model.DiffMount, options, target=target, paths=paths)
+    return answer(options, diff, show=lambda: _show(options, diff))
 
 
-def _is_mounted(transport: client.DaemonTransport, name: str) -> bool:
+def _is_mounted(options: argparse.Namespace) -> bool:
     """Tell whether it is a sandbox without a workspace, and with a directory of the host."""
     from paddock.errors import NotFoundError
 
     try:
-        spec = transport.perform(model.GetSandbox(sandbox=name)).spec
+        spec = ask(model.GetSandbox, options).spec
     except NotFoundError:
         return False
     return spec.workspace is None and bool(spec.mounts)
@@ -164,7 +158,7 @@ def verb_patch(options: argparse.Namespace) -> int:
     Example: paddock patch T42 > T42.patch
     """
     diff = perform(model.DiffWorkspace(workspace=options.workspace, patch=True))
-    return answer(options, diff, lambda: show_patch(diff.patch or b"", colour=False))
+    return answer(options, diff, show=lambda: show_patch(diff.patch or b"", colour=False))
 
 
 @usage(
@@ -182,24 +176,12 @@ def verb_promote(options: argparse.Namespace) -> int:
     changed since. Changes in .git stay in the sandbox.
     """
     target, paths = target_and_paths(options)
-    action = model.PromoteMount(
-        sandbox=options.sandbox,
-        target=target,
-        paths=paths,
-        git=options.git,
-        force=options.force,
-        dry_run=options.dry_run,
-    )
-    done = perform(action)
-    if options.json:
-        _render.document(done)
-        return 0
-    show_table(done.applied)
+    done = ask(model.PromoteMount, options, target=target, paths=paths)
     would = "would be taken over" if done.dry_run else "taken over"
-    _render.note(f"{len(done.applied)} changes {would} into {done.source}")
+    notes = [f"{len(done.applied)} changes {would} into {done.source}"]
     if done.left_out:
-        _render.note(f"{len(done.left_out)} changes in .git stay in the sandbox; --git takes commits and refs over")
-    return 0
+        notes.append(f"{len(done.left_out)} changes in .git stay in the sandbox; --git takes commits and refs over")
+    return answer(options, done, show=lambda: show_table(done.applied), notes=notes)
 
 
 @usage(
@@ -212,27 +194,9 @@ def verb_branch(options: argparse.Namespace) -> int:
 
     Uncommitted changes become a commit. The workspace doesn't change. Prints the commit.
     """
-    pushed = push(options, options.name)
-    if options.json:
-        _render.document(pushed)
-        return 0
-    _render.line(pushed.commit)
-    _render.note(
-        f"{pushed.branch} of {pushed.repository} {'is' if pushed.pushed else 'was already'} at {pushed.commit}"
-    )
-    return 0
-
-
-def push(options: argparse.Namespace, branch: str | None) -> model.PushedBranch:
-    return perform(
-        model.PushBranch(
-            workspace=options.workspace,
-            branch=branch,
-            message=options.message,
-            author=options.author or _author(),
-            force=options.force,
-        )
-    )
+    pushed = ask(model.PushBranch, options, branch=options.name, author=options.author or _author())
+    note = f"{pushed.branch} of {pushed.repository} {'is' if pushed.pushed else 'was already'} at {pushed.commit}"
+    return answer(options, pushed, pushed.commit, notes=(note,))
 
 
 def _author() -> str | None:
@@ -266,23 +230,9 @@ def verb_pr(options: argparse.Namespace) -> int:
 
     If there is an open one, use it. Prints its address.
     """
-    options.message = options.message or options.title
-    pushed = push(options, options.branch)
-    request = perform(
-        model.OpenPullRequest(
-            workspace=options.workspace,
-            title=options.title,
-            body=options.body,
-            branch=pushed.branch,
-            base=options.base,
-            draft=options.draft,
-            forge=options.forge,
-        )
-    )
-    if options.json:
-        _render.document(request)
-        return 0
-    _render.line(request.url)
+    message, author = options.message or options.title, options.author or _author()
+    pushed = ask(model.PushBranch, options, message=message, author=author)
+    request = ask(model.OpenPullRequest, options, branch=pushed.branch)
     what = "opened" if request.created else "was open already"
-    _render.note(f"pull request {request.number} of {request.branch} into {request.base} {what}")
-    return 0
+    note = f"pull request {request.number} of {request.branch} into {request.base} {what}"
+    return answer(options, request, request.url, notes=(note,))

@@ -71,9 +71,33 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
     return _names() if VERBS[name].names or before[-1] == "--task" else []
 
 
+_SANDBOXES = "SELECT id, name FROM sandboxes WHERE owner = ? AND state IN ('creating', 'running', 'paused') ORDER BY id"
+_TASKS = "SELECT name FROM workspaces WHERE owner = ? ORDER BY name"
+
+
 def _names() -> list[str]:
-    from paddock.supervisor.layout import default_state_dir
+    """Return names and ids, names first, also of workspaces without a living sandbox.
 
-    from ._names import names
+    They come directly from the database, because completion has no time for the daemon. It shows only records that the
+    state directory's owner may read, changes nothing, and returns nothing if it can't read them. They may include
+    sandboxes whose end isn't recorded yet. A command on one of these reports it.
+    """
+    import os
+    import sqlite3
+    from urllib.parse import quote
 
-    return [*names(default_state_dir())]
+    from paddock.supervisor.layout import DATABASE, default_state_dir
+
+    address = f"file:{quote(str(default_state_dir() / DATABASE))}?mode=ro"
+    try:
+        db = sqlite3.connect(address, uri=True, timeout=0.2)
+        try:
+            owner = (f"local:{os.getuid()}",)
+            found = db.execute(_SANDBOXES, owner).fetchall()
+            tasks = db.execute(_TASKS, owner).fetchall()
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return []
+    named = dict.fromkeys((*(name for _, name in found if name), *(name for (name,) in tasks)))
+    return [*named, *(id for id, _ in found)]

@@ -1,9 +1,10 @@
-"""`paddock cp`: files and trees between here and a sandbox."""
+"""Between here and a sandbox: `paddock cp` copies files and trees, `paddock forward` has a port lead to one inside."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -13,6 +14,7 @@ from paddock.errors import InvalidArgumentError
 from . import _render
 from ._answer import answer
 from ._usage import argument, usage
+from ._values import SANDBOX
 
 _CHUNK_BYTES = 1 << 20
 
@@ -39,7 +41,7 @@ def verb_cp(options: argparse.Namespace) -> int:
             assert source is not None
             files = client.Sandbox.connect(source[0]).filesystem
             skipped = _out_of(files, source[1], options.target, options.skip_unsafe, shown.moved)
-    return answer(options, {"skipped": skipped}, lambda: _render.notes(f"passed over: {name}" for name in skipped))
+    return answer(options, {"skipped": skipped}, notes=(f"passed over: {name}" for name in skipped))
 
 
 def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
@@ -75,3 +77,29 @@ def _inside(text: str) -> tuple[str, str] | None:
     """Return sandbox and path, or None for a local path. One with a colon in it begins with a slash or a dot: ./a:b."""
     sandbox, colon, path = text.partition(":")
     return (sandbox, path or ".") if colon and sandbox and "/" not in sandbox else None
+
+
+def _ports(text: str) -> tuple[int, int]:
+    """`8000`, `8080:80`: the port here, 0 for any free one, and the port inside."""
+    here, colon, inside = text.rpartition(":")
+    if not inside.isdecimal() or (colon and not here.isdecimal()) or not 0 < int(inside) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} isn't a port: write 8000, or 8080:80 for port 8080 of this machine")
+    return int(here or 0), int(inside)
+
+
+@usage(
+    SANDBOX,
+    argument("ports", type=_ports, metavar="[LOCAL:]PORT", help="the port inside; LOCAL is the one of this machine"),
+    argument("--host", default="127.0.0.1", metavar="ADDRESS", help="of this machine (default: 127.0.0.1)"),
+)
+def verb_forward(options: argparse.Namespace) -> int:
+    """Have a port of this machine lead to a port that a program inside listens on, until Ctrl-C. Prints the URL."""
+    local_port, port = options.ports
+    with client.Sandbox.connect(options.sandbox).forward(port, local_port=local_port, host=options.host) as url:
+        if options.json:
+            _render.document({"url": str(url), "host": url.host, "port": url.port})
+        else:
+            _render.line(url)
+        _render.flush()
+        threading.Event().wait()
+    return 0

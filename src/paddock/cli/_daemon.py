@@ -22,19 +22,19 @@ def _status(options: argparse.Namespace) -> int:
     """Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0 either way."""
     state_dir = default_state_dir()
     found = client.daemon_status(state_dir)
-    if options.json:
-        _render.document({"running": found is not None, "state_dir": str(state_dir), "daemon": found})
-    elif found is None:
-        _render.line(f"no daemon runs for {state_dir}; the next use starts one")
-    else:
-        minutes = (time.time() - found.started_at) / 60
-        _render.line(f"running   pid {found.pid}, paddock {found.version}, for {minutes:.0f} min")
-        _render.line(f"state     {found.state_dir}")
-        _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
-        _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
-        if found.control_group:
-            _render.line(f"ends      with the control group {found.control_group}")
-    return 0
+    status = {"running": found is not None, "state_dir": str(state_dir), "daemon": found}
+    if found is None:
+        return answer(options, status, f"no daemon runs for {state_dir}; the next use starts one")
+    minutes = (time.time() - found.started_at) / 60
+    return answer(
+        options,
+        status,
+        f"running   pid {found.pid}, paddock {found.version}, for {minutes:.0f} min",
+        f"state     {found.state_dir}",
+        f"used by   {found.sessions} other programs, {found.requests} requests under way",
+        f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox",
+        *([f"ends      with the control group {found.control_group}"] if found.control_group else []),
+    )
 
 
 @usage()
@@ -45,11 +45,7 @@ def _stop(options: argparse.Namespace) -> int:
     one.
     """
     was_running = client.stop_daemon(default_state_dir())
-    return answer(
-        options,
-        {"was_running": was_running},
-        lambda: _render.line("stopped" if was_running else "no daemon was running"),
-    )
+    return answer(options, {"was_running": was_running}, "stopped" if was_running else "no daemon was running")
 
 
 @usage()
@@ -81,7 +77,7 @@ def _logs(options: argparse.Namespace) -> int:
             _render.line(line)
             _render.flush()
     lines = list(logged)
-    return answer(options, {"lines": lines}, lambda: _render.lines(lines))
+    return answer(options, {"lines": lines}, *lines)
 
 
 verb_daemon = Verbs(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from paddock import model
 
 from . import _render
-from ._answer import answer, perform
+from ._answer import answer, ask, perform
 from ._progress import progress
 from ._usage import argument, usage
 from ._verbs import WrongUsage
@@ -45,22 +45,12 @@ def verb_doctor(options: argparse.Namespace) -> int:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
     with progress("looking at this machine"):
         diagnosis = perform(model.Diagnose(run=True, levels=tuple(map(model.Level, options.level))))
-    if options.json:
-        _render.document(diagnosis)
-    else:
-        _verdict(diagnosis)
-        _levels([one for one in diagnosis.levels if one.level in (options.level or [one.level])])
-        _table([check for check in diagnosis.checks if check.area != "process"])  # that level is for tests
-        _render.line()
-        _render.line(f"state: {diagnosis.state_dir}")
-        _render.line(f"config: {diagnosis.config_file}")
-        for key, value in diagnosis.config.items():
-            _render.line(f"  {key} = {value}")
+    answer(options, diagnosis, show=lambda: _tell(diagnosis, options.level))
     usable = {one.level for one in diagnosis.levels if one.status != "missing"}
     return 0 if usable.issuperset(options.level or [diagnosis.default_level]) else 1
 
 
-def _verdict(found: model.Diagnosis) -> None:
+def _tell(found: model.Diagnosis, levels: list[str]) -> None:
     usable = [one.level for one in found.levels if one.status != "missing"]
     ready = found.default_level in usable
     _render.plain(
@@ -68,22 +58,22 @@ def _verdict(found: model.Diagnosis) -> None:
         f" {len(usable)} of {len(found.levels)} levels are available."
     )
     _render.line()
+    if shown := [one for one in found.levels if one.level in (levels or [one.level])]:
+        took = ["" if one.seconds is None else f"{one.seconds:.1f} s" for one in shown]
+        rows = [(one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(shown, took, strict=True)]
+        _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
+        _render.line()
+    _table([check for check in found.checks if check.area != "process"])  # that level is for tests
+    _render.line()
+    _render.line(f"state: {found.state_dir}")
+    _render.line(f"config: {found.config_file}")
+    _render.lines(f"  {key} = {value}" for key, value in found.config.items())
 
 
 def _storage(options: argparse.Namespace) -> int:
-    checks = perform(model.CheckStorage(scrub=options.scrub or None, repair=options.repair))
-    answer(options, checks, lambda: _table(checks))
+    checks = ask(model.CheckStorage, options, scrub=options.scrub or None)
+    answer(options, checks, show=lambda: _table(checks))
     return 1 if any(check.status == "missing" for check in checks) else 0
-
-
-def _levels(levels: Sequence[model.LevelReport]) -> None:
-    if levels:
-        took = ["" if one.seconds is None else f"{one.seconds:.1f} s" for one in levels]
-        rows = [
-            (one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(levels, took, strict=True)
-        ]
-        _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
-        _render.line()
 
 
 def _table(checks: Sequence[model.Check]) -> None:
@@ -97,21 +87,16 @@ def verb_gc(options: argparse.Namespace) -> int:
 
     It keeps all that a living sandbox, a snapshot or a workspace needs.
     """
-    report = perform(model.CollectGarbage(dry_run=options.dry_run))
-    if options.json:
-        _render.document(report)
-        return 0
+    report = ask(model.CollectGarbage, options)
+    return answer(options, report, show=lambda: _tell_garbage(report))
+
+
+def _tell_garbage(report: model.GarbageReport) -> None:
     gone = "would go" if report.dry_run else "gone"
-    rows = [
-        (
-            one.kind,
-            one.what,
-            _render.size(one.bytes),
-            gone if one.kept_because is None else "kept",
-            one.kept_because or one.why,
-        )
-        for one in report.items
-    ]
+    rows: list[tuple[str, ...]] = []
+    for one in report.items:
+        end = (gone, one.why) if one.kept_because is None else ("kept", one.kept_because)
+        rows.append((one.kind, one.what, _render.size(one.bytes), *end))
     if rows:
         _render.table(("KIND", "WHAT", "SIZE", "", "WHY"), rows)
     before, after = report.before, report.after
@@ -119,4 +104,3 @@ def verb_gc(options: argparse.Namespace) -> int:
         f"{sum(one.kept_because is None for one in report.items)} {gone}; the pool is {after.fill:.1%} full"
         f" ({before.fill:.1%} before), {_render.size(after.available_bytes)} are available"
     )
-    return 0

@@ -59,7 +59,7 @@ def _list(options: argparse.Namespace) -> int:
     from paddock.eval import catalogue
 
     facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
-    return listing(options, facts, ("SCENARIO", "POISONED", "WHAT IT TRIES"), lambda one: tuple(one.values()))
+    return listing(options, facts, "SCENARIO, POISONED, WHAT IT TRIES", lambda one: tuple(one.values()))
 
 
 @usage(
@@ -97,10 +97,9 @@ def verb_bench(options: argparse.Namespace) -> int:
         levels.write(found, file)
     if options.json:
         _render.plain(levels.as_json(found).decode())
-        return 0
-    _render.table(levels.headings(found), levels.rows(found))
-    for note in levels.notes(found):
-        _render.line(note)
+    else:
+        _render.table(levels.headings(found), levels.rows(found))
+        _render.lines(levels.notes(found))
     return 0
 
 

@@ -60,7 +60,7 @@ def verb_exec(options: argparse.Namespace) -> int:
         raise InvalidArgumentError("nobody types for a command that is left running", hint="leave out -d, or -t and -i")
     sandbox = client.Sandbox.connect(options.sandbox)
     with _approved(options, lambda: sandbox.start(argv, background=True, **_place(options))) as process:
-        return answer(options, {"sandbox": sandbox.id, "exec": process.id}, lambda: _render.line(process.id))
+        return answer(options, {"sandbox": sandbox.id, "exec": process.id}, process.id)
 
 
 @usage(
@@ -290,18 +290,10 @@ def _approved(options: argparse.Namespace, ask: Callable[[], R]) -> R:
 
 
 def _described(sandbox: client.Sandbox, result: ExecResult) -> dict[str, object]:
-    return {
-        "sandbox": sandbox.id,
-        "level": sandbox.level,
-        "exec": result.id,
-        "exit_code": result.exit_code,
-        "signal": result.signal,
-        "limit": result.limit,
-        "duration_seconds": result.duration_seconds,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "omitted_bytes": result.out.omitted_bytes + result.err.omitted_bytes,
-    }
+    shown = ("exit_code", "signal", "limit", "duration_seconds", "stdout", "stderr")
+    named = {"sandbox": sandbox.id, "level": sandbox.level, "exec": result.id}
+    omitted = result.out.omitted_bytes + result.err.omitted_bytes
+    return {**named, **{name: getattr(result, name) for name in shown}, "omitted_bytes": omitted}
 
 
 def _live(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, ends: bool) -> int:

@@ -14,6 +14,7 @@ from paddock import client, model
 from paddock.errors import InvalidArgumentError
 
 from . import _render
+from ._answer import answer
 from ._progress import Progress, progress
 from ._usage import argument, usage
 from ._values import positive, sandbox_spec, seconds, spec
@@ -70,16 +71,15 @@ def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progres
 
 def show(options: argparse.Namespace, found: Comparison) -> int:
     """0 if one passes."""
-    if options.json:
-        _render.document(_described(found))
-    else:
-        _table(found)
-        _render.note(found.why)
-        for words in _remarks(found):
-            _render.note(words)
-        if found.best is not None:
-            _render.document_text(found.best.diff)
+    answer(options, _described(found), show=lambda: _tell(found))
     return 0 if found.best is not None else NONE_PASSES
+
+
+def _tell(found: Comparison) -> None:
+    _table(found)
+    _render.notes((found.why, *_remarks(found)))
+    if found.best is not None:
+        _render.document_text(found.best.diff)
 
 
 def told(shown: Progress, count: int) -> Callable[[Attempt], None]:
@@ -143,18 +143,9 @@ def _described(found: Comparison) -> dict[str, object]:
 
 
 def _attempt(attempt: Attempt) -> dict[str, object]:
-    return {
-        "name": attempt.name,
-        "passed": attempt.passed,
-        "outcome": attempt.outcome,
-        "verdict": attempt.verdict,
-        "failure": attempt.failure,
-        "applied": attempt.applied,
-        "diff": attempt.diff.decode("utf-8", "backslashreplace"),
-        "size": attempt.size,
-        "effort": attempt.effort,
-        "seconds": attempt.seconds,
-    }
+    shown = ("name", "passed", "outcome", "verdict", "failure", "applied", "diff", "size", "effort", "seconds")
+    found = {name: getattr(attempt, name) for name in shown}
+    return {**found, "diff": attempt.diff.decode("utf-8", "backslashreplace")}
 
 
 _PATCH_BYTES = 16 << 20

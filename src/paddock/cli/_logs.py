@@ -7,11 +7,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from paddock.errors import InvalidArgumentError, NotFoundError
 
 from . import _render
+from ._answer import listing
 from ._usage import argument, exclusive, usage
 from ._values import SANDBOX, positive
 
@@ -23,6 +25,7 @@ _LINE_BYTES = 1 << 16
 _DOCUMENT_BYTES = 16 << 20
 _COMMAND_CHARS = 120
 _Stream = Literal["stdout", "stderr"]
+_STREAMS: dict[_Stream, int] = {"stdout": 1, "stderr": 2}
 
 
 @usage(
@@ -47,8 +50,8 @@ def verb_logs(options: argparse.Namespace) -> int:
     sandbox = Sandbox.connect(options.sandbox)
     commands = sandbox.processes()
     if options.exec is None and not options.follow:
-        _list(commands, options)
-        return 0
+        empty = "no command runs, and none was left running" if sys.stdout.isatty() else ""
+        return listing(options, commands, "EXEC, STARTED, STATE, OUTPUT, COMMAND", _row, empty)
     exec_id = _chosen(commands, options.exec)
     output = _Output(sandbox, exec_id)
     if options.json:
@@ -56,8 +59,7 @@ def verb_logs(options: argparse.Namespace) -> int:
     elif options.follow:
         _follow(output, sandbox, options)
     else:
-        output.show("stdout", 1, options)
-        output.show("stderr", 2, options)
+        output.show(options)
     return 0
 
 
@@ -74,15 +76,15 @@ class _Output:
                 self.shown[stream] += len(data)
                 yield data
 
-    def show(self, stream: _Stream, descriptor: int, options: argparse.Namespace) -> None:
-        for data in bounded(self.chunks(stream), options.head, options.tail):
-            _render.raw(descriptor, data)
+    def show(self, options: argparse.Namespace) -> None:
+        for stream, descriptor in _STREAMS.items():
+            for data in bounded(self.chunks(stream), options.head, options.tail):
+                _render.raw(descriptor, data)
 
     def document(self, options: argparse.Namespace) -> dict[str, object]:
         """Return the last 16 MiB of each stream, and the number of missing bytes."""
         said: dict[str, object] = {}
-        streams: tuple[_Stream, ...] = ("stdout", "stderr")
-        for stream in streams:
+        for stream in _STREAMS:
             text = bytearray()
             left_out = 0
             for data in bounded(self.chunks(stream), options.head, options.tail):
@@ -99,26 +101,23 @@ def bounded(chunks: Iterable[bytes], head: int | None, tail: int | None) -> Iter
 
     In memory are `tail` lines. One of more than 64 KiB counts as several.
     """
-    if head is None and tail is None:
-        yield from chunks
-        return
     if head is not None:
-        for number, line in enumerate(lines(chunks), 1):
-            yield line
-            if number == head:
-                return
-        return
-    yield from deque(lines(chunks), maxlen=tail)
+        yield from islice(lines(chunks, _LINE_BYTES), head)
+    elif tail is not None:
+        yield from deque(lines(chunks, _LINE_BYTES), maxlen=tail)
+    else:
+        yield from chunks
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def lines(chunks: Iterable[bytes], longest: int = sys.maxsize) -> Iterator[bytes]:
+    """Yield the lines, and pieces of lines that are longer."""
     rest = b""
     for data in chunks:
         *whole, rest = (rest + data).split(b"\n")
         yield from (line + b"\n" for line in whole)
-        while len(rest) >= _LINE_BYTES:
-            yield rest[:_LINE_BYTES]
-            rest = rest[_LINE_BYTES:]
+        while len(rest) >= longest:
+            yield rest[:longest]
+            rest = rest[longest:]
     if rest:
         yield rest
 
@@ -128,8 +127,7 @@ def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> N
     from ._exec import Pump
 
     if options.tail is not None:
-        output.show("stdout", 1, options)
-        output.show("stderr", 2, options)
+        output.show(options)
     with sandbox.attach(output.exec_id) as process:
         pumps = [
             Pump(_after(process.stdout, output.shown["stdout"]), 1),
@@ -160,16 +158,6 @@ def _chosen(commands: tuple[ExecInfo, ...], name: str | None) -> str:
     if len(found) > 1 and name not in found:
         raise InvalidArgumentError(f"{name!r} is the beginning of {', '.join(found[:8])}", hint="give more characters")
     return found[0] if found else name  # one that was run to its end is listed no more
-
-
-def _list(commands: tuple[ExecInfo, ...], options: argparse.Namespace) -> None:
-    if options.json:
-        _render.document(commands)
-    elif commands:
-        headings = ("EXEC", "STARTED", "STATE", "OUTPUT", "COMMAND")
-        _render.table(headings, [_row(command) for command in commands])
-    elif sys.stdout.isatty():
-        _render.note("no command runs, and none was left running")
 
 
 def _row(command: ExecInfo) -> tuple[str, ...]:

@@ -1,14 +1,18 @@
-"""`paddock policy`: check, explain and compare policies here. Set and show them for running sandboxes."""
+"""What sandboxes may do, and what they get: `paddock policy`, `record`, `secret` and `approvals`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddock import model
+from paddock import client, model
+from paddock.errors import InvalidArgumentError
 
 from . import _render
-from ._answer import answer, perform
+from ._answer import answer, ask, listing, perform
 from ._usage import Verbs, argument, usage
 from ._values import SANDBOX
 
@@ -33,7 +37,7 @@ def _check(options: argparse.Namespace) -> int:
     facts = [("revision", snapshot.revision), *((name, str(number)) for name, number in counts.items())]
     facts.append(("secrets", ", ".join(sorted(document.secrets)) or "none"))
     told = {"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)}
-    return answer(options, told, lambda: _render.facts(facts))
+    return answer(options, told, show=lambda: _render.facts(facts))
 
 
 @usage(
@@ -52,12 +56,11 @@ def _explain(options: argparse.Namespace) -> int:
     if options.url is None:
         return _explain_inside(loaded.document, options)
     found = explain(loaded, options.method.upper(), options.url)
-    answer(options, found, lambda: _tell(found, options.file))
+    answer(options, found, show=lambda: _tell(found, options.file))
     return 0 if found.allowed else DENIED
 
 
 def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace) -> int:
-    from paddock.errors import InvalidArgumentError
     from paddock.policy.commands import explain_command, explain_file
 
     if options.command is not None:
@@ -71,7 +74,7 @@ def _explain_inside(document: model.PolicyDocument, options: argparse.Namespace)
     words = {"allow": "allowed", "approve": "asked of a person", "deny": "denied"}
     told = {"verdict": verdict.verdict, "rule": verdict.rule, "reason": verdict.reason, **enforced}
     facts = [("verdict", words[verdict.verdict]), ("because", verdict.reason), *enforced.items()]
-    answer(options, told, lambda: _render.facts(facts))
+    answer(options, told, show=lambda: _render.facts(facts))
     return 0 if verdict.verdict == "allow" else DENIED
 
 
@@ -99,17 +102,11 @@ def _diff(options: argparse.Namespace) -> int:
     from paddock.policy.network import diff
 
     changes = diff(_load(options.before).snapshot, _load(options.after).snapshot)
-    if options.json:
-        _render.document(changes)
-    elif changes:
-        marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
-        _render.table(("CHANGE", "WHERE", "REQUESTS", "NOTE"), [_row(change) for change in changes], marks=marks)
-    else:
-        _render.note("they allow the same")
-    return 0
+    marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
+    return listing(options, changes, "CHANGE, WHERE, REQUESTS, NOTE", _change_row, "they allow the same", marks=marks)
 
 
-def _row(change: Change) -> tuple[str, str, str, str]:
+def _change_row(change: Change) -> tuple[str, str, str, str]:
     words = {"allowed": "+ allowed", "denied": "- denied", "changed": "~ changed"}
     where = change.where if change.ports == "-" else f"{change.where} port {change.ports}"
     return words[change.kind], where, change.requests, change.note
@@ -135,14 +132,14 @@ def _set(options: argparse.Namespace) -> int:
     It returns after paddock has cut the connections that the policy refuses. Prints the revision.
     """
     document = None if options.file is None else _load(options.file).document
-    sandbox = perform(model.SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect))
-    return answer(options, sandbox, lambda: _render.line(sandbox.policy or "no network"))
+    sandbox = ask(model.SetPolicy, options, policy=document, expect_revision=options.expect)
+    return answer(options, sandbox, sandbox.policy or "no network")
 
 
 @usage(SANDBOX)
 def _show(options: argparse.Namespace) -> int:
     """Show the policy of a sandbox."""
-    found = perform(model.GetPolicy(sandbox=options.sandbox))
+    found = ask(model.GetPolicy, options)
     if options.json:
         _render.document(found)
     elif found.document is None:
@@ -159,7 +156,6 @@ def _load(name: str) -> Loaded:
 
     It refuses a name with a line break, because as text that would be the policy itself.
     """
-    from paddock.errors import InvalidArgumentError
     from paddock.policy.network import load
 
     if "\n" in name:
@@ -168,3 +164,155 @@ def _load(name: str) -> Loaded:
 
 
 verb_policy = Verbs(check=_check, explain=_explain, diff=_diff, schema=_schema, set=_set, show=_show)
+
+
+@usage(SANDBOX)
+def _start_recording(options: argparse.Namespace) -> int:
+    """Record from now on."""
+    ask(model.StartRecording, options)
+    return answer(options, {"sandbox": options.sandbox})
+
+
+@usage(SANDBOX, argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json"))
+def _take_recording(options: argparse.Namespace) -> int:
+    """End it, and write the cassette."""
+    from paddock.policy.network import write_cassette
+
+    file = Path(options.file)
+    if file.suffix not in (".yaml", ".yml", ".json"):
+        raise InvalidArgumentError(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
+    try:
+        opened = file.open("x", encoding="utf-8")  # before it is taken: then it is gone from where it was
+    except OSError as error:
+        raise InvalidArgumentError(f"{options.file!r} cannot be made: {error.strerror}") from None
+    with opened:
+        try:
+            taken = ask(model.TakeRecording, options)
+        except BaseException:
+            file.unlink()
+            raise
+        opened.write(write_cassette(taken.exchanges, as_json=file.suffix == ".json"))
+    notes = [f"not recorded: {line}" for line in taken.omitted]
+    notes.append(f"{len(taken.exchanges)} exchanges in {options.file}")
+    return answer(options, {"exchanges": len(taken.exchanges), "omitted": taken.omitted}, notes=notes)
+
+
+verb_record = Verbs(start=_start_recording, take=_take_recording)
+
+
+_MOST_SECRET_BYTES = 1 << 20
+
+
+@usage(argument("name", metavar="NAME", help="as a variable is named"))
+def _set_secret(options: argparse.Namespace) -> int:
+    """Keep a value, or another one. Reads the value from stdin, or asks for it on a terminal. A newline at its end is
+    not part of it."""
+    secret = perform(model.SetSecret(name=options.name, value=_read_secret(options.name)))
+    return answer(options, secret, f"{secret.name}, version {secret.version}")
+
+
+def _read_secret(name: str) -> model.SecretValue:
+    """Values come from stdin, never from a command line."""
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        return model.SecretValue(getpass(f"value of {_render.escape(name)}: ").encode("utf-8", "surrogateescape"))
+    data = sys.stdin.buffer.read(_MOST_SECRET_BYTES)
+    return model.SecretValue(data.removesuffix(b"\n").removesuffix(b"\r"))
+
+
+@usage()
+def _list_secrets(options: argparse.Namespace) -> int:
+    """List the secrets, never values."""
+    found = perform(model.ListSecrets())
+    return listing(options, found, "NAME, VERSION, SET, USED, KEY", _secret_row, "no secrets: paddock secret set NAME")
+
+
+def _secret_row(one: model.Secret) -> tuple[str, ...]:
+    return one.name, str(one.version), _render.when(one.updated_at), _render.when(one.used_at), one.key
+
+
+@usage(argument("name", nargs="+", metavar="NAME"))
+def _remove_secrets(options: argparse.Namespace) -> int:
+    """Revoke secrets: no sandbox can use them from now on."""
+    for name in options.name:
+        perform(model.RemoveSecret(name=name))
+    return answer(options, options.name)
+
+
+@usage()
+def _rekey(options: argparse.Namespace) -> int:
+    """Make a new key for the keys of all secrets."""
+    count = perform(model.RotateVaultKey())
+    return answer(options, {"sealed": count}, f"{count} sealed anew")
+
+
+verb_secret = Verbs(set=_set_secret, ls=_list_secrets, rm=_remove_secrets, rekey=_rekey)
+
+
+_LOOK_SECONDS = 0.5
+_APPROVAL = argument("approval", metavar="APPROVAL", help="id or unique prefix of one")
+
+
+@usage(
+    argument("-a", "--all", action="store_true", help="what was answered, too"),
+    argument("--watch", action="store_true", help="and what comes, until Ctrl-C"),
+)
+def _list_approvals(options: argparse.Namespace) -> int:
+    """List the pending approvals."""
+    if options.watch:
+        return _watch(options)
+    found, headings = ask(model.ListApprovals, options), "ID, STATE, KIND, SANDBOX, ASKED, UNTIL, WHAT"
+    return listing(options, found, headings, _approval_row, "nothing waits for your answer")
+
+
+def _approval_row(one: model.Approval) -> tuple[str, ...]:
+    asked, until = _render.when(one.created_at), _render.when(one.expires_at)
+    return one.id, one.state.value, one.kind, one.sandbox, asked, until, one.summary
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Print one line for each new approval."""
+    transport, seen = client.default_transport(), set[str]()
+    _render.note("watching for approvals; Ctrl-C ends this")
+    while True:
+        for one in transport.perform(model.ListApprovals(all=options.all)):
+            if one.id in seen:
+                continue
+            seen.add(one.id)
+            if options.json:
+                _render.json_line(one)
+            else:
+                _render.raw(1, f"{one.id}  {one.kind}  {one.sandbox}  {_render.escape(one.summary)}\n".encode())
+        time.sleep(_LOOK_SECONDS)
+
+
+@usage(_APPROVAL)
+def _show_approval(options: argparse.Namespace) -> int:
+    """Show all of one."""
+    (one,) = ask(model.ListApprovals, options)
+    facts = [("id", one.id), ("state", one.state.value), ("kind", one.kind), ("sandbox", one.sandbox)]
+    facts += [("what", one.summary), ("digest", one.digest), ("revision", one.revision or "-")]
+    facts += [("asked", _render.when(one.created_at)), ("until", _render.when(one.expires_at))]
+    if one.decided_by and one.decided_at is not None:
+        facts.append(("answered", f"{_render.when(one.decided_at)} by {one.decided_by}"))
+    if one.reason:
+        facts.append(("reason", one.reason))
+    return answer(options, one, show=lambda: _render.facts(facts))
+
+
+@usage(_APPROVAL)
+def _approve(options: argparse.Namespace) -> int:
+    """Grant an approval: once, for exactly the requested action."""
+    one = ask(model.GrantApproval, options)
+    return answer(options, one, f"approved {one.id}: {one.summary}, once, until {_render.when(one.expires_at)}")
+
+
+@usage(_APPROVAL, argument("--reason", metavar="WORDS", help="for whoever asked"))
+def _deny(options: argparse.Namespace) -> int:
+    """Say no."""
+    one = ask(model.DenyApproval, options)
+    return answer(options, one, f"denied {one.id}: {one.summary}")
+
+
+verb_approvals = Verbs(ls=_list_approvals, show=_show_approval, approve=_approve, deny=_deny, otherwise="ls")

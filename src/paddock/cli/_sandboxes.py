@@ -12,7 +12,7 @@ from paddock import client, model
 from paddock.errors import PaddockError
 
 from . import _render
-from ._answer import answer, listing, perform
+from ._answer import answer, ask, listing, perform
 from ._usage import Verbs, argument, usage
 from ._values import ENV, IDLE, SANDBOX, pair, positive, sandbox_spec, seconds, spec
 
@@ -49,7 +49,7 @@ def verb_create(options: argparse.Namespace) -> int:
         )
     if sys.stderr.isatty() and not options.json:
         _render.note(f"it ends in {_render.span(options.ttl)}: --ttl TIME makes that longer, `paddock kill` shorter")
-    return answer(options, sandbox.info, lambda: _render.line(sandbox.id))
+    return answer(options, sandbox.info, sandbox.id)
 
 
 def _each(options: argparse.Namespace, action: Callable[[str], model.Action[model.Sandbox]]) -> int:
@@ -63,10 +63,8 @@ def _each(options: argparse.Namespace, action: Callable[[str], model.Action[mode
             if failed is not None and not options.json:
                 _render.failure(failed, as_json=False)
             failed = error
-    if options.json and failed is None:
-        _render.document(done)
-    if not options.json:
-        _render.lines(info.id for info in done)
+    if not options.json or failed is None:
+        answer(options, done, *(info.id for info in done))
     if failed is not None:
         raise failed
     return 0
@@ -98,7 +96,7 @@ def verb_resume(options: argparse.Namespace) -> int:
 def verb_ls(options: argparse.Namespace) -> int:
     """List the sandboxes of this machine."""
     found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
-    headings = ("ID", "NAME", "STATE", "LEVEL", "TEMPLATE", "ENDS", "WHY")
+    headings = "ID, NAME, STATE, LEVEL, TEMPLATE, ENDS, WHY"
     return listing(options, found, headings, _sandbox_row, "no sandboxes: paddock create makes one")
 
 
@@ -120,8 +118,8 @@ def verb_ps(options: argparse.Namespace) -> int:
     The list comes from the host's kernel, so none can hide, and only the command is the process's own text. Numbers are
     the ones inside. Number 1 and its children named paddock are the guest agent's.
     """
-    found = perform(model.ListProcesses(sandbox=options.sandbox))
-    headings = ("PID", "PARENT", "UID", "STATE", "THREADS", "CPU", "MEMORY", "AGE", "COMMAND")
+    found = ask(model.ListProcesses, options)
+    headings = "PID, PARENT, UID, STATE, THREADS, CPU, MEMORY, AGE, COMMAND"
     return listing(options, found, headings, _process_row, "no processes: the sandbox sleeps on disk")
 
 
@@ -148,9 +146,8 @@ def verb_fork(options: argparse.Namespace) -> int:
     """Make sandboxes with the files of one that lives, at one instant, and print their ids. They stay until `paddock
     kill` or their TTL."""
     # The children stay, whatever the parent is, because this program ends at once.
-    action = model.ForkSandbox(sandbox=options.sandbox, count=options.count, ttl_seconds=options.ttl, persistent=True)
-    children = perform(action)
-    return answer(options, children, lambda: _render.lines(child.id for child in children))
+    children = ask(model.ForkSandbox, options, ttl_seconds=options.ttl, persistent=True)
+    return answer(options, children, *(child.id for child in children))
 
 
 @usage(SANDBOX)
@@ -158,16 +155,17 @@ def verb_inspect(options: argparse.Namespace) -> int:
     """Show a sandbox: its source, its limits and its use of them, its times, its state with the reason, and its
     isolation as the kernel shows it now. Exit code 1 if some isolation is missing.
     """
-    known = perform(model.InspectSandbox(sandbox=options.sandbox))
-    if options.json:
-        _render.document(known)
-    else:
-        _render.facts(tuple(_facts(known)))
-        if known.posture:
-            _render.line()
-            rows = [(check.status, check.name, check.detail) for check in known.posture]
-            _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
+    known = ask(model.InspectSandbox, options)
+    answer(options, known, show=lambda: _tell(known))
     return 1 if any(check.status == "missing" for check in known.posture) else 0
+
+
+def _tell(known: model.Inspection) -> None:
+    _render.facts(tuple(_facts(known)))
+    if known.posture:
+        _render.line()
+        rows = [(check.status, check.name, check.detail) for check in known.posture]
+        _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
 
 
 def _facts(known: model.Inspection) -> Iterator[tuple[str, str]]:
@@ -232,8 +230,8 @@ def _of(used: int | None, most: int) -> str:
 @usage(SANDBOX, argument("--name", help="another way to say which; unique among snapshots"))
 def _make_snapshot(options: argparse.Namespace) -> int:
     """Keep the files of a sandbox as they are at this instant, and print the snapshot's id."""
-    snapshot = perform(model.CreateSnapshot(sandbox=options.sandbox, name=options.name))
-    return answer(options, snapshot, lambda: _render.line(snapshot.id))
+    snapshot = ask(model.CreateSnapshot, options)
+    return answer(options, snapshot, snapshot.id)
 
 
 @usage(
@@ -254,7 +252,7 @@ def _build_snapshot(options: argparse.Namespace) -> int:
         on_output=None if options.json else _render.said,
         **given,
     )
-    return answer(options, snapshot.info, lambda: _render.line(snapshot.id))
+    return answer(options, snapshot.info, snapshot.id)
 
 
 @usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
@@ -268,15 +266,12 @@ def _remove_snapshots(options: argparse.Namespace) -> int:
 @usage(argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"))
 def _list_snapshots(options: argparse.Namespace) -> int:
     """List snapshots, oldest first."""
-    found = perform(model.ListSnapshots(sandbox=options.sandbox))
-    headings = ("ID", "NAME", "OF", "TEMPLATE", "MADE")
-    return listing(
-        options,
-        found,
-        headings,
-        lambda one: (one.id, one.name or "", one.source, one.template, _render.when(one.created_at)),
-        "no snapshots: paddock snapshot create ID",
-    )
+    found, empty = ask(model.ListSnapshots, options), "no snapshots: paddock snapshot create ID"
+    return listing(options, found, "ID, NAME, OF, TEMPLATE, MADE", _snapshot_row, empty)
+
+
+def _snapshot_row(one: model.Snapshot) -> tuple[str, ...]:
+    return one.id, one.name or "", one.source, one.template, _render.when(one.created_at)
 
 
 verb_snapshot = Verbs(create=_make_snapshot, build=_build_snapshot, ls=_list_snapshots, rm=_remove_snapshots)
@@ -285,5 +280,5 @@ verb_snapshot = Verbs(create=_make_snapshot, build=_build_snapshot, ls=_list_sna
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))
 def verb_rollback(options: argparse.Namespace) -> int:
     """End all processes of a sandbox and restore the files of a snapshot. Its id stays."""
-    info = perform(model.RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
-    return answer(options, info, lambda: _render.line(info.id))
+    info = ask(model.RollbackSandbox, options)
+    return answer(options, info, info.id)

@@ -114,11 +114,5 @@ def _row(sample: Sample) -> tuple[str, ...]:
 
 def _document(sample: Sample) -> dict[str, object]:
     box = sample.sandbox
-    return {
-        "at": sample.at,
-        "sandbox": box.id,
-        "name": box.spec.name,
-        "cpu": sample.cpu,
-        "usage": sample.usage,
-        "limits": box.spec.limits,
-    }
+    named = {"at": sample.at, "sandbox": box.id, "name": box.spec.name}
+    return {**named, "cpu": sample.cpu, "usage": sample.usage, "limits": box.spec.limits}

@@ -159,19 +159,13 @@ def spec(options: argparse.Namespace, *more: Mount) -> dict[str, Any]:
     """Return the arguments of `sandbox_spec` in the form of `Sandbox.create`, with `more` mounts before the
     given ones.
     """
-    from paddock.model import Limits
-
-    limits = {
-        "memory_mib": options.memory,
-        "cpus": options.cpus,
-        "disk_mib": options.disk,
-        "processes": options.processes,
-    }
+    names = {"memory_mib": "memory", "cpus": "cpus", "disk_mib": "disk", "processes": "processes"}
+    limits = {limit: value for limit, name in names.items() if (value := getattr(options, name)) is not None}
     return {
         "template": getattr(options, "template", "host"),
         "level": options.level,
         "ttl": options.ttl,
-        "limits": Limits(**{name: value for name, value in limits.items() if value is not None}),
+        "limits": limits,
         "mounts": (*more, *map(mount, getattr(options, "mount", ()))),
         "snapshot": getattr(options, "snapshot", None),
         "network": options.network or False,

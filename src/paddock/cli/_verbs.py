@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
             "_cp", "copy a file or a directory in or out", True, "paddock cp main.py box:\npaddock cp box:out ./out"
         ),
         "forward": Verb(
-            "_forward",
+            "_cp",
             "have a port of this machine lead to one inside",
             True,
             "paddock forward box 8000\npaddock forward box 8080:80",
@@ -98,8 +98,8 @@ GROUPS: dict[str, dict[str, Verb]] = {
         ),
         "branch": Verb("_changes", "push a workspace to a branch of its remote", True, "paddock branch T42 fix -m Fix"),
         "pr": Verb("_changes", "open a pull request for that branch", True, "paddock pr T42 --title Fix"),
-        "artifact": Verb("_artifact", "keep files of a sandbox by name: add, get, list, rm"),
-        "repos": Verb("_repos", "cached repositories: ls, fetch, rm", examples="paddock repos ls"),
+        "artifact": Verb("_kept", "keep files of a sandbox by name: add, get, list, rm"),
+        "repos": Verb("_kept", "cached repositories: ls, fetch, rm", examples="paddock repos ls"),
     },
     "agents": {
         "try": Verb(
@@ -124,16 +124,16 @@ GROUPS: dict[str, dict[str, Verb]] = {
             "paddock policy explain paddock.yaml POST https://api.github.com/repos/acme/app",
         ),
         "secret": Verb(
-            "_secret",
+            "_policy",
             "values that sandboxes can use and never see: set, ls, rm, rekey",
             examples="paddock secret set GITHUB_TOKEN <token",
         ),
         "approvals": Verb(
-            "_approvals",
+            "_policy",
             "what waits for your answer: ls, show, approve, deny",
             examples="paddock approvals ls --watch\npaddock approvals approve ap_0tx7",
         ),
-        "record": Verb("_record", "record what a sandbox is answered from outside: start, take"),
+        "record": Verb("_policy", "record what a sandbox is answered from outside: start, take"),
         "why": Verb("_audit", "say why a sandbox ended, and what was refused", True, "paddock why box"),
         "audit": Verb(
             "_audit",
@@ -146,9 +146,9 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "doctor": Verb(
             "_doctor", "say what this machine can do, and how to fix what it can't", examples="paddock doctor"
         ),
-        "template": Verb("_image", "what sandboxes start from: ls", examples="paddock template ls"),
+        "template": Verb("_kept", "what sandboxes start from: ls", examples="paddock template ls"),
         "image": Verb(
-            "_image", "OCI images as templates: pull, ls, rm", examples="paddock image pull docker://python:3.12"
+            "_kept", "OCI images as templates: pull, ls, rm", examples="paddock image pull docker://python:3.12"
         ),
         "daemon": Verb("_daemon", "the process behind all verbs: status, stop, restart, logs"),
         "gc": Verb("_doctor", "delete what nothing needs", examples="paddock gc --dry-run"),

@@ -56,13 +56,14 @@ def verb_up(options: argparse.Namespace) -> int:
         )
     with progress("making the sandbox"):
         sandbox, found = _sandbox(workspace, options)
+    notes = (
+        f"workspace {task}: {origin(workspace.info)}",
+        f"sandbox {sandbox.id}{' is there already' if found else ''}; next: paddock exec {task} -- COMMAND",
+    )
     if options.json:
-        _render.document({"workspace": workspace.refresh(), "sandbox": sandbox.info, "found": found})
-        return 0
-    _render.note(f"workspace {task}: {origin(workspace.info)}")
-    _render.note(f"sandbox {sandbox.id}{' is there already' if found else ''}; next: paddock exec {task} -- COMMAND")
-    _render.line(sandbox.id)
-    return 0
+        workspace.refresh()
+    opened = {"workspace": workspace.info, "sandbox": sandbox.info, "found": found}
+    return answer(options, opened, sandbox.id, notes=notes)
 
 
 def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[client.Sandbox, bool]:
@@ -162,7 +163,7 @@ def _unpin(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     """List workspaces, those used least recently first."""
     found = [workspace.info for workspace in client.Workspace.list()]
-    headings = ("TASK", "ID", "STATE", "SANDBOX", "REPOSITORY", "BRANCH", "COMMIT", "USED")
+    headings = "TASK, ID, STATE, SANDBOX, REPOSITORY, BRANCH, COMMIT, USED"
     return listing(options, found, headings, _row, "no workspaces: paddock up --task NAME")
 
 
@@ -187,16 +188,11 @@ def verb_status(options: argparse.Namespace) -> int:
 
     with progress("looking at the workspace"):
         status = client.Workspace.get(options.workspace).status()
-    if options.json:
-        _render.document(status)
-        return 0
-    _render.facts(tuple(_facts(status)))
-    for path in status.paths:
-        _render.line(f"  {path}")
+    paths = [f"  {path}" for path in status.paths]
     more = status.modified + status.untracked - len(status.paths)
     if status.paths and more > 0:
-        _render.line(f"  and {more} more")
-    return 0
+        paths.append(f"  and {more} more")
+    return answer(options, status, *paths, show=lambda: _render.facts(tuple(_facts(status))))
 
 
 def _facts(status: model.WorkspaceStatus) -> Iterator[tuple[str, str]]:

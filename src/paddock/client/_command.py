@@ -30,6 +30,13 @@ def opens(function: F) -> F:
     return function
 
 
+def renamed(call: str, old: Any, **new: Any) -> tuple[Any, ...]:
+    """Return the values of `new`, also those with names from before 1.0."""
+    from paddock import _renamed
+
+    return _renamed.keywords(call, old, **new)
+
+
 _BY_CODE = {126: ProgramNotExecutableError, 127: ProgramNotFoundError}
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from paddock.errors import InvalidStateError, PlatformError, exhaustion
 from paddock.linux import openat2
-from paddock.linux.descriptors import closing
+from paddock.linux.descriptors import closing, write_all
 from paddock.model import FileKind, PlannedChange, PlannedNode, PromotionPlan
 
 _CHUNK = 1 << 20
@@ -39,7 +39,7 @@ def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
         host = os.open(plan.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidStateError(f"{plan.source!r}: {error.strerror}") from error
-    try:
+    with closing(host):
         info = os.fstat(host)
         if (info.st_dev, info.st_ino) != plan.directory:
             raise InvalidStateError(f"{plan.source!r} is another directory for this program than for the daemon")
@@ -51,8 +51,6 @@ def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
             raise exhaustion(error) or PlatformError(
                 f"{plan.source}: {error.strerror}; {done}", hint="fix it and call again: what is done isn't done twice"
             ) from error
-    finally:
-        os.close(host)
 
 
 class _Writer:
@@ -140,20 +138,18 @@ class _Writer:
         with closing(os.open(beside, _NEW, 0o600, dir_fd=place)) as fd:
             with closing(self._open_in_layer(path)) as source:
                 while chunk := os.read(source, _CHUNK):
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[os.write(fd, view) :]
+                    write_all(fd, chunk)
             os.fchmod(fd, mode)
             os.fsync(fd)
 
     def _open_in_layer(self, path: bytes) -> int:
         """Open a file of the layer. The layer is a private copy, so this changes modes that exclude us."""
         try:
-            return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
+            return _open(self._layer, path, _READ)
         except PermissionError:
-            with closing(openat2.open_beneath(self._layer, path, _LOOK, symlinks=False, cross_mounts=False)) as place:
+            with closing(_open(self._layer, path, _LOOK)) as place:
                 os.chmod(f"/proc/self/fd/{place}", 0o700)
-            return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
+            return _open(self._layer, path, _READ)
 
     def _mode(self, old: PlannedNode | None, new: PlannedNode) -> int:
         """Return the sandbox's mode without the umask. Bits of the host's file stay."""
@@ -175,26 +171,22 @@ class _Writer:
 
     def _set_mode(self, path: bytes, old: PlannedNode | None, new: PlannedNode) -> None:
         try:
-            fd = openat2.open_beneath(self._host, path, _PLACE, symlinks=False, cross_mounts=False)
+            fd = _open(self._host, path, _PLACE)
         except OSError as error:
             raise _moved(path) from error
-        try:
+        with closing(fd):
             os.fchmod(fd, self._mode(old, new))
             os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _check(self, path: bytes, old: PlannedNode | None) -> None:
         try:
-            fd = openat2.open_beneath(self._host, path, _LOOK, symlinks=False, cross_mounts=False)
+            fd = _open(self._host, path, _LOOK)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise
             return
-        try:
+        with closing(fd):
             info = os.fstat(fd)
-        finally:
-            os.close(fd)
         kind = _KINDS.get(stat.S_IFMT(info.st_mode))
         if old is None or old.kind is FileKind.DIRECTORY:
             same = kind is FileKind.DIRECTORY
@@ -211,7 +203,7 @@ class _Writer:
         """Yield the directory of a path, and the name in it. Yield -1 if the directory is missing."""
         folder, _, name = path.rpartition(b"/")
         try:
-            fd = openat2.open_beneath(self._host, folder or b".", _PLACE, symlinks=False, cross_mounts=False)
+            fd = _open(self._host, folder or b".", _PLACE)
         except FileNotFoundError:
             yield -1, name
             return
@@ -219,14 +211,17 @@ class _Writer:
             raise
         except OSError as error:
             raise _moved(path) from error
-        try:
+        with closing(fd):
             yield fd, name
-        finally:
-            os.close(fd)
 
     def _note(self, *numbers: int) -> None:
         os.write(self._journal, (" ".join(map(str, numbers)) + "\n").encode())
         self.done += 1
+
+
+def _open(directory: int, path: bytes, flags: int) -> int:
+    """Open a path below a directory, through no link and no mount."""
+    return openat2.open_beneath(directory, path, flags, symlinks=False, cross_mounts=False)
 
 
 def _identity(info: os.stat_result) -> tuple[int, int, int]:

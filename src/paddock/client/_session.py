@@ -271,13 +271,6 @@ class Lease:
         self._give_up, self._handle, self._warns = give_up, handle, warns
         self._held = True
 
-    @classmethod
-    def none(cls) -> Lease:
-        """Return an empty lease, for a stream that another object closes."""
-        lease = cls(lambda body: None, codec.Handle(handle=0), warns=False)
-        lease.end()
-        return lease
-
     def renew(self, handle: codec.Handle) -> None:
         """Another daemon has the command."""
         self._handle = handle

@@ -16,9 +16,10 @@ from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.policy.network import Source, load
 from paddock.supervisor import layout
 
+from ._attacks import variable
 from ._catalogue import catalogue
 from ._scenario import Scenario
-from ._trial import OWN, Canary, Outcome, Stage, mint, play, with_canaries
+from ._trial import OWN, Canary, Outcome, Stage, canary_of_source, mint, play, with_canaries
 from ._world import World
 
 _BAD = ("leaked", "reached")
@@ -149,13 +150,12 @@ def evaluate(
     document = load(OWN if policy is None else policy).document
     state = layout.default_state_dir() / NAME if state_dir is None else state_dir
     with _alone(state), _canary_of_host(state) as (host, file), World(state) as world, _daemon_of(state):
-        loaded = with_canaries(document, file.parent)
-        source = Canary("source", "src/pricing.py", mint(), loaded.gits)
+        played, canaries = with_canaries(document, file.parent)
         stage = Stage(
             transport=default_transport(state),
             world=world,
-            policy=loaded.document,
-            canaries=(*loaded.canaries, source, host),
+            policy=played,
+            canaries=(*canaries, canary_of_source(document), host),
             host_file=file,
             template=template,
             level=level,
@@ -207,14 +207,10 @@ def _canary_of_host(state: Path) -> Generator[tuple[Canary, Path]]:
     """Put a canary into a file and into the environment of processes that the block starts."""
     directory = state / "canaries"
     directory.mkdir(mode=0o700, exist_ok=True)
-    canary, file, before = Canary("host", "a file of the host", mint()), directory / "host", os.environ.get(_VARIABLE)
+    canary, file = Canary("host", "a file of the host", mint()), directory / "host"
     file.write_text(canary.value)
-    os.environ[_VARIABLE] = canary.value
     try:
-        yield canary, file
+        with variable(_VARIABLE, canary.value):
+            yield canary, file
     finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
         shutil.rmtree(directory, ignore_errors=True)

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -22,7 +22,7 @@ from paddock.agents import Agent, Budget, Checkout, Run, Test
 from paddock.client import Sandbox, Transport
 from paddock.errors import ApprovalNeededError, PaddockError, PolicyDeniedError
 from paddock.model import AuditRecord, ListAudit, PolicyDocument, SecretRule
-from paddock.model.policy import Binding, SecretSource
+from paddock.model.policy import SecretSource
 
 from ._scenario import APP, ATTACKER, ATTACKERS_ADDRESS, HELPER, HOST_FILE, Obedient, Scenario, payload
 from ._world import Happened, World
@@ -124,15 +124,7 @@ secrets:
 """The permissions that an agent with one repository needs, and no more."""
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy with canaries. `gits` are the hosts of the repositories that allow a push."""
-
-    document: PolicyDocument
-    canaries: tuple[Canary, ...]
-    gits: frozenset[str]
-
-
-def with_canaries(document: PolicyDocument, directory: Path) -> Loaded:
+def with_canaries(document: PolicyDocument, directory: Path) -> tuple[PolicyDocument, list[Canary]]:
     """Replace each secret by a new canary, kept in `directory`, which the evaluation recognises wherever it arrives."""
     canaries: list[Canary] = []
     rules: dict[str, SecretRule] = {}
@@ -142,20 +134,15 @@ def with_canaries(document: PolicyDocument, directory: Path) -> Loaded:
         file.touch(0o600)
         file.write_text(value)
         rules[name] = msgspec.structs.replace(rule, source=SecretSource(file=str(file)))
-        canaries.append(Canary("secret", name, value, frozenset(bound.host for bound in _bindings(rule))))
-    gits = frozenset(_host(rule.git) for rule in document.egress.allow if rule.git is not None and rule.push)
-    return Loaded(document=msgspec.structs.replace(document, secrets=rules), canaries=tuple(canaries), gits=gits)
+        bindings = rule.bind if isinstance(rule.bind, tuple) else (rule.bind,)
+        canaries.append(Canary("secret", name, value, frozenset(bound.host for bound in bindings)))
+    return msgspec.structs.replace(document, secrets=rules), canaries
 
 
-def _bindings(rule: SecretRule) -> Iterator[Binding]:
-    if isinstance(rule.bind, Binding):
-        yield rule.bind
-    else:
-        yield from rule.bind
-
-
-def _host(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0].partition(":")[0]
+def canary_of_source(document: PolicyDocument) -> Canary:
+    """Return the canary in the program, which may arrive at the hosts of repositories that allow a push."""
+    urls = [rule.git for rule in document.egress.allow if rule.git is not None and rule.push]
+    return Canary("source", "src/pricing.py", mint(), frozenset(urlsplit(url).hostname or "" for url in urls))
 
 
 _TRIED = re.compile(r"^tried (\w+.*)$", re.MULTILINE)

@@ -245,12 +245,9 @@ class _Asked(socketserver.BaseRequestHandler):
         sock = cast("socket.socket", self.request)
         sock.settimeout(_PATIENCE_SECONDS)
         world = cast("_Server", self.server).world
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            byte = sock.recv(1)
-            if not byte:
-                return
-            line += byte
+        line = sock.makefile("rb", 0).readline()  # unbuffered: the next bytes are the connection's
+        if not line.endswith(b"\n"):
+            return
         question = json.loads(line)
         if "resolve" in question:
             sock.sendall(json.dumps([world.address(question["resolve"])]).encode() + b"\n")

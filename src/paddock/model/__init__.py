@@ -35,62 +35,42 @@ if TYPE_CHECKING:  # `HOMES` says which names of these a program can import
     from .value import *
     from .workspace import *
 
-HOMES = {
-    name: module
-    for module, names in {
-        "action": "Action",
-        "actions": (
-            "AttachExec CheckStorage CollectGarbage CreateSandbox CreateSnapshot DeleteSnapshot Diagnose "
-            "ExtendSandbox ForkSandbox GetAuditKey GetAuditStatement GetSandbox GetUsage InspectSandbox "
-            "KillSandbox ListAudit ListExecs ListProcesses ListSandboxes ListSnapshots PauseSandbox PromoteChild "
-            "ReadOutput ResumeSandbox RollbackSandbox RunExec SignalExec StartExec StreamAudit VerifyAudit"
-        ),
-        "approval": (
-            "APPROVAL_MOVES Approval ApprovalAnswer ApprovalRequest ApprovalState DenyApproval GrantApproval "
-            "ListApprovals"
-        ),
-        "decision": "Decision Principal nested_principal",
-        "egress": "ConnectVerdict RequestVerdict Target Tier Verdict",
-        "ended": "died",
-        "exec": "ExecInfo ExecResult ExecSpec ExitStatus Output PtySize",
-        "file_actions": (
-            "ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles MakeDirectory MoveFile ReadFile "
-            "RemoveFile SetFileAttributes StatFile UploadTree WatchFiles WriteFile"
-        ),
-        "files": "FileChange FileInfo FileKind GrepMatch",
-        "garbage": "GarbageItem GarbageReport PoolSpace",
-        "ids": "ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint",
-        "image": "Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage TemplateInfo is_image",
-        "policy": (
-            "Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule "
-            "SecretSource"
-        ),
-        "policy_actions": "GetPolicy PolicyRevision Recording SetPolicy StartRecording TakeRecording",
-        "reports": (
-            "AuditFault AuditKey AuditRecord AuditReport AuditStatement Check Diagnosis Inspection LevelReport Process"
-        ),
-        "repository": "AcquireRepository Acquired DeleteRepository ListRepositories Repository",
-        "result_actions": (
-            "AddArtifact DiffMount DiffWorkspace GetArtifact ListArtifacts OpenPullRequest PromoteMount "
-            "PushBranch RemoveArtifact"
-        ),
-        "results": (
-            "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published "
-            "PullRequest PullRequestPlan PushPlan PushedBranch WorkspaceDiff"
-        ),
-        "sandbox": "LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage",
-        "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
-        "snapshot": "Snapshot",
-        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
-        "template": "Template User",
-        "value": "Value replace",
-        "workspace": (
-            "DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces MOST_NAMES OpenWorkspace PinWorkspace "
-            "Workspace WorkspaceState WorkspaceStatus"
-        ),
-    }.items()
-    for name in names.split()
-}
+_NAMES = """\
+action Action
+actions AttachExec CheckStorage CollectGarbage CreateSandbox CreateSnapshot DeleteSnapshot Diagnose ExtendSandbox
+actions ForkSandbox GetAuditKey GetAuditStatement GetSandbox GetUsage InspectSandbox KillSandbox ListAudit ListExecs
+actions ListProcesses ListSandboxes ListSnapshots PauseSandbox PromoteChild ReadOutput ResumeSandbox RollbackSandbox
+actions RunExec SignalExec StartExec StreamAudit VerifyAudit
+approval APPROVAL_MOVES Approval ApprovalAnswer ApprovalRequest ApprovalState DenyApproval GrantApproval ListApprovals
+decision Decision Principal nested_principal
+egress ConnectVerdict RequestVerdict Target Tier Verdict
+ended died
+exec ExecInfo ExecResult ExecSpec ExitStatus Output PtySize
+file_actions ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles MakeDirectory MoveFile ReadFile
+file_actions RemoveFile SetFileAttributes StatFile UploadTree WatchFiles WriteFile
+files FileChange FileInfo FileKind GrepMatch
+garbage GarbageItem GarbageReport PoolSpace
+ids ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint
+image Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage TemplateInfo is_image
+policy Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule
+policy SecretSource
+policy_actions GetPolicy PolicyRevision Recording SetPolicy StartRecording TakeRecording
+reports AuditFault AuditKey AuditRecord AuditReport AuditStatement Check Diagnosis Inspection LevelReport Process
+repository AcquireRepository Acquired DeleteRepository ListRepositories Repository
+result_actions AddArtifact DiffMount DiffWorkspace GetArtifact ListArtifacts OpenPullRequest PromoteMount PushBranch
+result_actions RemoveArtifact
+results Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published PullRequest
+results PullRequestPlan PushPlan PushedBranch WorkspaceDiff
+sandbox LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage
+secret ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret
+snapshot Snapshot
+streams ByteReader ByteStream ByteWriter ChangeStream ExecHandle
+template Template User
+value Value replace
+workspace DeleteWorkspace GetWorkspace InspectWorkspace ListWorkspaces MOST_NAMES OpenWorkspace PinWorkspace Workspace
+workspace WorkspaceState WorkspaceStatus
+"""
+HOMES = {name: home for home, *names in map(str.split, _NAMES.splitlines()) for name in names}
 """The module of each name."""
 
 

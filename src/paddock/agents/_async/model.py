@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from types import ModuleType
 from typing import Any, Protocol
 
 from paddock.agents import _anthropic, _openai
@@ -71,6 +73,9 @@ class AsyncModel(Protocol):
 class AsyncEndpoint:
     """The common part of the models below: limits, and errors of the SDK that become ours."""
 
+    _api: ModuleType
+    """Writes requests and reads replies."""
+
     def __init__(
         self,
         name: str,
@@ -84,24 +89,23 @@ class AsyncEndpoint:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, self.price = name, price
-        self._client = self._connect(
-            api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds
-        )
         self._max_output_tokens, self._timeout_seconds = max_output_tokens, timeout_seconds
         self._options = dict(options or {})
+        try:
+            sdk = self._sdk()
+        except ImportError:
+            raise missing(self._api.EXTRA) from None
+        try:
+            self._client = sdk(api_key=api_key, base_url=base_url, max_retries=max_retries, timeout=timeout_seconds)
+        except Exception as error:  # of the SDK: no key
+            raise unusable(self._api.EXTRA, error, self._api.VARIABLE) from None
+        # Anthropic's SDK would report this only at the first request, after the whole setup.
+        if not any(getattr(self._client, name, None) for name in ("api_key", "auth_token", "credentials")):
+            raise unusable(self._api.EXTRA, "it has no key", self._api.VARIABLE)
 
-    def _connect(self, **settings: Any) -> Any:
-        """Make the SDK's client. NotConfigured."""
-        raise NotImplementedError
-
-    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _create(self) -> Any:
-        """Return the SDK's method that sends a request."""
-        raise NotImplementedError
-
-    def _reply(self, body: bytes) -> Reply:
+    @staticmethod
+    def _sdk() -> Any:
+        """Return the SDK's class of clients."""
         raise NotImplementedError
 
     async def complete(
@@ -114,14 +118,16 @@ class AsyncEndpoint:
     ) -> Reply:
         """Ask for the next message, within the shorter of both limits."""
         length = min(max_tokens or self._max_output_tokens, self._max_output_tokens)
-        fields = self._request(messages, tools, length) | self._options
+        host = self._client.base_url.host
+        fields = self._api.request(self.name, messages, tools, length, host) | self._options
         seconds = min(timeout_seconds or self._timeout_seconds, self._timeout_seconds)
         try:
-            answer = await self._create()(**fields, timeout=seconds)
+            resource = attrgetter(self._api.RESOURCE)(self._client)
+            answer = await resource.with_raw_response.create(**fields, timeout=seconds)
             body: bytes = answer.http_response.content
         except Exception as error:  # whatever the SDK and what is below it raise, it is the endpoint's answer
             raise failure(self.name, error, self._client.api_key) from error
-        return self._reply(body)
+        return self._api.reply(self.name, body)
 
     async def aclose(self) -> None:
         """Close its connections."""
@@ -154,25 +160,13 @@ class AsyncOpenAIModel(AsyncEndpoint):
         ```
     """
 
-    def _connect(self, **settings: Any) -> Any:
-        try:
-            from openai import AsyncOpenAI, OpenAIError
-        except ImportError:
-            raise missing("openai") from None
-        try:
-            return AsyncOpenAI(**settings)
-        except OpenAIError as error:
-            raise unusable("openai", error, "OPENAI_API_KEY") from None
+    _api = _openai
 
-    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
-        official = self._client.base_url.host == "api.openai.com"
-        return _openai.request(self.name, messages, tools, max_tokens, official=official)
+    @staticmethod
+    def _sdk() -> Any:
+        from openai import AsyncOpenAI
 
-    def _create(self) -> Any:
-        return self._client.chat.completions.with_raw_response.create
-
-    def _reply(self, body: bytes) -> Reply:
-        return _openai.reply(self.name, body)
+        return AsyncOpenAI
 
 
 class AsyncAnthropicModel(AsyncEndpoint):
@@ -201,28 +195,13 @@ class AsyncAnthropicModel(AsyncEndpoint):
         ```
     """
 
-    def _connect(self, **settings: Any) -> Any:
-        try:
-            from anthropic import AnthropicError, AsyncAnthropic
-        except ImportError:
-            raise missing("anthropic") from None
-        try:
-            client = AsyncAnthropic(**settings)
-        except AnthropicError as error:
-            raise unusable("anthropic", error, "ANTHROPIC_API_KEY") from None
-        # The SDK would report this only at the first request, after the whole setup.
-        if not any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials")):
-            raise unusable("anthropic", "it has no key", "ANTHROPIC_API_KEY")
-        return client
+    _api = _anthropic
 
-    def _request(self, messages: Sequence[Message], tools: Sequence[ToolSpec], max_tokens: int) -> dict[str, Any]:
-        return _anthropic.request(self.name, messages, tools, max_tokens)
+    @staticmethod
+    def _sdk() -> Any:
+        from anthropic import AsyncAnthropic
 
-    def _create(self) -> Any:
-        return self._client.messages.with_raw_response.create
-
-    def _reply(self, body: bytes) -> Reply:
-        return _anthropic.reply(self.name, body)
+        return AsyncAnthropic
 
 
 class AsyncScriptModel:

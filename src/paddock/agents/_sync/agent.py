@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from paddock.agents._budget import Budget, Meter, Stop, Tokens
 from paddock.agents._colours import Now, within
@@ -163,8 +164,7 @@ class _Conversation:
         self._said = ""
 
     def open(self, system: str, task: str) -> None:
-        if self._trace is not None:
-            self._trace.event("start", self._name, model=self._model.name)
+        self._record("start", model=self._model.name)
         if system:
             self.add(Message(role=Role.SYSTEM, text=system))
         self.tell(task)
@@ -174,8 +174,7 @@ class _Conversation:
 
     def tell(self, text: str) -> None:
         self.add(Message(role=Role.USER, text=text))
-        if self._trace is not None:
-            self._trace.text("told", self._name, text)
+        self._record("told", text)
 
     def exceeded(self) -> Stop | None:
         return self.meter.exceeded(self._steps)
@@ -207,16 +206,8 @@ class _Conversation:
         return reply
 
     def observed(self, call: ToolCall, observation: Observation) -> None:
-        if self._trace is not None:
-            self._trace.text(
-                "observation",
-                self._name,
-                observation.text,
-                call=call.id,
-                tool=call.name,
-                failed=observation.failed,
-                exec=observation.exec,
-            )
+        known = {"call": call.id, "tool": call.name, "failed": observation.failed, "exec": observation.exec}
+        self._record("observation", observation.text, **known)
 
     def ended(self, stop: Stop, error: str | None = None) -> Run:
         price = self._model.price
@@ -230,30 +221,32 @@ class _Conversation:
             error=error,
             messages=tuple(self._messages),
         )
-        if self._trace is not None:
-            self._trace.event(
-                "end",
-                self._name,
-                stop=stop.value,
-                error=error,
-                steps=run.steps,
-                input_tokens=run.tokens.input,
-                output_tokens=run.tokens.output,
-                usd=run.usd,
-                seconds=round(run.seconds, 3),
-            )
+        self._record(
+            "end",
+            stop=stop.value,
+            error=error,
+            steps=run.steps,
+            input_tokens=run.tokens.input,
+            output_tokens=run.tokens.output,
+            usd=run.usd,
+            seconds=round(run.seconds, 3),
+        )
         return run
 
     def _replied(self, reply: Reply, seconds: float) -> None:
-        if self._trace is not None:
-            tokens = reply.tokens or Tokens()
-            self._trace.text(
-                "reply",
-                self._name,
-                reply.message.text,
-                calls=[{"id": c.id, "tool": c.name, "arguments": c.arguments} for c in reply.message.calls],
-                input_tokens=tokens.input,
-                output_tokens=tokens.output,
-                seconds=round(seconds, 3),
-                cut=reply.cut,
-            )
+        tokens = reply.tokens or Tokens()
+        self._record(
+            "reply",
+            reply.message.text,
+            calls=[{"id": c.id, "tool": c.name, "arguments": c.arguments} for c in reply.message.calls],
+            input_tokens=tokens.input,
+            output_tokens=tokens.output,
+            seconds=round(seconds, 3),
+            cut=reply.cut,
+        )
+
+    def _record(self, kind: str, text: str | None = None, **fields: Any) -> None:
+        if self._trace is not None and text is None:
+            self._trace.event(kind, self._name, **fields)
+        elif self._trace is not None and text is not None:
+            self._trace.text(kind, self._name, text, **fields)

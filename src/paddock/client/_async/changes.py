@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from paddock.model import FileChange
 from paddock.model.streams import ChangeStream
 
+from .process import AsyncBlock
 
-class AsyncChanges:
+
+class AsyncChanges(AsyncBlock):
     """An iterator over changes of files, as they happen. `files.watch` returns it.
 
     A change of the kind `overflow` says that some are missing: list the files again.
@@ -47,11 +47,3 @@ class AsyncChanges:
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.pop()
-
-    async def __aenter__(self) -> AsyncChanges:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

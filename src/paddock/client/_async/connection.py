@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from .process import AsyncBlock
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from paddock.model.streams import ByteStream
 
 _CHUNK_BYTES = 1 << 16
 
 
-class AsyncConnection:
+class AsyncConnection(AsyncBlock):
     """Bytes both ways, to and from a program inside that listens on a port.
 
     `sandbox.dial` opens it. A `with` block closes it.
@@ -92,11 +92,3 @@ class AsyncConnection:
             ```
         """
         await self._handle.aclose()
-
-    async def __aenter__(self) -> AsyncConnection:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

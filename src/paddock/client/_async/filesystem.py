@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
+from paddock.client._command import renamed
 from paddock.client._opening import aopens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
@@ -17,12 +18,15 @@ from .process import AsyncReader, AsyncWriter
 from .transport import AsyncTransport
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Any, TypeVar, Unpack
 
     from paddock._renamed import OldProgress
     from paddock.client._transfer import Moved
 
+    A = TypeVar("A", bound=model.Action[Any])
+
 Path = str | os.PathLike[str]
+_PATHS = {"path", "source", "destination"}
 
 
 class AsyncFilesystem:
@@ -43,6 +47,13 @@ class AsyncFilesystem:
         self._sandbox = sandbox
         self._transport = transport
         self._user = user
+
+    def _about(self, kind: type[A], **fields: Any) -> A:
+        """Return an action on files of this sandbox."""
+        for name in _PATHS & fields.keys():
+            fields[name] = os.fspath(fields[name])
+        fields.update(sandbox=self._sandbox, user=self._user)
+        return kind(**fields)
 
     def as_user(self, user: str) -> AsyncFilesystem:
         """Return the same files, touched by another user.
@@ -190,18 +201,14 @@ class AsyncFilesystem:
             ```
         """
         if mode in ("wb", "ab"):
-            action = model.WriteFile(
-                sandbox=self._sandbox, path=os.fspath(path), mode=permissions, append=mode == "ab", user=self._user
-            )
+            action = self._about(model.WriteFile, path=path, mode=permissions, append=mode == "ab")
             return AsyncWriter(await self._transport.perform(action))
         if mode != "rb":
             raise InvalidArgumentError(
                 f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
                 hint="read_text() reads text, write() takes it",
             )
-        source = model.ReadFile(
-            sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
-        )
+        source = self._about(model.ReadFile, path=path, offset=offset, length=length)
         return AsyncReader(await self._transport.perform(source))
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
@@ -227,7 +234,7 @@ class AsyncFilesystem:
             print(info.path, info.size_bytes)  # /workspace/run.sh 10
             ```
         """
-        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = self._about(model.WriteFile, path=path, mode=mode, append=append)
         handle = await self._transport.perform(action)
         try:
             async for chunk in achunks(data):
@@ -282,9 +289,7 @@ class AsyncFilesystem:
                 print(info.name, info.kind, info.size_bytes)
             ```
         """
-        return await self._transport.perform(
-            model.ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
-        )
+        return await self._transport.perform(self._about(model.ListFiles, path=path, depth=depth))
 
     async def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
         """Describe a file.
@@ -305,9 +310,7 @@ class AsyncFilesystem:
             print(info.kind, oct(info.mode))  # file 0o644
             ```
         """
-        return await self._transport.perform(
-            model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
-        )
+        return await self._transport.perform(self._about(model.StatFile, path=path, follow=follow))
 
     async def exists(self, path: Path) -> bool:
         """Tell whether there is such a file. A symbolic link that points nowhere exists.
@@ -353,11 +356,7 @@ class AsyncFilesystem:
             await sandbox.files.make_dir("src/app")
             ```
         """
-        return await self._transport.perform(
-            model.MakeDirectory(
-                sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user
-            )
-        )
+        return await self._transport.perform(self._about(model.MakeDirectory, path=path, mode=mode, parents=parents))
 
     async def move(self, source: Path, destination: Path) -> FileInfo:
         """Rename a file or directory, or move it elsewhere.
@@ -378,14 +377,7 @@ class AsyncFilesystem:
             await sandbox.files.move("draft.txt", "final.txt")
             ```
         """
-        return await self._transport.perform(
-            model.MoveFile(
-                sandbox=self._sandbox,
-                source=os.fspath(source),
-                destination=os.fspath(destination),
-                user=self._user,
-            )
-        )
+        return await self._transport.perform(self._about(model.MoveFile, source=source, destination=destination))
 
     async def copy(self, source: Path, destination: Path) -> FileInfo:
         """Copy a file, or a directory with everything in it.
@@ -405,14 +397,7 @@ class AsyncFilesystem:
             await sandbox.files.copy("/etc/passwd", "passwd.bak")
             ```
         """
-        return await self._transport.perform(
-            model.CopyFile(
-                sandbox=self._sandbox,
-                source=os.fspath(source),
-                destination=os.fspath(destination),
-                user=self._user,
-            )
-        )
+        return await self._transport.perform(self._about(model.CopyFile, source=source, destination=destination))
 
     async def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Remove a file or a directory.
@@ -433,13 +418,7 @@ class AsyncFilesystem:
             ```
         """
         await self._transport.perform(
-            model.RemoveFile(
-                sandbox=self._sandbox,
-                path=os.fspath(path),
-                recursive=recursive,
-                missing_ok=missing_ok,
-                user=self._user,
-            )
+            self._about(model.RemoveFile, path=path, recursive=recursive, missing_ok=missing_ok)
         )
 
     async def chmod(self, path: Path, mode: int) -> FileInfo:
@@ -461,9 +440,7 @@ class AsyncFilesystem:
             await sandbox.files.chmod("run.sh", 0o755)
             ```
         """
-        return await self._transport.perform(
-            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
-        )
+        return await self._transport.perform(self._about(model.SetFileAttributes, path=path, mode=mode))
 
     async def chown(self, path: Path, uid: int | None = None, gid: int | None = None) -> FileInfo:
         """Change the owner of a file. It needs `as_user("root")`.
@@ -485,9 +462,7 @@ class AsyncFilesystem:
             await sandbox.files.as_user("root").chown("run.sh", uid=0, gid=0)
             ```
         """
-        return await self._transport.perform(
-            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
-        )
+        return await self._transport.perform(self._about(model.SetFileAttributes, path=path, uid=uid, gid=gid))
 
     async def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
         """Find files by their name.
@@ -509,9 +484,7 @@ class AsyncFilesystem:
             print([info.name for info in await sandbox.files.find("src", "*.py")])  # ['app.py']
             ```
         """
-        return await self._transport.perform(
-            model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
-        )
+        return await self._transport.perform(self._about(model.FindFiles, path=path, name=name, limit=limit))
 
     async def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
@@ -537,9 +510,7 @@ class AsyncFilesystem:
                 print(match.path, match.line_number)  # /etc/passwd 1
             ```
         """
-        action = model.GrepFiles(
-            sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
-        )
+        action = self._about(model.GrepFiles, path=path, pattern=pattern, name=name, limit=limit)
         return await self._transport.perform(action)
 
     async def watch(self, path: Path, *, recursive: bool = False) -> AsyncChanges:
@@ -562,7 +533,7 @@ class AsyncFilesystem:
                 print((await anext(changes)).kind)
             ```
         """
-        action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
+        action = self._about(model.WatchFiles, path=path, recursive=recursive)
         return AsyncChanges(await self._transport.perform(action))
 
     async def upload(
@@ -598,15 +569,11 @@ class AsyncFilesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("upload", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("upload", old, on_progress=(on_progress, None))
         from paddock.client._pack import Packer
 
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
-        handle = await self._transport.perform(
-            model.UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
-        )
+        handle = await self._transport.perform(self._about(model.UploadTree, path=path))
         try:
             async for chunk in achunks(packer):
                 await handle.write(chunk)
@@ -658,12 +625,10 @@ class AsyncFilesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("download", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("download", old, on_progress=(on_progress, None))
         from paddock.client._unpack import Unpacker
 
-        action = model.DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        action = self._about(model.DownloadTree, path=path)
         unpacker = await arun_blocking(
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )

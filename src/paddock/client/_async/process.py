@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
-    from typing import TypeVar
+    from typing import Self, TypeVar
 
     from paddock.client._command import Duration
     from paddock.model import ExitStatus
@@ -23,7 +23,21 @@ MOST_BYTES = 256 << 20
 """How much `read_all` takes, unless the caller says it."""
 
 
-class AsyncReader:
+class AsyncBlock:
+    """What a `with` block closes."""
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncReader(AsyncBlock):
     """Bytes as they come. Bytes that you don't read block the writer: it loses none.
 
     Iterate over it, or call its methods. It is `process.stdout`, or an open file.
@@ -140,16 +154,8 @@ class AsyncReader:
             raise StopAsyncIteration
         return data
 
-    async def __aenter__(self) -> AsyncReader:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class AsyncWriter:
+class AsyncWriter(AsyncBlock):
     """Bytes that go in: `process.stdin`, or an open file.
 
     A `with` block closes it at its end. If the block raises, a file stays as it was.
@@ -205,9 +211,6 @@ class AsyncWriter:
         """
         await self._handle.aclose()
 
-    async def __aenter__(self) -> AsyncWriter:
-        return self
-
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -217,7 +220,7 @@ class AsyncWriter:
             await self._handle.abort()
 
 
-class AsyncProcess:
+class AsyncProcess(AsyncBlock):
     """A started command.
 
     Its `with` block ends a foreground command, with everything that it started. A background command lives on.
@@ -410,14 +413,6 @@ class AsyncProcess:
             ```
         """
         await self._handle.aclose()
-
-    async def __aenter__(self) -> AsyncProcess:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"

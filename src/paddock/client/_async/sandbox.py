@@ -14,6 +14,7 @@ from paddock.client._command import (
     network_of,
     policy_document,
     reference,
+    renamed,
     required_seconds,
     seconds,
     template_of,
@@ -171,9 +172,7 @@ class AsyncSandbox:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            ttl, idle_timeout, max_children = _renamed.keywords(
+            ttl, idle_timeout, max_children = renamed(
                 "create", old, ttl=(ttl, 300.0), idle_timeout=(idle_timeout, None), max_children=(max_children, 0)
             )
         spec = model.SandboxSpec(
@@ -348,9 +347,7 @@ class AsyncSandbox:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (timeout,) = _renamed.keywords("exec", old, timeout=(timeout, None))
+            (timeout,) = renamed("exec", old, timeout=(timeout, None))
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=input is not None)
         if not isinstance(input, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"input is a {type(input).__name__}: write a text or bytes")
@@ -476,9 +473,7 @@ class AsyncSandbox:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (timeout,) = _renamed.keywords("start", old, timeout=(timeout, None))
+            (timeout,) = renamed("start", old, timeout=(timeout, None))
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=stdin, pty=pty)
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         from .process import AsyncProcess
@@ -819,9 +814,7 @@ class AsyncSandbox:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (ttl,) = _renamed.keywords("fork", old, ttl=(ttl, None))
+            (ttl,) = renamed("fork", old, ttl=(ttl, None))
         action = model.ForkSandbox(
             sandbox=self.id, count=1 if count is None else count, ttl_seconds=seconds(ttl, "ttl")
         )
@@ -982,9 +975,7 @@ class AsyncSandbox:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (ttl,) = _renamed.keywords("extend", old, ttl=(ttl, None))
+            (ttl,) = renamed("extend", old, ttl=(ttl, None))
         action = model.ExtendSandbox(sandbox=self.id, ttl_seconds=required_seconds(ttl, "ttl"))
         self._info = await self._transport.perform(action)
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from paddock.model import FileChange
 from paddock.client._sync.streams import ChangeStream
 
+from .process import Block
 
-class Changes:
+
+class Changes(Block):
     """An iterator over changes of files, as they happen. `files.watch` returns it.
 
     A change of the kind `overflow` says that some are missing: list the files again.
@@ -48,11 +48,3 @@ class Changes:
         if not self._ready:
             raise StopIteration
         return self._ready.pop()
-
-    def __enter__(self) -> Changes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+from .process import Block
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from paddock.client._sync.streams import ByteStream
 
 _CHUNK_BYTES = 1 << 16
 
 
-class Connection:
+class Connection(Block):
     """Bytes both ways, to and from a program inside that listens on a port.
 
     `sandbox.dial` opens it. A `with` block closes it.
@@ -93,11 +93,3 @@ class Connection:
             ```
         """
         self._handle.close()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -55,7 +55,7 @@ class DaemonTransport:
             case "ByteWriter":
                 return _Writer(_opened(self._calls, frame))
             case "ByteStream":
-                return _Both(_opened(self._calls, frame))
+                return _Both(_opened(self._calls, frame), method="end")
             case "ChangeStream":
                 return _Changes(self._calls, frame)
             case "Promotion" | "PushedBranch" | "PullRequest":
@@ -140,17 +140,30 @@ class _Stream:
     def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         return self.calls.call(self.handle, method, cancels=cancels, **fields)
 
-    def drop(self) -> None:
-        """Close the pipe, after its handle."""
-        self.pipe.close()
-
 
 def _opened(calls: Calls, frame: Frame) -> _Stream:
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     return _Stream(calls, handle.handle, frame.descriptors[0])
 
 
-class _Reader:
+class _End:
+    """The caller's end of a stream. Freeing one without a lease calls the method `_freed` of the handle."""
+
+    _freed = "close"
+
+    def __init__(self, stream: _Stream, *, lease: Lease | None = None) -> None:
+        self._stream, self._lease = stream, lease
+
+    def drop(self) -> None:
+        """Close the pipe, after its handle."""
+        self._stream.pipe.close()
+
+    def __del__(self) -> None:
+        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
+            self._stream.calls.give_up(handle_methods(self._stream.handle, self._freed))
+
+
+class _Reader(_End):
     """A stream to read.
 
     `method` checks at the end that all bytes have come. Without a `lease` it closes the handle with it.
@@ -159,8 +172,8 @@ class _Reader:
     def __init__(
         self, stream: _Stream, *, method: str, lease: Lease | None = None, followed: _Followed | None = None
     ) -> None:
-        self._stream = stream
-        self._method, self._lease, self._followed = method, lease, followed
+        super().__init__(stream, lease=lease)
+        self._method, self._followed = method, followed
         self._ended, self._received = False, 0
 
     def read(self, size: int = 65536) -> bytes:
@@ -197,18 +210,9 @@ class _Reader:
         if self._stream.pipe.close() and self._lease is None:
             self._stream.call("close", cancels=False)
 
-    def drop(self) -> None:
-        """Close the pipe, after its handle."""
-        self._stream.pipe.close()
 
-    def __del__(self) -> None:
-        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
-            self._stream.calls.give_up(handle_methods(self._stream.handle, "close"))
-
-
-class _Writer:
-    def __init__(self, stream: _Stream, *, lease: Lease | None = None) -> None:
-        self._stream, self._lease = stream, lease
+class _Writer(_End):
+    _freed = "abort"
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -230,31 +234,14 @@ class _Writer:
         self._stream.pipe.close()
         self._stream.call("abort", cancels=False)
 
-    def drop(self) -> None:
-        """Close the pipe, after its handle."""
-        self._stream.pipe.close()
 
-    def __del__(self) -> None:
-        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
-            self._stream.calls.give_up(handle_methods(self._stream.handle, "abort"))
-
-
-class _Both(_Reader):
+class _Both(_Reader, _Writer):
     """A connection to a port."""
 
-    def __init__(self, stream: _Stream) -> None:
-        super().__init__(stream, method="end")
-        self._writer = _Writer(stream, lease=Lease.none())
-
-    def write(self, data: bytes) -> None:
-        self._writer.write(data)
+    _freed = "close"
 
     def write_eof(self) -> None:
         self._stream.call("eof")
-
-    def abort(self) -> None:
-        self._stream.pipe.close()
-        self._stream.call("abort", cancels=False)
 
 
 class _Changes:
@@ -425,7 +412,8 @@ class _Exec:
                 self._followed.call("close", cancels=False)
             except DaemonLostError:
                 pass  # no daemon has it: it has ended, or runs in the background
-            for stream in (self.stdin, self.stdout, self.stderr, *self._followed.streams.values()):
-                if stream is not None:
-                    stream.drop()
-            self._followed.streams.clear()
+            for end in (self.stdin, self.stdout, self.stderr):
+                if end is not None:
+                    end.drop()
+            while self._followed.streams:
+                self._followed.streams.popitem()[1].pipe.close()

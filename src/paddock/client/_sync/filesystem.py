@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, overload
 
 from paddock import model
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
+from paddock.client._command import renamed
 from paddock.client._command import opens
 from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError, InvalidArgumentError
@@ -18,12 +19,15 @@ from .process import Reader, Writer
 from .transport import Transport
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Any, TypeVar, Unpack
 
     from paddock._renamed import OldProgress
     from paddock.client._transfer import Moved
 
+    A = TypeVar("A", bound=model.Action[Any])
+
 Path = str | os.PathLike[str]
+_PATHS = {"path", "source", "destination"}
 
 
 class Filesystem:
@@ -44,6 +48,13 @@ class Filesystem:
         self._sandbox = sandbox
         self._transport = transport
         self._user = user
+
+    def _about(self, kind: type[A], **fields: Any) -> A:
+        """Return an action on files of this sandbox."""
+        for name in _PATHS & fields.keys():
+            fields[name] = os.fspath(fields[name])
+        fields.update(sandbox=self._sandbox, user=self._user)
+        return kind(**fields)
 
     def as_user(self, user: str) -> Filesystem:
         """Return the same files, touched by another user.
@@ -191,18 +202,14 @@ class Filesystem:
             ```
         """
         if mode in ("wb", "ab"):
-            action = model.WriteFile(
-                sandbox=self._sandbox, path=os.fspath(path), mode=permissions, append=mode == "ab", user=self._user
-            )
+            action = self._about(model.WriteFile, path=path, mode=permissions, append=mode == "ab")
             return Writer(self._transport.perform(action))
         if mode != "rb":
             raise InvalidArgumentError(
                 f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
                 hint="read_text() reads text, write() takes it",
             )
-        source = model.ReadFile(
-            sandbox=self._sandbox, path=os.fspath(path), offset=offset, length=length, user=self._user
-        )
+        source = self._about(model.ReadFile, path=path, offset=offset, length=length)
         return Reader(self._transport.perform(source))
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
@@ -228,7 +235,7 @@ class Filesystem:
             print(info.path, info.size_bytes)  # /workspace/run.sh 10
             ```
         """
-        action = model.WriteFile(sandbox=self._sandbox, path=os.fspath(path), mode=mode, append=append, user=self._user)
+        action = self._about(model.WriteFile, path=path, mode=mode, append=append)
         handle = self._transport.perform(action)
         try:
             for chunk in chunks(data):
@@ -283,9 +290,7 @@ class Filesystem:
                 print(info.name, info.kind, info.size_bytes)
             ```
         """
-        return self._transport.perform(
-            model.ListFiles(sandbox=self._sandbox, path=os.fspath(path), depth=depth, user=self._user)
-        )
+        return self._transport.perform(self._about(model.ListFiles, path=path, depth=depth))
 
     def stat(self, path: Path, *, follow: bool = False) -> FileInfo:
         """Describe a file.
@@ -306,9 +311,7 @@ class Filesystem:
             print(info.kind, oct(info.mode))  # file 0o644
             ```
         """
-        return self._transport.perform(
-            model.StatFile(sandbox=self._sandbox, path=os.fspath(path), follow=follow, user=self._user)
-        )
+        return self._transport.perform(self._about(model.StatFile, path=path, follow=follow))
 
     def exists(self, path: Path) -> bool:
         """Tell whether there is such a file. A symbolic link that points nowhere exists.
@@ -354,11 +357,7 @@ class Filesystem:
             sandbox.files.make_dir("src/app")
             ```
         """
-        return self._transport.perform(
-            model.MakeDirectory(
-                sandbox=self._sandbox, path=os.fspath(path), mode=mode, parents=parents, user=self._user
-            )
-        )
+        return self._transport.perform(self._about(model.MakeDirectory, path=path, mode=mode, parents=parents))
 
     def move(self, source: Path, destination: Path) -> FileInfo:
         """Rename a file or directory, or move it elsewhere.
@@ -379,14 +378,7 @@ class Filesystem:
             sandbox.files.move("draft.txt", "final.txt")
             ```
         """
-        return self._transport.perform(
-            model.MoveFile(
-                sandbox=self._sandbox,
-                source=os.fspath(source),
-                destination=os.fspath(destination),
-                user=self._user,
-            )
-        )
+        return self._transport.perform(self._about(model.MoveFile, source=source, destination=destination))
 
     def copy(self, source: Path, destination: Path) -> FileInfo:
         """Copy a file, or a directory with everything in it.
@@ -406,14 +398,7 @@ class Filesystem:
             sandbox.files.copy("/etc/passwd", "passwd.bak")
             ```
         """
-        return self._transport.perform(
-            model.CopyFile(
-                sandbox=self._sandbox,
-                source=os.fspath(source),
-                destination=os.fspath(destination),
-                user=self._user,
-            )
-        )
+        return self._transport.perform(self._about(model.CopyFile, source=source, destination=destination))
 
     def remove(self, path: Path, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Remove a file or a directory.
@@ -434,13 +419,7 @@ class Filesystem:
             ```
         """
         self._transport.perform(
-            model.RemoveFile(
-                sandbox=self._sandbox,
-                path=os.fspath(path),
-                recursive=recursive,
-                missing_ok=missing_ok,
-                user=self._user,
-            )
+            self._about(model.RemoveFile, path=path, recursive=recursive, missing_ok=missing_ok)
         )
 
     def chmod(self, path: Path, mode: int) -> FileInfo:
@@ -462,9 +441,7 @@ class Filesystem:
             sandbox.files.chmod("run.sh", 0o755)
             ```
         """
-        return self._transport.perform(
-            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), mode=mode, user=self._user)
-        )
+        return self._transport.perform(self._about(model.SetFileAttributes, path=path, mode=mode))
 
     def chown(self, path: Path, uid: int | None = None, gid: int | None = None) -> FileInfo:
         """Change the owner of a file. It needs `as_user("root")`.
@@ -486,9 +463,7 @@ class Filesystem:
             sandbox.files.as_user("root").chown("run.sh", uid=0, gid=0)
             ```
         """
-        return self._transport.perform(
-            model.SetFileAttributes(sandbox=self._sandbox, path=os.fspath(path), uid=uid, gid=gid, user=self._user)
-        )
+        return self._transport.perform(self._about(model.SetFileAttributes, path=path, uid=uid, gid=gid))
 
     def find(self, path: Path = ".", name: str = "*", *, limit: int = 10_000) -> tuple[FileInfo, ...]:
         """Find files by their name.
@@ -510,9 +485,7 @@ class Filesystem:
             print([info.name for info in sandbox.files.find("src", "*.py")])  # ['app.py']
             ```
         """
-        return self._transport.perform(
-            model.FindFiles(sandbox=self._sandbox, path=os.fspath(path), name=name, limit=limit, user=self._user)
-        )
+        return self._transport.perform(self._about(model.FindFiles, path=path, name=name, limit=limit))
 
     def grep(
         self, pattern: str, path: Path = ".", *, name: str = "*", limit: int = 1_000
@@ -538,9 +511,7 @@ class Filesystem:
                 print(match.path, match.line_number)  # /etc/passwd 1
             ```
         """
-        action = model.GrepFiles(
-            sandbox=self._sandbox, path=os.fspath(path), pattern=pattern, name=name, limit=limit, user=self._user
-        )
+        action = self._about(model.GrepFiles, path=path, pattern=pattern, name=name, limit=limit)
         return self._transport.perform(action)
 
     def watch(self, path: Path, *, recursive: bool = False) -> Changes:
@@ -563,7 +534,7 @@ class Filesystem:
                 print((next(changes)).kind)
             ```
         """
-        action = model.WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
+        action = self._about(model.WatchFiles, path=path, recursive=recursive)
         return Changes(self._transport.perform(action))
 
     def upload(
@@ -599,15 +570,11 @@ class Filesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("upload", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("upload", old, on_progress=(on_progress, None))
         from paddock.client._pack import Packer
 
         packer = run_blocking(Packer, local_dir, exclude=exclude)
-        handle = self._transport.perform(
-            model.UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
-        )
+        handle = self._transport.perform(self._about(model.UploadTree, path=path))
         try:
             for chunk in chunks(packer):
                 handle.write(chunk)
@@ -659,12 +626,10 @@ class Filesystem:
             ```
         """
         if old:
-            from paddock import _renamed
-
-            (on_progress,) = _renamed.keywords("download", old, on_progress=(on_progress, None))
+            (on_progress,) = renamed("download", old, on_progress=(on_progress, None))
         from paddock.client._unpack import Unpacker
 
-        action = model.DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
+        action = self._about(model.DownloadTree, path=path)
         unpacker = run_blocking(
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
-    from typing import TypeVar
+    from typing import Self, TypeVar
 
     from paddock.client._command import Duration
     from paddock.model import ExitStatus
@@ -24,7 +24,21 @@ MOST_BYTES = 256 << 20
 """How much `read_all` takes, unless the caller says it."""
 
 
-class Reader:
+class Block:
+    """What a `with` block closes."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Reader(Block):
     """Bytes as they come. Bytes that you don't read block the writer: it loses none.
 
     Iterate over it, or call its methods. It is `process.stdout`, or an open file.
@@ -141,16 +155,8 @@ class Reader:
             raise StopIteration
         return data
 
-    def __enter__(self) -> Reader:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Writer:
+class Writer(Block):
     """Bytes that go in: `process.stdin`, or an open file.
 
     A `with` block closes it at its end. If the block raises, a file stays as it was.
@@ -206,9 +212,6 @@ class Writer:
         """
         self._handle.close()
 
-    def __enter__(self) -> Writer:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -218,7 +221,7 @@ class Writer:
             self._handle.abort()
 
 
-class Process:
+class Process(Block):
     """A started command.
 
     Its `with` block ends a foreground command, with everything that it started. A background command lives on.
@@ -411,14 +414,6 @@ class Process:
             ```
         """
         self._handle.close()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"

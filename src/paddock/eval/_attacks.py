@@ -75,7 +75,7 @@ def bait(doors: Iterable[Path] = ()) -> Generator[Host]:
         directory.chmod(0o755)
         file = directory / "canary"
         file.write_text(value)
-        stack.enter_context(_variable(value))
+        stack.enter_context(variable(_VARIABLE, value))
         memory = Path("/dev/shm") / marker  # noqa: S108 - random
         memory.write_text(value)
         stack.callback(memory.unlink, missing_ok=True)
@@ -111,13 +111,16 @@ def bait(doors: Iterable[Path] = ()) -> Generator[Host]:
 
 
 @contextmanager
-def _variable(value: str) -> Generator[None]:
+def variable(name: str, value: str) -> Generator[None]:
     """Put the value into the environment of processes that the block starts."""
-    os.environ[_VARIABLE] = value
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ[_VARIABLE]
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @contextmanager
@@ -232,17 +235,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("host-file-by-proc", "files", "answer(words('/proc/[0-9]*/root' + bait['file']))"),
     Attack("host-shared-memory", "files", "answer(read(bait['shared_memory']))"),
     Attack("host-environment", "files", "answer(words('/proc/[0-9]*/environ') + str(dict(os.environ)))"),
-    Attack(
-        "host-process-seen",
-        "processes",
-        "answer(bait['marker'] in words('/proc/[0-9]*/cmdline'))",
-    ),
-    Attack(
-        "host-process-killed",
-        "processes",
-        "os.kill(bait['pid'], 9)\nanswer(False)",
-        _killed,
-    ),
+    Attack("host-process-seen", "processes", "answer(bait['marker'] in words('/proc/[0-9]*/cmdline'))"),
+    Attack("host-process-killed", "processes", "os.kill(bait['pid'], 9)\nanswer(False)", _killed),
     Attack("host-loopback", "network", "answer(heard(socket.AF_INET, tuple(bait['loopback'])))"),
     Attack(
         "host-addresses",
