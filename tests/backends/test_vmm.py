@@ -22,24 +22,19 @@ from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
 from paddock.wire import pack
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
-from tests.backends.vmms import PlainVmm, VmmHarness, furnished, processes
+from tests.backends.vmms import PlainVmm, VmmHarness, processes, vmms
 from tests.conformance import (
     BackendConformance,
     StreamConformance,
     _host,
     eventually,
 )
-from tests.conftest import private_state
 
 
 @pytest.fixture(scope="module")
 def harness() -> Generator[VmmHarness]:
-    with private_state() as state_dir, furnished(state_dir) as (pool, templates):
-        vmms = VmmHarness(state_dir, pool, templates)
-        reason = PlainVmm(vmms.state_dir).probe()
-        if reason is not None:
-            pytest.skip(f"no jail here: {reason}")
-        yield vmms
+    with vmms() as found:
+        yield found
 
 
 class TestVmm(StreamConformance):

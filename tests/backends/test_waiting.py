@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +20,20 @@ from paddock.backends.jail import SupervisorClient
 from paddock.backends.vmm import VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
-from paddock.storage import Templates, open_pool, prepare
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
 from paddock.supervisor._records import Records
 from tests.backends.spares import settled
 from tests.backends.test_vmm import output
-from tests.backends.vmms import PlainVmm, VmmHarness, pool_of, processes
+from tests.backends.vmms import PlainVmm, VmmHarness, processes, vmms
 from tests.conformance import eventually
-from tests.conftest import private_state
 
 LIMITS = Limits(disk_mib=256)
 
 
-@contextmanager
-def vmms(*, for_tests: bool) -> Generator[VmmHarness]:
-    with private_state() as state_dir:
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
-        found = VmmHarness(state_dir, pool, Templates(pool))
-        try:
-            reason = PlainVmm(found.state_dir).probe()
-            if reason is not None:
-                pytest.skip(f"no jail here: {reason}")
-            yield found
-        finally:
-            pool.close()
-
-
 @pytest.fixture(scope="module")
 def harness() -> Generator[VmmHarness]:
-    with vmms(for_tests=False) as found:
+    with vmms() as found:
         yield found
 
 
@@ -300,18 +282,19 @@ def test_of_two_that_come_at_once_each_has_a_sandbox_of_its_own(harness: VmmHarn
 _KILLED = """
 import asyncio, sys
 from pathlib import Path
-from tests.backends.test_waiting import Room, VmmHarness, PlainVmm, Templates, open_pool, pool_of, prepare
+from tests.backends.test_waiting import Room
+from tests.backends.vmms import PlainVmm, VmmHarness, furnished
+from tests.vmm.plain import in_kits
 
 state_dir = Path(sys.argv[1])
-pool = open_pool(state_dir, prepare(state_dir), pool_of(state_dir))
-room_of = VmmHarness(state_dir, pool, Templates(pool))
 
 async def main():
-    room = Room(room_of, PlainVmm(state_dir))
+    room = Room(VmmHarness(state_dir, pool, templates), PlainVmm(state_dir))
     print(await room.stock(), flush=True)
     await asyncio.Event().wait()
 
-asyncio.run(main())
+with in_kits(state_dir), furnished(state_dir) as (pool, templates):
+    asyncio.run(main())
 """
 
 

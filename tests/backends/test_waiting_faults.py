@@ -10,8 +10,8 @@ from paddock.backends.vmm._instance import VmmInstance
 from paddock.errors import SandboxError
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vmm import output
-from tests.backends.test_waiting import Room, play, state_of, vmms
-from tests.backends.vmms import VmmHarness
+from tests.backends.test_waiting import Room, play, state_of
+from tests.backends.vmms import VmmHarness, vmms
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from paddock.model import Mount, MountMode, Noun, mint
 from tests.backends.spares import settled
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vmm import output
-from tests.backends.test_waiting import Room, state_of, vmms
-from tests.backends.vmms import PlainVmm, VmmHarness
+from tests.backends.test_waiting import Room, state_of
+from tests.backends.vmms import PlainVmm, VmmHarness, vmms
 
 
 class LateVmm(PlainVmm):

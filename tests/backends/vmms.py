@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
@@ -19,6 +21,7 @@ from paddock.supervisor._plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 from tests.conformance import _host
+from tests.conftest import private_state
 from tests.vmm.plain import in_kits
 
 
@@ -38,10 +41,6 @@ class PlainVmm(VmmBackend):
         options = {"argv": self.argv or ("/usr/bin/python3", "-I", "-S", "-c", called)}
         env = self.own_environment(plan)
         return Orders(driver="plain", options=options, env=env, greeting_seconds=self.greeting_seconds)
-
-    async def kit(self) -> str:
-        with in_kits():
-            return await super().kit()
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         # The supervisor has set the host name.
@@ -81,10 +80,24 @@ def processes(id: str) -> dict[str, int]:
 
 
 @contextmanager
-def furnished(state_dir: Path) -> Generator[tuple[Pool, Templates]]:
+def vmms(*, for_tests: bool = False) -> Generator[VmmHarness]:
+    """Skips where there is no jail."""
+    with (
+        private_state() as state_dir,
+        in_kits(state_dir),
+        furnished(state_dir, for_tests=for_tests) as (pool, templates),
+    ):
+        reason = PlainVmm(state_dir).probe()
+        if reason is not None:
+            pytest.skip(f"no jail here: {reason}")
+        yield VmmHarness(state_dir, pool, templates)
+
+
+@contextmanager
+def furnished(state_dir: Path, *, for_tests: bool = False) -> Generator[tuple[Pool, Templates]]:
     """What a harness needs of a state directory in which there was nothing."""
     config = prepare(state_dir)
-    pool = open_pool(state_dir, config, pool_of(state_dir))
+    pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
     try:
         yield pool, Templates(pool)
     finally:

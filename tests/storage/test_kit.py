@@ -23,8 +23,8 @@ from tests.vmm.plain import in_kits
 
 
 @pytest.fixture(scope="module")
-def files() -> Manifest:
-    with in_kits():
+def files(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    with in_kits(tmp_path_factory.mktemp("package")):
         return manifest()
 
 

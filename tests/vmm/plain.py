@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +22,10 @@ def package(directory: Path) -> str:
 
 
 @contextmanager
-def in_kits() -> Generator[None]:
-    """Make the kits of this process with that driver."""
-    with tempfile.TemporaryDirectory() as directory:
-        vmm.__path__.insert(0, package(Path(directory)))
-        try:
-            yield
-        finally:
-            del vmm.__path__[0]
+def in_kits(directory: Path) -> Generator[None]:
+    """Make the kits of this process with that driver, from a package in `directory`."""
+    vmm.__path__.insert(0, package(directory))
+    try:
+        yield
+    finally:
+        del vmm.__path__[0]
