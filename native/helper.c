@@ -26,7 +26,8 @@ int fork_helper(const int *fds, size_t count)
     for (size_t i = 0; i < count; i++)
         if (above[i] < 0 || sys_dup3(above[i], FIRST + (int)i, O_CLOEXEC) < 0)
             sys_exit(1);
-    (void)sys_close_range(FIRST + (unsigned)count, ~0u, 0);
+    if (sys_close_range(FIRST + (unsigned)count, INT32_MAX, 0) < 0) /* it holds its input open, and waits for ever */
+        sys_exit(1);
     return 0;
 }
 

@@ -94,7 +94,7 @@ void init_serve(struct agent *agent, int listener, int score)
         int other = ENTRANCE + 1;
         fd_close(&other);
     }
-    (void)sys_close_range(ENTRANCE + 2, ~0u, 0);
+    (void)sys_close_range(ENTRANCE + 2, INT32_MAX, 0);
     agent->lifeline.fd = -1;
     agent->null = open_null();
     if (agent->null < 0)
@@ -462,7 +462,7 @@ int init_prepare(struct agent *child, struct init **to)
 int init_run(struct agent *child)
 {
     struct init *init;
-    (void)sys_close_range(3, ~0u, 0);
+    (void)sys_close_range(3, INT32_MAX, 0);
     TRY(init_prepare(child, &init));
     int host = TRY(call_host());
     init->agent.alone = true; /* until it has begun */

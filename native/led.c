@@ -51,7 +51,7 @@ static int take_away(int fd, int null)
 int sentry_run(struct agent *child)
 {
     struct init *init;
-    (void)sys_close_range(3, ~0u, 0);
+    (void)sys_close_range(3, INT32_MAX, 0);
     TRY(init_prepare(child, &init));
     int reader = TRY(take_away(0, init->agent.null)), writer = TRY(take_away(1, init->agent.null));
     TRY(led_begin(init, reader, writer));

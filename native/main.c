@@ -44,7 +44,7 @@ static void close_others(bool has_parent, bool has_score)
         fd_close(&report);
     if (has_score)
         (void)sys_fcntl(SCORE, F_SETFD, 1);
-    (void)sys_close_range(has_score ? SCORE + 1 : has_parent ? REPORT + 1 : LIFELINE + 1, ~0u, 0);
+    (void)sys_close_range(has_score ? SCORE + 1 : has_parent ? REPORT + 1 : LIFELINE + 1, INT32_MAX, 0);
 }
 
 /* `stack` as the kernel leaves it: argc, argv, NULL, environment, NULL, auxiliary vector. */

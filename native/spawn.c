@@ -184,7 +184,7 @@ static void run_child(void *argument)
         check(start, STEP_PREPARE, sys_dup3(program->fds[i], i, 0)); /* ours are above 2: 0, 1 and 2 are never closed */
     if (program->terminal)
         check(start, STEP_PREPARE, sys_ioctl(0, TIOCSCTTY, 0));
-    (void)sys_close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* all are; this is for those of a supervisor that erred */
+    (void)sys_close_range(3, INT32_MAX, CLOSE_RANGE_CLOEXEC); /* all are, unless a supervisor erred */
     set_limits(start);
     set_identity(start);
     enter_directory(start);

@@ -260,7 +260,7 @@ int spawner_run(struct agent *agent)
         struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
         /* All that was received, before the answer: else the child's end would not be seen at once. */
         (void)sys_close_range(3, SUPERVISOR - 1, 0);
-        (void)sys_close_range(SUPERVISOR + 1, ~0u, 0);
+        (void)sys_close_range(SUPERVISOR + 1, INT32_MAX, 0);
         must(!message_put(&body, &spawned_shape, &spawned));
         (void)sys_send(SUPERVISOR, body.base, body.used, MSG_NOSIGNAL);
     }
