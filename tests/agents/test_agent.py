@@ -84,7 +84,7 @@ def test_what_the_model_gets_wrong_is_told_to_it_and_it_goes_on(sandbox: Sandbox
     assert run.stop is Stop.DONE
     assert all(failures(run))
     said = results(run)
-    assert "no JSON" in said[0]
+    assert "are not JSON" in said[0]
     assert "Expected `object`" in said[1]
     assert "comand" in said[2]
     assert "there is no tool 'rm_rf': there are run_code" in said[3]

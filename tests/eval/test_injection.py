@@ -86,7 +86,7 @@ def test_a_command_that_the_policy_refuses_at_the_door_is_a_stop_and_a_setup_tha
 
 def test_a_state_directory_that_is_in_use_gets_no_other_world(state_dir: Path) -> None:
     (state_dir / layout.DATABASE).touch()
-    with pytest.raises(InvalidArgumentError, match="in use"):
+    with pytest.raises(InvalidArgumentError, match="holds other sandboxes"):
         evaluate(("issue",), state_dir=state_dir)
     assert not (state_dir / layout.WORLD_TRUST).exists()
 

@@ -47,6 +47,7 @@ from paddock.model import (
     SandboxId,
     Template,
     Usage,
+    User,
 )
 from tests.stand_ins import WithoutDisk, info_of
 
@@ -711,6 +712,12 @@ class Instance:
     @property
     def template(self) -> Template:
         return self.place.plan.template
+
+    async def user(self, name: str | None) -> User:
+        user = self.template.user(name)
+        if user is None:
+            raise NotFoundError(f"no user {name!r}")
+        return user
 
     def _living(self) -> Place:
         if self.place.ended is not None or self._supervisor.places.get(self.id) is not self.place:

@@ -48,7 +48,8 @@ class MountChanges:
     async def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
         """List the changes by path, with the obstacles to a promotion of all of it. InvalidStateError: too large for a
         patch."""
-        with TemporaryFile() as stream:
+        stream = await asyncio.to_thread(TemporaryFile)
+        try:
             await asyncio.to_thread(self._write, stream, patch=patch)
             try:
                 lines, text = await compare(stream, patch=patch)
@@ -56,6 +57,8 @@ class MountChanges:
                 if patch:
                     raise
                 lines, text = {}, b""  # the list is whole without the lines
+        finally:
+            await asyncio.to_thread(stream.close)  # to free the blocks of a large file takes time
         return await asyncio.to_thread(self._changes, lines), text if patch else None
 
     def _changes(self, lines: Mapping[bytes, Lines]) -> tuple[Change, ...]:
