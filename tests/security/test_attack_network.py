@@ -36,7 +36,10 @@ def test_there_is_a_loopback_and_nothing_else(attacker: Attacker) -> None:
 def test_no_address_is_reached_by_tcp_or_udp(attacker: Attacker) -> None:
     answers = attacker.probe(
         "def tcp(family, address):\n"
-        "    with socket.socket(family, socket.SOCK_STREAM) as s: s.settimeout(60); s.connect(address)\n"
+        "    with socket.socket(family, socket.SOCK_STREAM) as s:\n"
+        "        s.settimeout(5)\n"
+        "        try: s.connect(address)\n"
+        "        except TimeoutError: return 'unanswered'\n"
         "def udp(family, address):\n"
         "    with socket.socket(family, socket.SOCK_DGRAM) as s: s.sendto(b'x', address)\n"
         "found = {}\n"
@@ -48,10 +51,13 @@ def test_no_address_is_reached_by_tcp_or_udp(attacker: Attacker) -> None:
         "answer(found)",
         _json([ADDRESSES, ADDRESSES_6]),
     )
+    refused = UNREACHED | {"EINVAL", "ECONNREFUSED"}
     reached = {
         where: got
         for where, got in answers.items()
-        if not set(got) <= UNREACHED | {"EINVAL", "ECONNREFUSED"} or (got[1] == "allowed")
+        if not set(got) <= refused
+        # gVisor's network looks for a neighbour on its loopback, and drops what it holds for it.
+        and not ("%lo" in where and got == ["unanswered", "allowed"])
     }
     assert reached == {}
 
