@@ -211,7 +211,7 @@ class ChannelWriter:
         self._channel, self._keeping = channel, keeping
         self.journal, self.skip = journal, skip
         """`skip`: bytes that the command has had."""
-        self._opening: asyncio.Future[int] | None = None
+        self._opening: asyncio.Future[Journal] | None = None
         self._flow: Flow | None = None
 
     async def write(self, data: bytes) -> None:
@@ -240,15 +240,14 @@ class ChannelWriter:
     async def kept(self) -> tuple[int, ...]:
         """Return the descriptor with which another daemon continues."""
         journal = await self._journaled()
-        return () if journal is None else (journal.file,)
+        return () if journal is None or journal.file < 0 else (journal.file,)
 
     async def _journaled(self) -> Journal | None:
         """Return its journal, made before anything is read of the client."""
         if self.journal is None and self._keeping is not None:
             if self._opening is None:
                 self._opening = asyncio.ensure_future(asyncio.to_thread(self._keeping.journal))
-            file = await self._opening
-            self.journal = self.journal or Journal(file)
+            self.journal = await asyncio.shield(self._opening)  # of which another caller may wait as well
         return self.journal
 
     def close(self) -> None:
@@ -358,14 +357,14 @@ class GuestExecHandle:
         keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if one is not None]
         if keeping is None or self._kept or any(one.closed for one in readers):
             return
-        held: list[int] = []
-        for reader in readers:
-            reader.journal = Journal(await asyncio.to_thread(keeping.journal))
-            held += reader.kept()
-        if self.stdin is not None:
-            held += await self.stdin.kept()
+        journals = [await asyncio.to_thread(keeping.journal) for _ in readers]
+        given = () if self.stdin is None else await self.stdin.kept()
+        if any(one.closed for one in readers):
+            return  # it ended meanwhile
+        for reader, journal in zip(readers, journals, strict=True):
+            reader.journal = journal
         self._kept = True
-        await keeping.put(self.id, tuple(held))
+        await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *given))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
