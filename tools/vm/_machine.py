@@ -37,7 +37,7 @@ class Machine:
     def run(
         self, checkout: Path, job: dict[str, Any], results: Path, *, beside: Sequence[Path] = (), timeout_seconds: float
     ) -> None:
-        """Boots, does the job, and leaves what it wrote in `results`. What is on its disk is forgotten.
+        """Boot, do the job, and leave its files in `results`. Forget the rest of its disk.
 
         `beside`: files that the job finds next to the checkout.
         """

@@ -2,7 +2,7 @@
 else.
 
 A parent above the agent ends what a killed agent leaves. Paths are resolved below a directory of the sandbox,
-lexically; that is no isolation.
+lexically; that isn't isolation.
 """
 
 from __future__ import annotations

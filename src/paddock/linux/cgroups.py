@@ -176,7 +176,7 @@ class Base:
         return frozenset(held | {"swap"} if _offers(*self.find("memory.swap")) else held)
 
     def find(self, name: str) -> tuple[Tree | None, str]:
-        """Return the hierarchy of a file in `_FILES`, and its name there: empty if there is no such file."""
+        """Return the hierarchy of a file in `_FILES`, and its name there. Both are empty for an unknown file."""
         tree = self.by_controller.get(name.partition(".")[0])
         return tree, "" if tree is None else _FILES[name][tree.version - 1]
 

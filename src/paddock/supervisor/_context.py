@@ -164,8 +164,8 @@ def _may_set_hostname() -> bool:
 
 
 def _enter(ids: SubordinateIds) -> None:
-    """Enter a user namespace with all subordinate ids. What the supervisor leaves to enter a sandbox must belong to its
-    user."""
+    """Enter a user namespace with all subordinate ids. Files that the supervisor leaves for entering a sandbox must
+    belong to its user."""
     with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)
     namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)

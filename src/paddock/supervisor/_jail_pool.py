@@ -37,8 +37,7 @@ class _Waiting:
     plan: JailPlan
     reply: Reply
     tries: int
-    """A spare that died while it waited is no reason to refuse a create: another one is tried, and all may have died.
-    """
+    """How many more spares it may take. A dead spare doesn't refuse a create, and all of them may have died."""
     ahead: int | None
     """The number of the daemon that wants a complete spare; None for a sandbox."""
 
@@ -189,7 +188,7 @@ class JailPool:
                 self._spares.remove(spare)
                 if was_ready:  # one that died in waiting is replaced when it is missed
                     return
-                # With the spawner go the mounts that its children copy: then what they say is no fault of the plan.
+                # The mounts that its children copy end with the spawner. Then their error isn't the plan's fault.
                 fell = spawner is None or self._spawner.living is not spawner
                 self._refuse(Died(str(error)) if fell else error)
             self._feed()

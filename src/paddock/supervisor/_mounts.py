@@ -121,7 +121,7 @@ class Mounting:
 
     def _show_as(self, host: int, info: os.stat_result, *, stored: int | None = None) -> None:
         """Show files of the owner of `info` as the default user's on this detached mount, and those of others as
-        nobody's.
+        files of `nobody`.
 
         With `stored` the sandbox's other users can create files in it too. On disk these belong to `stored` plus their
         id: the kernel maps no two ids to one. A program that serves files for a sandbox creates them as root before it

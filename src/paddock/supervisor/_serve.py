@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class Supervisor:
-    """Serve one daemon at a time, until there is no sandbox and no daemon. The next daemon gets its answer when the
+    """Serve one daemon at a time, until no sandbox and no daemon is left. The next daemon gets its answer when the
     connection of the one before has ended."""
 
     def __init__(self, context: SupervisorContext, listener: socket.socket, *, for_tests: bool) -> None:
@@ -54,8 +54,7 @@ class Supervisor:
         self._outside: dict[str, Keeping] = {}
         """Kept commands of sandboxes that this supervisor did not make, by id."""
         self._news: list[bytes] = []
-        """Frames that go with the next answer, at the latest at the end of the turn: the daemon wakes up once for both.
-        """
+        """Frames that go with the next answer, or at the end of the turn. So the daemon wakes up once for both."""
         self._jails = JailPool(context, watch=self._watch, unwatch=self._unwatch, created=self._created)
         self._idle_since = proc.boottime()
         self._watched = Watch(context, self._running.sandboxes, self._running.end)

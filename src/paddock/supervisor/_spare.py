@@ -51,7 +51,7 @@ class Spare:
     """A socket for `sock_diag.unix_bytes` of it, if the supervisor counts its memory."""
     ready: bool = False
     took: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of each of its own steps."""
+    """Seconds of each of its steps."""
 
 
 def begin(context: SupervisorContext, spawner: Spawner, fault: str = "") -> Spare:

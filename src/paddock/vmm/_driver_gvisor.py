@@ -55,9 +55,9 @@ class Driver:
     with several ids, `cpus`, `memory_bytes`.
 
     `loopback`: the network is only the sentry's own. `saves` is there if it can save and load a state. It has `stamp`,
-    `key` in hexadecimal, and `place` of its own state. `baked` is the place of a shared initial state. `before` maps
-    stamps of older states to the flags with which they can still run. `forget`: a place with a state that must never
-    load. `device`: the path of the device file of its platform.
+    `key` in hexadecimal, and `place` of this sandbox's state. `baked` is the place of a shared initial state. `before`
+    maps stamps of older states to the flags with which they can still run. `forget`: a place with a state that must
+    never load. `device`: the path of the device file of its platform.
     """
 
     pipes = True

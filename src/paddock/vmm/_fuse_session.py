@@ -110,7 +110,7 @@ class Session:
             return b""
         try:
             # For an operation outside the table, ENOSYS makes the kernel proceed alone. These are above all open and
-            # close (`FUSE_NO_OPEN_SUPPORT`), so there are no open files here that a fork could lose.
+            # close (`FUSE_NO_OPEN_SUPPORT`), so the server has no open files that a fork could lose.
             operation = self._operation(request)
             return wire.answer(request.unique, operation(request))
         except OSError as error:
@@ -249,7 +249,7 @@ class Session:
         except PermissionError:
             if self._may_give:
                 raise
-            # An ordinary user has one uid on the host, which owns all new files, whatever their uid inside.
+            # An ordinary user has one uid on the host, which owns all new files, of any uid inside.
 
     def link(self, request: Request) -> bytes:
         (old,) = request.take(_LINK)

@@ -3,7 +3,7 @@
 A service passes a socket in to it (`_came`), for one identity inside, or for `control`. The service that starts it has
 its connection on the standard input.
 
-Its configuration: `name` of its own socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
+Its configuration: `name` of its socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
 level, with its `options`. `env` is the environment of the sandbox's commands.
 `waiting`: it is a spare until a claim. `fatal_imports`, in tests: an import after the start ends the process.
 

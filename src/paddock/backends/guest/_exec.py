@@ -166,7 +166,7 @@ class ChannelReader:
         self._stream = stream
         self._cut = cut
         self.journal = journal
-        """Where it writes what it reads, if set; set it before reading."""
+        """It writes all bytes that it reads there, if set. Set it before reading."""
 
     async def read(self, size: int = 65536) -> bytes:
         if self.journal is not None and self.journal.unread:
@@ -269,7 +269,7 @@ class GuestExecHandle:
     """Hold a command inside. Its streams end at what was printed when its main process died."""
 
     _outlives = False
-    """Whether it continues after it is let go."""
+    """Whether it continues after the daemon releases it."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class GuestInstance:
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
         self.keeping: SupervisorKeeping | None = None
-        """Where commands are kept that outlive the daemon, if this level can."""
+        """Keeps commands that outlive the daemon, if this level can."""
 
     @property
     def pause_clock(self) -> PauseClock:

@@ -182,7 +182,7 @@ class GvisorBackend(VmmBackend):
 
         It can't if the sandbox has sockets of the jail. It can't if the sentry opens files itself (where all files have
         one id): the state then forgets its mounts. A mount at /tmp or below it also prevents it. runsc hides an empty
-        /tmp below one of its own, and the baked state has that, because its /tmp is empty.
+        /tmp below a private one, and the baked state has that, because its /tmp is empty.
         """
         if plan is not None and (
             plan.exits or any(PurePosixPath(m.target).is_relative_to(_TMP) for m in plan.spec.mounts)

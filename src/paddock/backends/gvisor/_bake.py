@@ -1,6 +1,6 @@
 """Baking: paddock starts a guest once for a shape of sandbox, and every sandbox of that shape begins from its state.
 
-The result is a tree of the pool with the state of a sentry (`vmm/_saved.py`), in which our guest waits for its first
+The result is a tree of the pool with the state of a sentry (`vmm/_saved.py`). In it our guest waits for its first
 message. It is independent of the template. paddock builds it like templates: under a lock, atomically.
 """
 

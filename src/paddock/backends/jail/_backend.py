@@ -118,7 +118,7 @@ class JailBackend:
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
-        """Ends of sandboxes that are or were held here, by incarnation."""
+        """Ends of sandboxes that are or were held here, by the number of the start."""
         self._being_made: set[SandboxId] = set()
         self._late: set[SandboxId] = set()
         """Sandboxes that got exits while they ran: their environment doesn't name certificates."""

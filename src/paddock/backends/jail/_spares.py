@@ -61,7 +61,7 @@ class JailSpares(Spares[JailPlan, Spare]):
     def take(self, plan: SandboxPlan) -> SandboxId | None:
         """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists.
 
-        It belongs to the caller: `create`, `give_back` or `forget` follows. None: there is no such spare.
+        It belongs to the caller: `create`, `give_back` or `forget` follows. Return None without such a spare.
         """
         if (kind := kind_of(self._backend, plan)) is None:
             return None

@@ -72,7 +72,7 @@ class SupervisorClient:
     """Hold the daemon's one connection to the supervisor of `state_dir`, which all backends share. It connects when
     first needed, and again when the supervisor was replaced. It closes after the last backend has left.
 
-    News of the supervisor goes to all backends: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
+    News of the supervisor goes to all backends: `ended` (id, number, limit, reason), `paused`, `resumed`. So does
     `lost`, when the supervisor has gone, and `replaced` after a new connection: then they list what they missed.
     """
 
@@ -231,7 +231,7 @@ class SupervisorClient:
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:
-        """Start a supervisor and wait until it is ready or gone. Gone is no error: another one may hold the lock."""
+        """Start a supervisor and wait until it is ready or gone. Gone isn't an error: another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}

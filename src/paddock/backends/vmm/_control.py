@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Control:
-    """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
+    """Belongs to the event loop it is made in; owns the socket. A message outside the protocol ends it."""
 
     def __init__(self, stream: socket.socket, pause_clock: PauseClock | None = None) -> None:
         """Start on a stream. The controller is frozen with the sandbox that `pause_clock` is of, and can't

@@ -187,7 +187,7 @@ class Gateways(Component):
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
-        """Stop recording and return the exchanges. Raises InvalidStateError if there is no recording."""
+        """Stop recording and return the exchanges. Raises InvalidStateError without a recording."""
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 

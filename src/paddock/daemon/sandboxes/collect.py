@@ -79,7 +79,7 @@ class Capture:
         )
 
     def close(self) -> None:
-        """Close the file. Without room on disk for the buffered rest, there is no file."""
+        """Close the file. Without room on disk for the buffered rest, delete it."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -102,7 +102,7 @@ class Capture:
                 self._file.write(self._tail)
             self._file.write(data)
         except OSError:
-            # A full disk of the host doesn't fail the command: the result says that there is no file.
+            # A full disk of the host doesn't fail the command: the result says that the file is missing.
             self._spooling = False
             self.close()
             _remove(self._spool)

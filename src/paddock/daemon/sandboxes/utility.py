@@ -33,8 +33,8 @@ _ERROR_BYTES = 4096
 _log = logging.getLogger("paddock")
 
 # The first step of each script in which git reads a workspace: it names files that git would block on.
-# Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
-# leaves one. Links to plain files and directories are an everyday thing.
+# Git opens these by name, of any kind. It opens no hook here. No program can open a socket file; fsmonitor leaves one.
+# Links to plain files and directories are common.
 PLAIN_FILES = f"""
 odd=$(find {WORKSPACE} \\( -path '*/.git/hooks' -o -name fsmonitor--daemon.ipc \\) -prune -o \\
     \\( -path '*/.git/*' -o -name .gitignore -o -name .gitattributes -o -name .gitmodules -o -name .git \\) \\

@@ -102,7 +102,7 @@ class ArtifactResults(Component):
         return artifact
 
     async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
-        """Refuse another content under the same name. The same content again is no error."""
+        """Refuse another content under the same name. The same content again isn't an error."""
         (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
             await in_thread(self._contents.keep_only, self._rows.digests())
