@@ -1,4 +1,4 @@
-"""Every exception, one tree, one wire code each:
+"""The exceptions, in one tree, each with its code on the wire.
 
 * PaddockError
   + RequestError              the caller can fix it

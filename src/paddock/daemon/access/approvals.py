@@ -105,7 +105,7 @@ class Approvals(Component):
         )
 
     def judge(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Answer the gateway's question: may that sandbox do this once?"""
+        """Answer the gateway's question, whether that sandbox may do this once."""
         row = self._store.get(request.sandbox)
         if (
             row is None

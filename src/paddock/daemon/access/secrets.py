@@ -189,8 +189,9 @@ class SecretBindings(Component):
         self._sandboxes: dict[str, _State] = {}
 
     def _add(self, secrets: Sequence[SandboxSecret]) -> None:
-        """Add secrets, or replace the rules of known ones. Forget those of forgotten sandboxes. (A new one's own row
-        may come a little later.)"""
+        """Add secrets, or replace the rules of known ones. Forget those of forgotten sandboxes.
+
+        The row of a new sandbox may come a little later."""
         now = self._clock.wall()
         with self._store.writing() as db:
             db.execute(
