@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import plot, results
+from bench import kept, plot
 from bench.contest import POOL_DRIVER
 from bench.plan import Plan
 from bench.report import OUT, Section, machine, show
@@ -60,14 +60,14 @@ def main() -> int:
             sections.append(section)
             if options.keep:
                 took = time.monotonic() - start
-                results.keep(facts, section.name, section.data(), took=took, load=os.getloadavg()[0])
+                kept.keep(facts, section.name, section.data(), took=took, load=os.getloadavg()[0])
         console.print(f"{name} took {time.monotonic() - start:.0f} s\n", style="dim")
     found = {"machine": facts, "benchmarks": {section.name: section.data() for section in sections}}
     report = json.dumps(found)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "bench.json").write_text(report)
     if options.keep:
-        results.PAGE.write_text(results.page())
+        kept.PAGE.write_text(kept.page())
     for section in sections:
         plot.write(section, options.output)
     console.print(f"all values: {options.output / 'bench.json'}; a plot of each beside it", style="dim")

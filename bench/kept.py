@@ -1,6 +1,6 @@
 """Results that documentation quotes: one dated file for each benchmark, and a page of all of them.
 
-`make bench ARGS="--only cycle --keep"` writes the file of a section and the page. `python -m bench.results` writes the
+`make bench ARGS="--only cycle --keep"` writes the file of a section and the page. `python -m bench.kept` writes the
 page alone, and `--check` fails if it isn't what the files say.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 
 from bench.report import figure
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "results"
 PAGE = HERE / "README.md"
 _HEAD = """# Results of the benchmarks
 
-`python -m bench.results` writes this page from the files beside it. Only ratios carry over to other machines.
+`python -m bench.kept` writes this page from the files beside it. Only ratios carry over to other machines.
 [Benchmarks](../../docs/benchmarks.md) says what each one measures.
 """
 
@@ -75,7 +75,7 @@ def main() -> int:
         return 0
     if PAGE.read_text() == page():
         return 0
-    print("bench/results/README.md isn't what its files say: python -m bench.results")
+    print("bench/results/README.md isn't what its files say: python -m bench.kept")
     return 1
 
 
