@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
-from paddock.backends._base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._checks import missing, weak
 from paddock.backends._look import process
+from paddock.backends.base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends.guest import PING, Place, check, program
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
 from paddock.errors import AlreadyExistsError, PaddockError, SandboxDiedError, UnsupportedError
 from paddock.linux import local_sockets, processes
 from paddock.model import ByteStream, Check, ExecId, Level, Limit, Process, SandboxId, Usage, User

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 from paddock.linux._syscall import ioctl
 from paddock.linux.descriptors import closing
 
@@ -81,7 +81,7 @@ def deleted() -> Iterator[tuple[str, str]]:
     """Devices whose file has no name any more, and the one that it had (drivers/block/loop.c, backing_file)."""
     for device in os.listdir("/sys/block"):
         try:
-            path = _files.read(f"/sys/block/{device}/loop/backing_file").decode(errors="replace").rstrip("\n")
+            path = kernel_files.read(f"/sys/block/{device}/loop/backing_file").decode(errors="replace").rstrip("\n")
         except OSError:
             continue
         if path.endswith(_DELETED):

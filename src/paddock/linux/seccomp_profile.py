@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from paddock.linux import _syscall_names as names
+from paddock.linux import syscall_names as names
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdict, compile, fail_with
 
 _ALLOWED = """

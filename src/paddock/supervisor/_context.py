@@ -27,11 +27,11 @@ from paddock.linux.descriptors import closing
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
 from paddock.supervisor._namespaces import NamespaceSet
-from paddock.supervisor._records import Records
 from paddock.supervisor._signaller import Signaller
 from paddock.supervisor._slots import Slots
 from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.supervisor.pool import open_pool
+from paddock.supervisor.records import Records
 
 MOST_SPARES = 64
 IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0

@@ -17,17 +17,17 @@ from typing import NamedTuple, NoReturn
 
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
-from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
+from paddock.supervisor import _dev, _exits, _orders, _places, _posture, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._namespaces import NamespaceSet, visit
 from paddock.supervisor._places import PLACE, move
-from paddock.supervisor._plan import JAIL, WAITING, JailPlan
-from paddock.supervisor._records import Record
 from paddock.supervisor._sizes import SizeMounts
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.plan import JAIL, WAITING, JailPlan
+from paddock.supervisor.records import Record
 
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -109,7 +109,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
-            trust = _trust_places.make(context.spares, spare.name, late)
+            trust = trust_places.make(context.spares, spare.name, late)
 
     dev = None
     if plan.devices:
@@ -209,7 +209,7 @@ def _fit_out(
             if layers.told is not None:
                 _tell(layers.told)
             if layers.trust:
-                _trust_places.attach(layers.trust)
+                trust_places.attach(layers.trust)
         if layers.mounts:
             with steps("places"):
                 _places.attach(context.base(spare.slot), layers.mounts)

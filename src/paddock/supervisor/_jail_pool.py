@@ -15,9 +15,9 @@ from paddock.linux import proc
 from paddock.supervisor import _jail, _spare
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, Gone, JailError, Steps
-from paddock.supervisor._plan import JailPlan
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.plan import JailPlan
 
 CREATE_SECONDS = 20.0
 QUIET_SECONDS = 0.03

@@ -24,8 +24,8 @@ from paddock.linux.namespaces import IdMap
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import MountError
 from paddock.supervisor._namespaces import visit
-from paddock.supervisor._plan import JailPlan, Mount, Tree, is_repository
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
+from paddock.supervisor.plan import JailPlan, Mount, Tree, is_repository
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # No redirects and no metadata-only copies: the layer alone then tells what was changed.

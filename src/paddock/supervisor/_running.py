@@ -17,9 +17,9 @@ from paddock.supervisor import _late
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._orders import send_deadline
 from paddock.supervisor._pause import Pauses, go_on
-from paddock.supervisor._plan import JAIL
-from paddock.supervisor._records import Ended, Record, remove_directory
 from paddock.supervisor._supervised import Seen, Supervised
+from paddock.supervisor.plan import JAIL
+from paddock.supervisor.records import Ended, Record, remove_directory
 
 LOST = Ended(limit=None, reason="it was found dead, and there was no supervisor to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")

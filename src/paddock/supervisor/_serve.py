@@ -13,17 +13,17 @@ from typing import Any
 
 from paddock.linux import btrfs, proc
 from paddock.supervisor import _late, _spawner, layout
-from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Gone
 from paddock.supervisor._jail_pool import JailPool, Reply, problem
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._plan import WAITING, JailPlan, PlanError
-from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._running import Running, attempt
 from paddock.supervisor._slots import ENGINE
 from paddock.supervisor._supervised import Keeping, Supervised
 from paddock.supervisor._watch import Watch
+from paddock.supervisor.bootstrap import VERSION
+from paddock.supervisor.plan import WAITING, JailPlan, PlanError
+from paddock.supervisor.records import Ended, Record
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
 LONGEST_SLEEP_SECONDS = 60.0

@@ -12,19 +12,19 @@ import json
 import os
 import socket
 
-from ._control import Fault
 from ._loop import IN
 from ._place import Done
-from ._process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
+from .control import Fault
 from .controller import LINE, OUT
+from .process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._control import Json
+    from .control import Json
     from .controller import Controller
 
 _ID = "sandbox"

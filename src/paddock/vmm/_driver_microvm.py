@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from ._control import Fault, Json
 from ._place import Done, Place
 from ._qemu import Qemu
+from .control import Fault, Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

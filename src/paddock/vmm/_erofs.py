@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ._blocks import BLOCK, EXTENT, HEAD, TABLE_MAGIC
-from ._control import Json
 from ._place import Place
+from .control import Json
 
 if TYPE_CHECKING:
     from .controller import Controller

@@ -37,7 +37,7 @@ from ._fuse_nodes import (
 )
 from ._fuse_wire import Request
 from ._loop import report
-from ._process import closing
+from .process import closing
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 _HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR

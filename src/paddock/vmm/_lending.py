@@ -15,7 +15,7 @@ from contextlib import suppress
 from struct import Struct
 
 from ._loop import IN, Loop
-from ._process import (
+from .process import (
     ALLOW,
     AND,
     ARCHITECTURE,

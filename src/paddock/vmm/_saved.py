@@ -11,8 +11,8 @@ import os
 from _blake2 import blake2b
 from collections.abc import Sequence
 
-from ._control import Json
-from ._process import closing
+from .control import Json
+from .process import closing
 
 _FILES = ("kernel", "pages", "memory")
 """The files in the sentry's order: state, metadata of the pages, pages."""

@@ -26,12 +26,12 @@ from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
 
-from ._control import Control, Fault, Json, read_orders
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
 from ._place import Done
-from ._process import prepare_process, set_parent_death_signal
 from ._trunk import Trunk
+from .control import Control, Fault, Json, read_orders
+from .process import prepare_process, set_parent_death_signal
 
 TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 from struct import Struct
 
 from ._frames import Kind as Kind
-from ._message import Field, Message, Shape
+from .message import Field, Message, Shape
 
 VERSION = 5
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
+from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
     AlreadyExistsError,
@@ -30,8 +30,8 @@ from paddock.errors import (
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
-from paddock.supervisor._namespace_entry import TOLD
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
+from paddock.supervisor.namespace_entry import TOLD
 
 from . import _life, _probe, _start
 from ._carry import Carrier, owner, require_apart

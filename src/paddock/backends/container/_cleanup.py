@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.errors import ErrandFailedError, PaddockError, PlatformError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId

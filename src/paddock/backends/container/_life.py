@@ -15,12 +15,12 @@ import signal
 from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends import _look as look
-from paddock.backends._base import Paused
 from paddock.backends._checks import ok, weak
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Paused
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
-from paddock.backends.guest._connection import Channel, GuestConnection
+from paddock.backends.guest.connection import Channel, GuestConnection
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError
 from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage

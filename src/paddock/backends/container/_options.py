@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.backends.guest import program
 from paddock.linux import masks, sizes
 from paddock.model import Limits

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import FROZEN
+from paddock.backends.base import FROZEN
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Recipe, of_kit
 

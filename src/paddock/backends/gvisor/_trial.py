@@ -11,7 +11,7 @@ from typing import Any
 
 from paddock.linux import prctl
 from paddock.model import Limits
-from paddock.vmm._control import Json
+from paddock.vmm.control import Json
 from paddock.vmm.controller import Controller
 
 from ._bundle import flags, served, specification

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from paddock.backends._threads import to_its_end
 from paddock.backends.guest import program
+from paddock.backends.threads import to_its_end
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -33,7 +33,7 @@ from paddock.errors import (
 from paddock.linux import local_sockets
 from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
-from paddock.supervisor._bootstrap import BOOTSTRAP, READY, VERSION
+from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
 from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 

@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.base import Ending, SandboxPlan
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
+from paddock.backends.threads import in_its_own_thread
 from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, plan_of_nobody
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
@@ -23,7 +23,7 @@ from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, repl
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
-from paddock.supervisor._plan import JailPlan, Tree
+from paddock.supervisor.plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
 """By the end of this path it knows that it is pid 1 (`native/init.h`)."""

@@ -1,4 +1,4 @@
-"""A connection with a controller (`vmm/_control.py`): requests as lines of JSON, answers in any order."""
+"""A connection with a controller (`vmm/control.py`): requests as lines of JSON, answers in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._pause_clock import PauseClock, Stopwatch
+from paddock.backends.pause_clock import PauseClock, Stopwatch
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 
 # The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.backends._base import Command, Ending, SandboxPlan
+from paddock.backends.base import Command, Ending, SandboxPlan
 from paddock.backends.guest import PING, Nothing, Request, hand, orders, place_of, user_of
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._exec import exec_request, execs, kill_request
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.exec import exec_request, execs, kill_request
+from paddock.backends.jail.backend import JailInstance
 from paddock.errors import (
     InvalidStateError,
     PaddockError,
@@ -26,7 +26,7 @@ from paddock.errors import (
 )
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
-from paddock.vmm._control import pack_orders
+from paddock.vmm.control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
 

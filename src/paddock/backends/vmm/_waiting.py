@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import SandboxPlan
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
+from paddock.backends.base import SandboxPlan
 from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import Limits, SandboxId, Template, replace
 from paddock.storage.pool import trees as trees
-from paddock.supervisor._plan import WAITING, JailPlan
+from paddock.supervisor.plan import WAITING, JailPlan
 
 if TYPE_CHECKING:
     from ._backend import VmmBackend

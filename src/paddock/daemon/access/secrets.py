@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from paddock import model
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError

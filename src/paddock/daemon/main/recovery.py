@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from paddock.backends._base import Backend, Ending
+from paddock.backends.base import Backend, Ending
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context
 from paddock.daemon.sandboxes.cleanup import Cleanup

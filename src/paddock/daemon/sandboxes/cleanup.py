@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context

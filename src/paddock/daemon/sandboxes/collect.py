@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from paddock.backends._base import Command
-from paddock.backends._pause_clock import PauseClock, Stopwatch
-from paddock.backends._pump import Meter
-from paddock.backends.guest._pipes import PipeReader
+from paddock.backends.base import Command
+from paddock.backends.guest.pipes import PipeReader
+from paddock.backends.pause_clock import PauseClock, Stopwatch
+from paddock.backends.pump import Meter
 from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from paddock import model
-from paddock.backends._base import FROZEN, Backend, Instance
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.base import FROZEN, Backend, Instance
+from paddock.backends.threads import in_its_own_thread
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings

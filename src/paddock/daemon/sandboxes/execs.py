@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from paddock import model
-from paddock.backends._base import Backend, Command, Kept
+from paddock.backends.base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation, handles

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from paddock.backends._base import Backend, Instance, Paused
+from paddock.backends.base import Backend, Instance, Paused
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings

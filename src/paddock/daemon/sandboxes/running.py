@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from paddock.backends._base import Backend, Ending, Instance, Paused
+from paddock.backends.base import Backend, Ending, Instance, Paused
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from paddock import model
-from paddock.backends._base import Instance, SandboxPlan, TreeMount
+from paddock.backends.base import Instance, SandboxPlan, TreeMount
 from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread

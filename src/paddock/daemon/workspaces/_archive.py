@@ -8,7 +8,7 @@ from the base first, each ended by a NUL.
 
 from __future__ import annotations
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.daemon.context import Operation
 from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, UtilitySandbox, UtilitySandboxes
 from paddock.daemon.store.database import Kept, WorkspaceRow

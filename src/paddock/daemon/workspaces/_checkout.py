@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.daemon.sandboxes.utility import UtilitySandbox, git_environment
 from paddock.daemon.store.repositories import NOBODY, PUBLIC
 from paddock.errors import ErrandFailedError, InvalidArgumentError

@@ -7,7 +7,7 @@ import os
 import re
 
 from paddock import model
-from paddock.backends._base import Instance
+from paddock.backends.base import Instance
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.collect import KeptOutput

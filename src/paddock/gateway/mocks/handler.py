@@ -23,7 +23,7 @@ import msgspec
 from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
 from paddock.linux import caps, descriptors, landlock, prctl, seccomp
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20

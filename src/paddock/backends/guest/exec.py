@@ -10,23 +10,23 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from paddock.backends._pump import Journal
+from paddock.backends.pump import Journal
 from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize, User
 from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._pipes import PipeReader, PipeWriter, open_pipe
 from ._place import Place, encode, show
 from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
 from ._streams import FileReader
+from .pipes import PipeReader, PipeWriter, open_pipe
 
 if TYPE_CHECKING:
-    from paddock.backends._pump import Flow
     from paddock.backends.jail import SupervisorKeeping
+    from paddock.backends.pump import Flow
 
-    from ._connection import Channel, GuestConnection
+    from .connection import Channel, GuestConnection
 
 _UMASK = 0o022
 # As plain numbers: every command has some, and an enumeration's `|` and `&` are calls.

@@ -30,7 +30,7 @@ from paddock.model import (
 )
 from paddock.supervisor.layout import RETENTION_SECONDS
 
-from ._pause_clock import PauseClock
+from .pause_clock import PauseClock
 
 R = TypeVar("R")
 FROZEN = ".frozen"

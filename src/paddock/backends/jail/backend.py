@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
 from paddock.model.config import read_config
-from paddock.supervisor import _trust_places, layout
-from paddock.supervisor._plan import CLAIM, LATE, JailPlan, Mount, Tree, User
+from paddock.supervisor import layout, trust_places
+from paddock.supervisor.plan import CLAIM, LATE, JailPlan, Mount, Tree, User
 
 if TYPE_CHECKING:
     from paddock.storage import Pool
-    from paddock.supervisor._records import Record
+    from paddock.supervisor.records import Record
 
 R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
-_CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
+_CERTIFICATES = certificates(f"/{trust_places.PLACE}")
 
 
 class Rest:
@@ -318,7 +318,7 @@ class JailBackend:
 
     async def record(self, id: SandboxId) -> Record:
         """Return what the supervisor has recorded of a living one. SandboxDied."""
-        from paddock.supervisor._records import Record
+        from paddock.supervisor.records import Record
 
         return Record(**await self.supervisor.request("inspect", id=id))
 

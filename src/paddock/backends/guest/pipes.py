@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
-from paddock.backends._pump import Flow, Journal, grow, held
+from paddock.backends.pump import Flow, Journal, grow, held
 
 _TURN = 64
 _FEED = 1 << 20
