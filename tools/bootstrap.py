@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-TOOLS = ROOT / ".tools"  # a venv of its own for uv, where the machine has none
+TOOLS = ROOT / ".tools"  # a separate venv for uv, if the machine has none
 STAMP = VENV / "paddock-setup"
 
 

@@ -99,7 +99,7 @@ def _pack(checkout: Path, job: dict[str, Any], beside: Sequence[Path], target: P
         for name in listed.stdout.decode().split("\0"):
             if name and (checkout / name).exists():
                 tar.add(checkout / name, f"checkout/{name}")
-        tar.add(program(), f"checkout/{shipped().relative_to(checkout)}")  # there is no compiler in the machine
+        tar.add(program(), f"checkout/{shipped().relative_to(checkout)}")  # the machine has no compiler
         tar.add(packages, "packages", filter=_needed)
         for path in beside:
             tar.add(path, path.name)

@@ -147,7 +147,7 @@ class ProcessInstance(GuestInstance):
         return await GuestConnection.connect(self._run / _SOCKET, self._place)
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
-        guest = self._guest  # another one is not made before this is told
+        guest = self._guest  # the report of this one comes before another start
         try:
             async with asyncio.timeout(_VERDICT_SECONDS):
                 await guest.ended.wait()

@@ -14,7 +14,7 @@ from paddock.linux.descriptors import closing
 
 _CONTROL = b"/dev/loop-control"
 _CTL_GET_FREE = 0x4C82
-_CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so that nobody sees a half-made device
+_CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so no program sees a half-made device
 _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _AUTOCLEAR = 4

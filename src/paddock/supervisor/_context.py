@@ -35,7 +35,7 @@ from paddock.supervisor.records import Records
 
 MOST_SPARES = 64
 IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
-PLACES = "supervisor"  # below the state directory: what the supervisor and its spares need of it, seen by nobody else
+PLACES = "supervisor"  # below the state directory: for the supervisor and its spares alone
 
 
 class SupervisorContext:

@@ -118,7 +118,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
             late.append(dev)
 
     told = None
-    if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
+    if plan.kind == JAIL:  # any other has its own kernel, which gets its size otherwise
         with steps("sizes"):
             told = context.sizes.tell(plan, spare.group, late)
 
@@ -240,7 +240,7 @@ def _name_in(hosts: int, name: str) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_HOSTS:
         return
     if not status.st_size:
-        os.fchmod(hosts, 0o644)  # whatever the umask is
+        os.fchmod(hosts, 0o644)  # with any umask
     before = os.pread(hosts, _MOST_HOSTS, 0)
     kept = [line for line in (before or _OTHER_HOSTS).splitlines(keepends=True) if not line.endswith(_NAMED)]
     after = b"".join(kept).removesuffix(b"\n") + b"\n127.0.0.1\t" + name.encode() + _NAMED

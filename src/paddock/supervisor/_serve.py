@@ -137,7 +137,7 @@ class Supervisor:
         try:
             peer, _ = self._listener.accept()
         except OSError:
-            return  # it went away again, or there is no descriptor left: the next one may fare better
+            return  # it went away again, or descriptors ran out: the next one may succeed
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_SECONDS.to_bytes(8, "little") + bytes(8))
         self._line = Connection(peer, max_body=MAX_BODY)
@@ -365,7 +365,7 @@ class Supervisor:
         reply()
 
     def do_list(self, reply: Reply) -> None:
-        self._reap_all()  # who asks for the living is told nothing of the dead
+        self._reap_all()  # a list of the living leaves out the dead
         known = self._context.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         records = {id: sandbox.record for id, sandbox in self._running.sandboxes.items()}

@@ -226,7 +226,7 @@ def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
 
 
 def _share(process: Process) -> int:
-    with suppress(OSError, ValueError):  # it has ended, or it is one of ours, into which nobody may look
+    with suppress(OSError, ValueError):  # it has ended, or is one of ours, which no process may inspect
         return proc.proportional_bytes(process.pid)
     with suppress(OSError, ValueError, IndexError):
         resident, shared = proc.resident_bytes(process.pid)

@@ -42,7 +42,7 @@ def main() -> None:
     """
     peer = socket.socket(fileno=0)
     data, fds, _, _ = socket.recv_fds(peer, MOST_BYTES, 1 + MOST_MOUNTS)
-    if not data:  # there is no container that it could go into
+    if not data:  # no container is there to enter
         return
     try:
         prctl.set_dumpable(False)

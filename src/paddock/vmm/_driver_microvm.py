@@ -85,7 +85,7 @@ class Driver:
 
         def stands(why: str | None) -> None:
             if image is not None:
-                os.close(image)  # nobody who runs in here writes it from now on
+                os.close(image)  # no program in here writes it from now on
             done(why)
 
         def quiet(why: str | None) -> None:

@@ -144,7 +144,7 @@ def _descend(
     try:
         entries = list(os.scandir(place))
     except PermissionError:
-        return  # as little as anybody may see of it
+        return  # as little as any user may see of it
     for entry in entries:
         if entry.name in without:
             continue

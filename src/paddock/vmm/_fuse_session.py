@@ -134,7 +134,7 @@ class Session:
 
     def _init(self, request: Request) -> bytes:
         answer = wire.greeting(request, shared=any(export.shared for export in self._nodes.exports))
-        self._recent.clear()  # whoever greets again knows nothing of before
+        self._recent.clear()  # a peer that greets again knows nothing of before
         self._nodes.forget_all()
         return answer
 

@@ -19,7 +19,7 @@ _FILES = ("kernel", "pages", "memory")
 _SEALED = 2
 _ABOUT = "about"
 _MOST = 1 << 28
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes keeps nobody waiting
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer blocks no reader
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -43,7 +43,7 @@ class Cleanup:
                 await self.take_out(await self._open(), id, incarnation)
 
     async def settle_quietly(self, record: Record) -> None:
-        with contextlib.suppress(PaddockError, OSError):  # who looks next tries again
+        with contextlib.suppress(PaddockError, OSError):  # the next look tries again
             await self.settled(record.id, record.incarnation)
 
     async def take_out(

@@ -134,7 +134,7 @@ def guest_directory(directory: Path) -> Path:
     scratch.mkdir(mode=0o755)
     shutil.copyfile(source, scratch / _PROGRAM)
     (scratch / _PROGRAM).chmod(0o555)
-    scratch.chmod(0o755)  # whatever the umask
+    scratch.chmod(0o755)  # with any umask
     scratch.rename(place)
     return place
 

@@ -35,7 +35,7 @@ def show_trust(place: Path) -> None:
     for name in (layout.TRUST, layout.TRUST_JAVA, layout.TRUST_CHROMIUM):
         with suppress(FileExistsError):
             made = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
+            os.fchmod(made, 0o644)  # another user reads it inside, with any umask
             os.close(made)
 
 

@@ -399,7 +399,7 @@ class GuestExecHandle:
             return
         self._channel.close()
         if self._connection.pause_clock.now:
-            return  # it ends when the sandbox goes on: to let go of it is no use that wakes it
+            return  # it ends when the sandbox resumes: a release doesn't wake it
         try:
             with self._channel.attended():
                 await self._channel.finished()

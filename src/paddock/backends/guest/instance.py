@@ -233,7 +233,7 @@ class GuestInstance:
                 if closings != self._closings:
                     known.close()
                     raise self.lost_error()
-                if known.closed:  # before anybody could ask why: the next call makes another one
+                if known.closed:  # before a caller could ask why: the next call makes another one
                     raise await self._explain(identity, known)
                 self._hold(identity, known)
             return known

@@ -176,7 +176,7 @@ class SupervisorClient:
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return
-            await to_its_end(self._start)  # else it would start a supervisor that nobody wants
+            await to_its_end(self._start)  # else it would start an unwanted supervisor
             if not await self._greet():
                 raise SupervisorUnavailableError(
                     "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"

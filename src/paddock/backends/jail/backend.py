@@ -49,7 +49,7 @@ class Rest:
         return self._pause_clock.get(id) or self._pause_clock.setdefault(id, PauseClock())
 
     def forget(self, id: SandboxId) -> None:
-        self.told(id, False)  # whoever waits for that waits no more
+        self.told(id, False)  # no caller waits for that any more
         self._pause_clock.pop(id, None)
 
     def told(self, id: str, paused: bool) -> None:
@@ -217,7 +217,7 @@ class JailBackend:
             answer = await asyncio.shield(making)
             instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
-            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                 await instance.turn_to()
         except BaseException as error:
             if not known:
@@ -415,7 +415,7 @@ class JailBackend:
 
         # Its successor takes over living sandboxes and reports their ends: callers go on waiting.
         async def reconnect() -> None:
-            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                 await self.supervisor.connect()
 
         if self._awaited():

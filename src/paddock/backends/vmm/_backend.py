@@ -180,7 +180,7 @@ class VmmBackend(JailBackend):
                 if not orders.waiting:
                     await self.ready(plan, instance)
             if self.at_hand or orders.waiting:
-                with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                     await instance.connection("user")
         except BaseException as error:
             # Should the caller lose patience here too, this is still done.

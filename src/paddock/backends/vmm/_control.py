@@ -132,7 +132,7 @@ class Control:
         id, error = said["id"], _refusal(said["error"]) if "error" in said else None
         answer = self._asked.pop(id)
         if answer.done():
-            return  # whoever asked has left
+            return  # the caller has left
         if error is None:
             answer.set_result(said)
         else:

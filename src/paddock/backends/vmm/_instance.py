@@ -35,7 +35,7 @@ from ._control import Control, Environment, Said
 if TYPE_CHECKING:
     from ._backend import VmmBackend
 
-OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, with any spec
 FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
 _CONTROLLER = "paddock_controller"
 _NO_PART = Part(0)
@@ -293,8 +293,8 @@ class VmmInstance(JailInstance):
         try:
             yield
         finally:
-            if stood and resumptions == self._resumptions:  # else somebody uses it by now
-                with contextlib.suppress(SandboxDiedError):  # whoever asks next is told
+            if stood and resumptions == self._resumptions:  # else a caller uses it by now
+                with contextlib.suppress(SandboxDiedError):  # the next call gets the error
                     await self.pause()
 
     @contextlib.asynccontextmanager

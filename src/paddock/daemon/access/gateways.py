@@ -203,9 +203,7 @@ class Gateways(Component):
             self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
 
     async def _shut(self, rows: list[Row]) -> None:
-        with suppress(
-            GatewayUnavailableError
-        ):  # then it serves no sandbox, and its successor is told the rules that hold
+        with suppress(GatewayUnavailableError):  # then it serves no sandbox, and its successor gets the rules that hold
             if await self._client.connect(start=False):
                 from paddock.policy.network import compile
 

@@ -35,7 +35,7 @@ class Cleanup(Component):
         """
         now = self._store.get(row.id) or row
         if has_ended(now):
-            row = now  # somebody else was there first
+            row = now  # another request was first
         else:
             verdict = self._unrecorded.get(row.id)
             if verdict is None:

@@ -162,7 +162,7 @@ class Outliving:
     async def _keep(self) -> None:
         try:
             await self._handle.keep(self._timeout)
-        except Exception as error:  # whatever it is: its output has to be read
+        except Exception as error:  # any error: its output still has to be read
             _log.info("command %s ends with this daemon: %s", self._handle.id, error)
         self._then()
 

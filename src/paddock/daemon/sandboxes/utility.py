@@ -160,7 +160,7 @@ class UtilitySandboxes(Component):
 
         Raises PlatformError if it died, and what a backend raises that can't make one.
         """
-        backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
+        backend = self._backends.choose(Level.JAIL)  # for sandboxes of any template: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
         template = await asyncio.to_thread(self._templates().get, TEMPLATE, _log.info)
         id = SandboxId(mint(Noun.WORKSHOP))

@@ -102,7 +102,7 @@ git status --porcelain > /dev/null
 
 ENVIRONMENT = {
     **git_environment({"core.protectNTFS": "true", "core.protectHFS": "true"}),
-    "GIT_OPTIONAL_LOCKS": "1",  # the index is made here, and nobody else writes it
+    "GIT_OPTIONAL_LOCKS": "1",  # this script makes the index, and no other writes it
 }
 
 

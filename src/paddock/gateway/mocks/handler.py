@@ -142,7 +142,7 @@ def _words(error: BaseException) -> str:
     where = f", line {lines[-1]}" if lines else f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
     try:
         return f"{type(error).__name__}: {error}{where}"[:1000]
-    except BaseException:  # of its own classes' making
+    except BaseException:  # instances of handler classes
         return f"an exception that cannot be shown{where}"
 
 
