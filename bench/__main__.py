@@ -9,16 +9,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from bench import plot
-from bench.contest import POOL_DRIVER, ROOT
+from bench import kept, plot
+from bench.contest import POOL_DRIVER
 from bench.plan import Plan
 from bench.report import OUT, Section, machine, show
 
-RESULTS = ROOT / "bench" / "results"
 BENCHMARKS = {
     "cycle": "create + exec + destroy, back to back and ten a second, beside bubblewrap",
     "warm": "a command in a sandbox that is there, beside subprocess.run",
@@ -60,28 +58,22 @@ def main() -> int:
         for section in importlib.import_module(f"bench.{name}").measure(plan):
             show(section, console)
             sections.append(section)
+            if options.keep:
+                took = time.monotonic() - start
+                kept.keep(facts, section.name, section.data(), took=took, load=os.getloadavg()[0])
         console.print(f"{name} took {time.monotonic() - start:.0f} s\n", style="dim")
     found = {"machine": facts, "benchmarks": {section.name: section.data() for section in sections}}
     report = json.dumps(found)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "bench.json").write_text(report)
     if options.keep:
-        keep(found)
+        kept.PAGE.write_text(kept.page())
     for section in sections:
         plot.write(section, options.output)
     console.print(f"all values: {options.output / 'bench.json'}; a plot of each beside it", style="dim")
     if options.json:
         print(report)
     return 0
-
-
-def keep(found: dict[str, Any]) -> None:
-    """Write the summaries, one file for each section, for the documentation to name."""
-    for name, section in found["benchmarks"].items():
-        rows = [{part: row[part] for part in ("label", "part", "summary")} for row in section["rows"]]
-        summary = {"machine": found["machine"], **section, "rows": rows}
-        path = RESULTS / f"{time.strftime('%Y-%m-%d')}-{name.replace(' ', '-')}.json"
-        path.write_text(json.dumps(summary, indent=1) + "\n")
 
 
 def parse() -> argparse.Namespace:

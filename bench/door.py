@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.audit import AuditLog
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row, Store
 from paddock.model import (

@@ -15,9 +15,9 @@ import time
 from collections.abc import Awaitable
 from pathlib import Path
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.backends.guest import PING
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.model import (
     ExecId,

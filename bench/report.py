@@ -87,6 +87,7 @@ def machine() -> dict[str, Any]:
     """What figures must not be quoted without."""
     return {
         "kernel": platform.release(),
+        "processor": processor(),
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "uid": os.geteuid(),
@@ -94,6 +95,12 @@ def machine() -> dict[str, Any]:
         "pool": os.environ.get(POOL_DRIVER, "by probe"),
         "var_tmp": file_system(Path("/var/tmp")),
     }
+
+
+def processor() -> str:
+    """The model of this machine's processor, or its architecture."""
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return models[0].partition(": ")[2] if models else platform.machine()
 
 
 def file_system(path: Path) -> str:
@@ -117,7 +124,7 @@ def show(section: Section, console: Console) -> None:
         if not row.values:
             continue
         s = summarize(row.values)
-        figures = (_figure(s.median), f"{_figure(s.p25)} - {_figure(s.p75)}", _figure(s.p95), _figure(s.best))
+        figures = (figure(s.median), f"{figure(s.p25)} - {figure(s.p75)}", figure(s.p95), figure(s.best))
         table.add_row(
             f"  {row.label}" if row.part else row.label, *figures, str(s.count), style="dim" if row.part else ""
         )
@@ -129,7 +136,8 @@ def show(section: Section, console: Console) -> None:
     console.print()
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """Format a value with the digits that matter."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
 
 

@@ -47,7 +47,7 @@ static void perform(struct channel *channel, struct frame *frame)
         channel_error(channel, -ENOSYS, "operation");
 }
 
-/* Numbers only grow, so a frame for a channel that has ended is told from one for a channel that never was. */
+/* Numbers only grow. So a frame for an ended channel differs from one for a channel that never was. */
 static void open_channel(struct connection *connection, struct frame *frame)
 {
     struct channel *channel = find_channel(connection, 0);
@@ -142,7 +142,7 @@ void agent_connect(struct agent *agent, int fd, bool is_socket)
         wire_send_message(&connection->wire, KIND_HELLO, 0, &guest_hello_shape, &hello);
 }
 
-/* What did not fit goes on when the host has read. */
+/* Continues with the rest when the host has read. */
 static void resume(struct connection *connection)
 {
     connection->wire.starved = false;
@@ -171,7 +171,7 @@ static void turned(struct loop *loop)
     }
 }
 
-/* What pid 1 has given (led.c). -ENOENT: it is gone. */
+/* Takes a connection from pid 1 (led.c). -ENOENT: it is gone. */
 static int take_given(int listener)
 {
     char text;
@@ -211,7 +211,7 @@ static void child_has_died(struct agent *agent, int pid, int status)
             return child_died(&agent->helpers[i], status);
 }
 
-/* A command may stop what has its user; a helper goes on at once, as nobody else would see to it. */
+/* A command may stop what has its user; a helper goes on at once, because no other process would continue it. */
 static void child_has_stopped(struct agent *agent, int pid)
 {
     bool ours = false;
@@ -225,7 +225,7 @@ static void child_has_stopped(struct agent *agent, int pid)
         (void)sys_kill(pid, SIGCONT);
 }
 
-/* The only place that reaps. Signals coalesce: all who are dead are taken at once, orphans that nobody knows too. Then
+/* The only place that reaps. Signals coalesce: all who are dead are taken at once, unknown orphans too. Then
  * the kills are concluded: what they have killed is reaped by now. */
 static void reap(struct agent *agent)
 {

@@ -1,4 +1,4 @@
-/* The agent's structures, and their tasks. All are in one `struct agent`. There are no other globals.
+/* The agent's structures, and their tasks. All are in one `struct agent`, the only global.
  *
  *   connection (agent.c)  channels of one host, each with a number
  *   channel (channel.c)   the state of one request: frames to send, credit
@@ -43,7 +43,7 @@ struct channel {
         bool flowing;
         uint32_t credit;
         uint64_t at;    /* offset of the next byte */
-        uint64_t until; /* where it ends, whatever comes later */
+        uint64_t until; /* its end, also if more bytes come */
     } out[2];           /* streams 1 and 2 */
 };
 
@@ -149,7 +149,7 @@ struct child {
     bool kept;           /* it lives on without an owner, as one in the background does, until one lets go of it */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
-    uint64_t struck[2]; /* how often the ceilings had struck before it */
+    uint64_t struck[2]; /* how often processes had exceeded limits before it */
     struct timer timer;
     uint64_t time_left; /* 0: no deadline */
     uint64_t looked_at;
@@ -189,8 +189,7 @@ bool child_over(const struct outlet *);
 request_function command_exec, command_attach, command_list, command_signal, command_resize, command_keep, command_kill;
 /* Reports its start, once. */
 void command_reply(struct child *);
-/* Memory and process limits of a virtual machine (ceiling.c). Only a hint for people, because root inside can forge
- * it. */
+/* Memory and process limits of a virtual machine. Only a hint for people, because root inside can forge it. */
 void ceilings_open(struct agent *);
 void ceilings_count(const struct agent *, uint64_t counts[2]);
 /* Returns a flag of ENDED: the limit exceeded since `before`. Commands that fail at the same time get the same. */
@@ -258,7 +257,7 @@ struct agent {
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
     bool led;    /* connections are given to its listener by pid 1 (led.c) */
-    bool tells; /* which ceiling has struck a command that failed */
+    bool tells; /* which limit a failed command exceeded */
     bool thrifty; /* its commands fork only while there is memory (pressure.c) */
     struct timer pressure;
     int events[2]; /* what the kernel has counted: of memory, of processes; -1: nothing */

@@ -1,7 +1,7 @@
 /* The one checked reader and the one checked writer. Every byte from outside is touched through `struct reader`.
  *
- * Numbers are little-endian on the wire. A get consumes what it returns; it fails with -EBADMSG and consumes nothing if
- * there is not enough. A put fails with -ENOBUFS and writes nothing if there is no room. */
+ * Numbers are little-endian on the wire. A get consumes what it returns. Without enough bytes it
+ * fails with -EBADMSG and consumes nothing. Without room a put fails with -ENOBUFS and writes nothing. */
 #pragma once
 
 #include "tiny.h"
@@ -17,12 +17,12 @@ int get_u8(struct reader *, uint8_t *);
 int get_u16(struct reader *, uint16_t *);
 int get_u32(struct reader *, uint32_t *);
 int get_u64(struct reader *, uint64_t *);
-/* A part of `size` bytes as a reader of its own: what reads the part cannot leave it. */
+/* A part of `size` bytes as a separate reader, which can't leave the part. */
 int get_part(struct reader *, size_t size, struct reader *part);
 /* One field: u16 tag, u16 0, u32 length, bytes, zeros up to a multiple of 8. 1; 0 at the end; -EBADMSG. */
 int get_field(struct reader *, uint16_t *tag, struct reader *value);
 
-/* What a value must be. 0 or -EBADMSG. */
+/* Checks of a value. 0 or -EBADMSG. */
 int check_text(struct reader value);    /* no NUL; not empty */
 int check_strings(struct reader value); /* each with a NUL behind it, and there is one */
 

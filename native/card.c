@@ -1,12 +1,12 @@
-/* The one way out of a virtual machine. Its card leads to QEMU, which makes ordinary calls in the VMM's jail for it.
- * Nobody answers there but the gateway, whoever was called, so any address will do for a resolver. Without exits the card
- * is down, and calls fail. */
+/* The network access of a virtual machine. Its card leads to QEMU, which makes ordinary calls in the VMM's jail for it.
+ * Only the gateway answers there, at every address, so any address will do for a resolver. Without exits the card is
+ * down, and calls fail. */
 #include "machine.h"
 
 #define CARD "eth0"
 static const struct ipv4_address ADDRESS = {AF_INET, {0}, {10, 0, 2, 15}, {0}}, MASK = {AF_INET, {0}, {255, 255, 255, 0}, {0}},
                                  GATEWAY = {AF_INET, {0}, {10, 0, 2, 2}, {0}}, ANY = {AF_INET, {0}, {0}, {0}}; /* QEMU's own */
-static const char RESOLVERS[] = "/etc/resolv.conf", RESOLVER[] = "nameserver 192.0.2.53\n"; /* RFC 5737: nobody's */
+static const char RESOLVERS[] = "/etc/resolv.conf", RESOLVER[] = "nameserver 192.0.2.53\n"; /* RFC 5737: no host's */
 
 /* netdevice(7) */
 static int ask(unsigned long order, const void *request)
@@ -29,7 +29,7 @@ int card_up(const char *card, bool up)
     return ask(SIOCSIFFLAGS, &request);
 }
 
-/* What it knew of its neighbours goes with the old one. */
+/* Its known neighbours are deleted with the old one. */
 int card_address(const unsigned char address[6])
 {
     struct card_request request = request_of(CARD);

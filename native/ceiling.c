@@ -1,4 +1,4 @@
-/* Which ceiling struck a command that failed, by what the kernel of a virtual machine counts, for all to read. */
+/* Which limit a failed command exceeded, by the public counters of a virtual machine's kernel. */
 #include "agent.h"
 
 enum { SLACK = 1 << 20 };

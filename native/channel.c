@@ -1,4 +1,4 @@
-/* What a request may still send: frames and credit. */
+/* The frames and the credit that a request may still send. */
 #include "init.h"
 
 struct agent *agent_of(struct channel *channel)
@@ -145,7 +145,7 @@ void channel_push(struct channel *channel)
         conclude(channel);
 }
 
-/* On the streams of a relay nothing is said before the REPLY: there is nobody yet. */
+/* The streams of a relay carry nothing before the REPLY: no process is at the other end yet. */
 static bool too_early(const struct channel *channel)
 {
     return channel->child && channel->child->kind == CHILD_RELAY && !channel->replied;

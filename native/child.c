@@ -80,7 +80,7 @@ bool child_over(const struct outlet *outlet)
     return outlet->watch.fd < 0;
 }
 
-/* What a relay tells its host in the end. A command's status says enough. */
+/* Sends a relay's error to its host. A command's status says enough. */
 static void fail(struct child *child, int result)
 {
     child->failure = child->failure ? child->failure : result;
@@ -95,7 +95,7 @@ static uint64_t keep_from(const struct child *child, unsigned index)
     for (const struct channel *channel = child->channels; channel; channel = channel->next)
         if (channel->role == ROLE_OWNER && channel->out[index].flowing)
             return child->kind == CHILD_COMMAND ? child->out[index].taken : channel->out[index].at;
-    return child->kept ? child->out[index].taken : ring->end; /* nobody reads */
+    return child->kept ? child->out[index].taken : ring->end; /* no reader */
 }
 
 static bool has_room(const struct child *child, unsigned index)
@@ -118,7 +118,7 @@ static bool outlet_read(struct outlet *outlet)
     if (got < 0)
         fail(child, (int)got); /* a reset, say; told after what has come before it */
     if (got <= 0 || (outlet->cut && !outlet->left)) {
-        child_outlet_close(child, index); /* EIO of a terminal: nobody holds its other side */
+        child_outlet_close(child, index); /* EIO of a terminal: no process holds its other side */
         return false;
     }
     return true;
@@ -131,7 +131,7 @@ static void outlet_ready(struct watch *watch, uint32_t events)
     child_push(outlet->child);
 }
 
-/* Whether somebody else still holds the other side of a pipe. */
+/* Whether another process still holds the other side of a pipe. */
 static bool still_held(int fd)
 {
     struct poll poll = {fd, 0, 0};
@@ -139,7 +139,7 @@ static bool still_held(int fd)
     return !(poll.happened & EPOLLHUP);
 }
 
-/* Its writer has died. What the pipe holds at this moment is its output: not less, and nothing that others write later. */
+/* Its writer has died. Its output ends with the bytes in the pipe now: not less, and none that others write later. */
 static void outlet_cut(struct outlet *outlet)
 {
     int held = 0;
@@ -211,7 +211,7 @@ void child_input(struct child *child, struct reader bytes)
 {
     struct inlet *inlet = &child->in;
     if (inlet->watch.fd < 0 || inlet->over)
-        return; /* the host was told, or has said itself, that nobody reads */
+        return; /* the host knows, or has said itself, that no process reads */
     if (ring_append(&inlet->ring, bytes.at, bytes.left)) {
         fail(child, -ENOMEM);
         watch_close(&child->agent->loop, &inlet->watch);

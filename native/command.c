@@ -49,7 +49,7 @@ static bool good_env(struct reader env)
     return true;
 }
 
-/* What may be wrong with a request and is no breach of the protocol. The name of the field, or NULL. */
+/* The name of a field with a wrong value that doesn't breach the protocol, or NULL. */
 static const char *complaint(const struct exec_message *request, const struct frame *frame)
 {
     size_t descriptors = frame->descriptor_count - (request->flags & EXEC_CGROUP ? 1 : 0);
@@ -226,8 +226,8 @@ static void remember(struct child *child, const struct exec_message *request)
     child->shown[child->shown_size - 1] = 0;
 }
 
-/* Time in which the sandbox stands still does not count: nobody tells of that, but a look comes late then, and counts
- * as two at most. */
+/* Time in which the sandbox stands still doesn't count. The agent gets no message about it, but its check is late then,
+ * and counts as two at most. */
 static void look_at_time(struct timer *timer)
 {
     struct child *child = CONTAINER_OF(timer, struct child, timer);

@@ -16,7 +16,7 @@ static int require_regular(int fd, struct statx *is)
 
 static int send_range(struct op *op, int fd, uint64_t length)
 {
-    bool by_hand = false; /* it is no pipe, or a file that has no pages */
+    bool by_hand = false; /* not a pipe, or a file that has no pages */
     while (length) {
         size_t size = (size_t)min_u64(length, 1 << 20);
         long moved = by_hand ? op_fill(op, fd, size) : sys_splice(fd, op->out, size, 0);
@@ -59,8 +59,8 @@ struct content {
     char temporary[32]; /* its name beside the file; empty: it has none */
 };
 
-/* Follows `path` to the directory and the name of the file that is meant, whether it is there or not: a link is not
- * replaced, but what it leads to. */
+/* Follows `path` to the directory and the name of its file, which may be missing. So WRITE replaces a link's target,
+ * not the link. */
 static int content_locate(struct op *op, char *path, struct content *content)
 {
     HELD int base = -1;
@@ -113,7 +113,7 @@ static int content_name(struct content *content)
     return 0;
 }
 
-/* A file without a name, which is gone if we are; where there can be none, one with a name, that goes if we can. */
+/* A file without a name, which ends with us. Without such files, one with a name, which we try to delete. */
 static int content_new(struct content *content)
 {
     char path[PATH_FD];
@@ -129,8 +129,8 @@ static int content_new(struct content *content)
     return content->file;
 }
 
-/* The kernel drops a program's capabilities when it is written to; the rest of its attributes stays. What cannot be
- * told again, because it is not the user's to set, is left out. */
+/* The kernel drops a program's capabilities when it is written to; the rest of its attributes stays. It leaves out
+ * attributes that the user may not set. */
 static int content_attributes(struct op *op, int from, int to)
 {
     char *names = arena_take(&op->arena, 64 << 10), *value = arena_take(&op->arena, 64 << 10);
@@ -150,7 +150,7 @@ static int content_attributes(struct op *op, int from, int to)
     return 0;
 }
 
-/* What replaces a file has its owner, mode and attributes. */
+/* Gives the new file the owner, mode and attributes of the old one. */
 static int content_inherit(struct op *op, const struct content *content, const struct statx *before)
 {
     struct statx now;

@@ -5,7 +5,7 @@
 
 enum {
     GREP_LINE = 64 << 10,  /* a longer line is searched in pieces */
-    GREP_TOLD = 8000,      /* bytes of a line that are told */
+    GREP_TOLD = 8000,      /* bytes of a line in an answer */
     GREP_PROBE = 8 << 10,  /* bytes in which a NUL makes a file a binary one */
     GREP_BLOCK = 256 << 10,
 };
@@ -28,8 +28,8 @@ static int grep_tell(struct grep *grep, uint64_t number, const unsigned char *li
     return rows_add(grep->rows, &match_shape, &message);
 }
 
-/* How many of the bytes at `at` are a piece to be searched: a line with its end, or as much of it as is searched at
- * once; 0: the rest has to be read first. */
+/* How many of the bytes at `at` are a piece to search. A piece is a line with its end, or a part of a long line. 0: it
+ * needs more bytes first. */
 static size_t grep_piece(const unsigned char *at, size_t left, bool last)
 {
     const unsigned char *end = memchr(at, '\n', min_size(left, GREP_LINE));
@@ -76,7 +76,7 @@ static uint64_t grep_count(const unsigned char *at, size_t size)
     return count;
 }
 
-/* Where the last line of the block begins that is not whole. */
+/* The start of the last line of the block that isn't whole. */
 static size_t grep_whole(const unsigned char *block, size_t size)
 {
     while (size && block[size - 1] != '\n')

@@ -139,7 +139,7 @@ static void lose_patience(struct timer *timer)
     (void)sys_kill(CONTAINER_OF(timer, struct child, timer)->pid, SIGKILL);
 }
 
-/* What reads input hears its end, and takes away what it has begun. */
+/* A helper that reads input gets its end, and deletes its unfinished files. */
 void helper_give_up(struct child *child)
 {
     if (child->op->streams & OP_IN) {

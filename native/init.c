@@ -161,7 +161,7 @@ static void be_cleared(struct identity *identity)
     }
 }
 
-/* Nobody could list it, attach to it, or end it on time. */
+/* No host could list it, attach to it, or end it on time. */
 static void clear(struct identity *identity)
 {
     int spared[MOST_SPARED];
@@ -403,7 +403,7 @@ static void tell_lost(struct channel *channel, const void *message, struct frame
 
 enum { FIRST = 1, JAIL = 2, SENTRY = 4, MACHINE = 8, CONTAINER = 16, BEGUN = JAIL | SENTRY | MACHINE | CONTAINER };
 
-/* A jail's supervisor sees to its standing still, and so do the sentry and what keeps a machine: it stops all of it. */
+/* These do without STILL: the supervisor freezes a whole jail. The sentry and a machine's VMM stop all of theirs. */
 static const struct request ORDERS[] = {
     {OP_IDENTITY, &identity_shape, add_identity, FIRST},
     {OP_BEGIN, &begin_shape, begin, FIRST},
@@ -452,7 +452,7 @@ static int call_host(void)
 int init_prepare(struct agent *child, struct init **to)
 {
     struct init *init = *to = &the_init;
-    (void)sys_prctl(PR_SET_DUMPABLE, 0); /* its memory and descriptors are no command's, whoever runs it */
+    (void)sys_prctl(PR_SET_DUMPABLE, 0); /* no command of any user gets its memory or descriptors */
     init->child = child;
     init->agent.init = init;
     init->agent.null = TRY(open_null());

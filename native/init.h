@@ -21,7 +21,7 @@ struct identity {
     int place;             /* where one is led: its listener gets connections there */
     int pid;               /* of the agent; 0: none runs */
     bool dismissed;        /* its end is our wish */
-    bool later;            /* somebody has called while all stand still */
+    bool later;            /* a caller came while all stand still */
     bool clearing;         /* paddock is ending its remains, at most until `patience` */
     uint64_t patience;
     uint64_t started;
@@ -45,12 +45,12 @@ struct wait {
 };
 
 struct init {
-    struct agent agent; /* its connections and its loop: it is no agent itself */
-    struct agent *child; /* as nobody has touched it yet: what a child of ours becomes */
+    struct agent agent; /* its connections and its loop: it isn't an agent itself */
+    struct agent *child; /* untouched: a child of ours becomes it */
     bool begun;
     bool led;     /* its host speaks over one port: sockets are its own, and no descriptor comes in */
     bool machine; /* and the kernel is its own */
-    int relay;    /* a helper of its own, that is nobody's to end; 0: none */
+    int relay;    /* a helper that no request may end; 0: none */
     struct identity identities[LIMIT_IDENTITIES];
     struct wait waits[WAITS];
     uint64_t deadline; /* CLOCK_BOOTTIME */

@@ -5,8 +5,8 @@
 
 enum { MOST_STEPS = 8, USER = 0, ROOT = 1 };
 
-/* What pid 1 has open: the supervisor's stream, which is the spawner's as long as it is no jail; a mount of /proc that
- * can be written, which no command ever sees; the sockets of pid 1 itself, of `user`, and in a whole setup of `root`. */
+/* Open descriptors of pid 1. The supervisor's stream is the spawner's until this is a jail. No command ever sees the
+ * writable mount of /proc. Then come the sockets of pid 1 itself, of `user`, and in a whole setup of `root`. */
 enum { SUPERVISOR = 7, WRITABLE_PROC = 8, FIRST_LISTENER = 9 };
 
 /* Steps of the setup, for measurements and for faults in tests. */

@@ -1,5 +1,5 @@
 /* Constants and structures of the kernel. The guest includes no header but the compiler's own, so that every gcc and
- * clang sees the same, whatever headers the machine has. Sizes are asserted. */
+ * clang sees the same, with any headers of the machine. Sizes are asserted. */
 #pragma once
 
 #include "tiny.h"

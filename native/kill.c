@@ -203,7 +203,7 @@ static void kill_here(struct child *child, struct kin *kin)
     child->survivors = kill_all(kin, child->cgroup);
     child->killer = NOBODY;
     child->killed = true;
-    (void)sys_kill(sys_getpid(), SIGCHLD); /* it is concluded when all are reaped, even if there was nobody */
+    (void)sys_kill(sys_getpid(), SIGCHLD); /* the kill ends when all are reaped, even if it found none */
 }
 
 int kill_start(struct child *child)

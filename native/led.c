@@ -1,5 +1,5 @@
-/* Pid 1 where its host speaks over one port (lines.h): in a virtual machine (machine.c), and behind gVisor's sentry, which
- * has made all that a machine's pid 1 makes, and passes on a pipe to read as descriptor 0 and one to write as 1. */
+/* Pid 1 whose host speaks over one port (lines.h): in a virtual machine (machine.c), and behind gVisor's sentry. The
+ * sentry has done the set-up of a machine's pid 1. It passes a pipe to read as descriptor 0 and one to write as 1. */
 #include "io.h"
 #include "lines.h"
 #include "machine.h"
@@ -15,7 +15,7 @@ int led_listener(int *place)
     return pair[1];
 }
 
-/* Our end of a socket, whose other end whoever has that name has from now on, or -errno. */
+/* Our end of a socket, or -errno. The process of that name has the other end from now on. */
 static int open_line(struct lines *lines, struct reader name)
 {
     struct init *init = CONTAINER_OF(lines->loop, struct init, agent.loop);
@@ -39,7 +39,7 @@ int led_begin(struct init *init, int reader, int writer)
     return lines_begin(&the_lines, &init->agent.loop, reader, writer);
 }
 
-/* Above 2: no word of anybody's must ever get onto a line. */
+/* Above 2: no program's output must ever get onto a line. */
 static int take_away(int fd, int null)
 {
     HELD int moved = TRY(sys_fcntl(fd, F_DUPFD_CLOEXEC, 3));
@@ -59,7 +59,7 @@ int sentry_run(struct agent *child)
     return -ECANCELED;
 }
 
-/* What pid 1 alone needs there, to be given another name. An agent that is not root has nothing of it anyway. */
+/* Drops the capabilities that only pid 1 needs there, to set another name. Agents other than root have none. */
 int sentry_shed(void)
 {
     struct capability_header header = {CAPABILITY_VERSION, 0};

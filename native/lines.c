@@ -6,7 +6,7 @@ enum { IN_BYTES = LINE_HEADER + LINE_BODY, FULL = LINE_QUEUE / 2, VERSION = 1 };
 
 static void watch_port(struct lines *);
 
-/* What the port takes now. */
+/* Writes as much as the port takes now. */
 static void flush(struct lines *lines)
 {
     long sent = 1;
@@ -24,8 +24,8 @@ static size_t queued(const struct lines *lines)
     return lines->out_end - lines->out_first;
 }
 
-/* Room for a frame of `size` bytes: the caller fills it in. What is said beside DATA is little, and the host is asked
- * nothing more while half of the queue is full. */
+/* Room for a frame of `size` bytes: the caller fills it in. Frames other than DATA are small, and the guest asks
+ * the host nothing more while half of the queue is full. */
 static unsigned char *begin(struct lines *lines, enum line_kind kind, uint32_t number, size_t size)
 {
     if (LINE_QUEUE - lines->out_end < LINE_HEADER + size) {
@@ -101,7 +101,7 @@ static void drain(struct line *line)
         end_line(line);
 }
 
-/* What its socket says, as far as credit and room go. */
+/* Forwards its socket's bytes, as far as credit and room go. */
 static void forward(struct line *line)
 {
     struct lines *lines = line->lines;
@@ -127,7 +127,7 @@ static void watch_line(struct lines *lines, struct line *line)
         (void)watch_for(lines->loop, &line->watch, (reads ? EPOLLIN : 0u) | (waits(line) && !lines->still ? EPOLLOUT : 0u));
 }
 
-/* What comes next for all, after each event. */
+/* Does the next step of all, after each event. */
 static void settle(struct lines *lines)
 {
     flush(lines);
@@ -152,7 +152,7 @@ static void open_line(struct lines *lines, uint32_t number, struct reader name)
     struct line *line = find(lines, 0);
     int fd = line && number ? lines->open(lines, name) : -ENOSPC;
     if (fd < 0)
-        return say(lines, LINE_END, number); /* its own END is about nobody then */
+        return say(lines, LINE_END, number); /* its own END is about no line then */
     *line = (struct line){{fd, 0, line_ready}, lines, number, .credit = LINE_WINDOW, .queue = ring_of(LINE_WINDOW)};
 }
 
@@ -229,7 +229,7 @@ static void take_frames(struct lines *lines)
     lines->in_end = rest.left;
 }
 
-/* Nobody is at the other side: after it was stopped, until it is again. */
+/* No process is at the other side: after a stop, until it continues. */
 static void wait_a_while(struct lines *lines)
 {
     (void)watch_for(lines->loop, &lines->reader, 0);

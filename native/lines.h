@@ -41,7 +41,7 @@ struct line {
 struct lines {
     struct loop *loop;
     struct watch reader, writer; /* the port; both may be one */
-    struct timer later; /* looks again at a port that has nobody at its other side */
+    struct timer later; /* checks a port without a process at its other side again */
     bool still;
     /* A connected socket, of which the other end serves `name`; or -errno. */
     int (*open)(struct lines *, struct reader name);

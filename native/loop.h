@@ -1,4 +1,4 @@
-/* One epoll, timers at absolute times. One event a turn: whoever is called may close, free or stop anything. */
+/* One epoll, timers at absolute times. One event a turn: a handler may close, free or stop anything. */
 #pragma once
 
 #include "tiny.h"

@@ -7,8 +7,8 @@ static const uint64_t PAUSE = 5000000u; /* a device appears some time after its 
 
 struct machine the_machine;
 
-/* The root directory is an overlay: a view of template and programs below, that can only be read, and an empty disk of
- * the sandbox's own above. */
+/* The root directory is an overlay. Below is a read-only view of template and programs, above an empty disk of the
+ * sandbox. */
 static const struct mounted {
     const char *source, *target, *kind;
     unsigned long flags;
@@ -39,7 +39,7 @@ int machine_mount(const char *source, const char *target, const char *kind, unsi
     return sys_mount(source, target, kind, flags, options);
 }
 
-/* "/modules/0", "/modules/1"…: in this order. Their bytes are memory, and nobody needs them afterwards. */
+/* "/modules/0", "/modules/1"…: in this order. Their bytes are memory, and unneeded afterwards. */
 static int load_modules(void)
 {
     char path[64] = "/modules/";
@@ -81,7 +81,7 @@ static void describe(char to[64], const char *directory, const char *name, const
             *at = 0;
 }
 
-/* The two block devices: the view can only be read. Not every host can give them names of its own. */
+/* The two block devices: the view can only be read. Not every host can name them. */
 struct disks {
     char view[PATH_MAX], disk[PATH_MAX];
 };
@@ -116,7 +116,7 @@ static bool is_port(void *context, const char *name)
     return port->fd >= 0; /* its node appears some time after its name */
 }
 
-/* The virtio port that the host calls so. Nobody else can open it from then on. */
+/* The virtio port of that name. No other process can open it from then on. */
 static int open_port(const char *name)
 {
     struct port port = {name, -1};
@@ -151,7 +151,7 @@ static int make_group(void)
 {
     TRY(path_make(AT_FDCWD, GROUP));
     TRY(write_file(AT_FDCWD, "/sys/fs/cgroup/cgroup.subtree_control", "+pids"));
-    (void)write_file(AT_FDCWD, "/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to tell what struck */
+    (void)write_file(AT_FDCWD, "/sys/fs/cgroup/cgroup.subtree_control", "+memory"); /* only to name the limit */
     return write_file(AT_FDCWD, GROUP "/cgroup.procs", "1");
 }
 

@@ -17,7 +17,7 @@ request_function machine_trust, machine_share;
 /* The memory of a machine's pid 1, which a copy has too. */
 struct machine {
     int files;         /* the port to the host's file server */
-    uint64_t limits[3]; /* as they were set last: whoever has lowered one of his own keeps it */
+    uint64_t limits[3]; /* as set last: a process that has lowered its own keeps it */
     int led;           /* 1: out, 0: nowhere; -1: not told yet */
     bool mounted;      /* the directories of the host's */
     uint64_t shares[4]; /* which of them have appeared, by number */

@@ -108,7 +108,7 @@ _Noreturn void op_run(const struct op_entry *entry, struct reader request)
     sys_exit(0);
 }
 
-/* What shows that an operation works, and is the smallest of them. */
+/* The smallest operation. It shows that operations work. */
 static int op_echo(struct op *op)
 {
     op->step = "echo";

@@ -1,6 +1,6 @@
 /* The interface of a file operation.
  *
- * helper.c forks a child of the agent for each one. The child may block; it has limits of its own (address space,
+ * helper.c forks a child of the agent for each one. The child may block; it has separate limits (address space,
  * processor time, descriptors), and dies when the host lets go of the channel. So an operation is plain, blocking code:
  * it reads its request, answers once with op_reply, moves bytes through `in` and `out`, ends with op_exit or an error.
  *
@@ -91,7 +91,7 @@ const char *path_of_fd(int fd, char to[PATH_FD]);
 size_t part_size(const char *part);
 bool is_part(const char *part, size_t size, const char *wanted);
 
-/* What a name stands for, as the host is told. */
+/* The object behind a name, as the host gets it. */
 
 enum { FILE_REGULAR = 1, FILE_DIRECTORY = 2, FILE_LINK = 3, FILE_OTHER = 4 };
 
@@ -106,7 +106,7 @@ void file_describe(struct file *, int directory, const char *name, const char *p
 /* REPLY or EXIT about the name in the directory. `path` is as the request has it, and is tidied. */
 int file_answer(struct op *, int directory, const char *name, char *path, int flags, op_teller *tell);
 
-/* The operations. What each is asked and answers stands in schema.py. */
+/* The operations. schema.py has the request and the answer of each. */
 op_function serve_stat, serve_mkdir, serve_set;
 op_function serve_remove, serve_move, serve_copy;
 op_function serve_list, serve_find, serve_grep;

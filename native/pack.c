@@ -3,7 +3,7 @@
  *
  * With WHOLE it is all that another DOWNLOAD's reader needs to make the same of another directory: the names begin with
  * `top`, that of the directory itself; FIFOs, users' attributes and times in nanoseconds are there; what cannot be read is
- * an error. What is mounted below is named, lest somebody takes it for something that was removed. */
+ * an error. The archive names mounts below, so that a reader doesn't take them for removed files. */
 #include "op.h"
 #include "sys.h"
 #include "tar.h"
@@ -62,7 +62,7 @@ static const char *pack_known(struct pack *pack, const struct statx *is, const c
     return known;
 }
 
-/* What only WHOLE says of a file. */
+/* Records that only WHOLE writes for a file. */
 
 static int pack_record(struct pack *pack, const char *key, const void *value, size_t size)
 {

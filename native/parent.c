@@ -1,7 +1,7 @@
 /* The agent's parent, where no supervisor stands above it: at the level `process`. It ends what an agent that was killed
  * has left behind, and then reports how that one ended; lets a stopped one go on; and executes nothing.
  *
- *   the lifeline ends       the agent is told and ends by itself, or is killed
+ *   the lifeline ends       the agent gets the news and ends by itself, or is killed
  *   the agent dies          all that is below this process is killed, then the report, then this process ends
  *   this process is killed  the agent's lifeline, a pipe that only this process holds, ends */
 #include "agent.h"

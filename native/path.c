@@ -81,7 +81,7 @@ int path_make(int directory, const char *path)
         if (error && error != -EEXIST)
             return error;
         if (!path[at])
-            return 0; /* what was there already and is no directory is found out when it is opened */
+            return 0; /* the open finds out whether an existing one is a directory */
     }
     return -ENAMETOOLONG;
 }

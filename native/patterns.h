@@ -3,8 +3,8 @@
 
 #include "bytes.h"
 
-/* Text that may hold any byte. What is not UTF-8 is one character a byte, 0xdc00 + the byte, as Python's
- * surrogateescape has it: so every name and every line is a sequence of characters, and no two are the same. */
+/* Text that may hold any byte. A byte outside of UTF-8 is one character, 0xdc00 + the byte, as in Python's
+ * surrogateescape. So every name and every line is a sequence of characters, and no two are the same. */
 /* How many bytes the first character of `text` takes, which is at least one byte long. */
 size_t utf8_next(const uint8_t *text, size_t length, uint32_t *character);
 

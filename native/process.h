@@ -1,4 +1,4 @@
-/* What /proc says of processes. */
+/* Reads facts about processes from /proc. */
 #pragma once
 
 #include "tiny.h"

@@ -162,7 +162,7 @@ static struct child *longest_waiting(struct door *door)
     return first;
 }
 
-/* While nobody waits, callers stand in the kernel's queue. */
+/* While no ACCEPT waits, callers stand in the kernel's queue. */
 static void door_watch(struct door *door)
 {
     struct child *child;

@@ -93,7 +93,7 @@ int remove_tree(int directory, const char *name, struct arena *memory)
         error = remove_one(trail_fd(&trail), copy);
         if (error == -ENOENT)
             error = 0;
-        if (error == -ENOTEMPTY && trail.depth) /* somebody has put something there: it is come to again */
+        if (error == -ENOTEMPTY && trail.depth) /* a program has put something there: another pass deletes it */
             error = 0;
         if (!trail.depth)
             break;

@@ -127,7 +127,7 @@ static int name_in_hosts(struct reader name)
     if (text)
         sys_unmap(text, 3 * MOST);
     if (!result && !is.size)
-        result = sys_fchmod(fd, 0644); /* whatever the mask is */
+        result = sys_fchmod(fd, 0644); /* with any mask */
     fd_close(&fd);
     return result;
 }

@@ -1,4 +1,4 @@
-/* What requests have in common whose answer is known at once. */
+/* The common part of requests with an immediate answer. */
 #include "agent.h"
 
 bool request_perform(const struct request *requests, size_t count, unsigned state, struct channel *channel, struct frame *frame)

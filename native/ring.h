@@ -13,7 +13,7 @@ struct ring {
 struct ring ring_of(size_t size);
 void ring_free(struct ring *);
 
-/* One read of at most `most` bytes; what was before `keep` may be overwritten. As read(2); -EAGAIN where there is no room. */
+/* One read of at most `most` bytes; it may overwrite bytes before `keep`. As read(2); -EAGAIN without room. */
 long ring_fill(struct ring *, int fd, uint64_t keep, size_t most);
 /* One write from `first` on. As write(2); 0 where there is nothing. */
 long ring_drain(struct ring *, int fd);

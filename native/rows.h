@@ -1,4 +1,4 @@
-/* Rows of a search, until as many as were asked for have been told, or as many bytes as an answer may have. */
+/* Sends rows of a search, up to the number in the request, or up to the bytes that an answer may have. */
 #pragma once
 
 #include "op.h"

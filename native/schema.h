@@ -93,7 +93,7 @@ enum limit {
 
 enum exec_flags {
     EXEC_STDIN = 1, /* stream 0, or one more descriptor, is the command's input; else that is /dev/null */
-    EXEC_TERMINAL = 2, /* a terminal of its own, with `rows` and `columns` */
+    EXEC_TERMINAL = 2, /* a new terminal, with `rows` and `columns` */
     EXEC_BACKGROUND = 4, /* lives on when the channel ends; its output is kept for ATTACH */
     EXEC_IDENTITY = 8, /* runs as `uid`, `gid`, `groups`; else as the agent */
     EXEC_CGROUP = 16, /* the last descriptor is the directory of the control group it starts in and is killed by */
@@ -159,12 +159,12 @@ enum write_flags {
 };
 
 enum upload_flags {
-    UPLOAD_EXACT = 1, /* one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; what is mounted below stays as it is; devices are passed over */
+    UPLOAD_EXACT = 1, /* an archive of DOWNLOAD with WHOLE: `path` becomes the same. Files that it doesn't have are deleted, mounts below stay as they are. Devices are skipped. */
     UPLOAD_FLAGS = 1,
 };
 
 enum download_flags {
-    DOWNLOAD_WHOLE = 1, /* names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an error; what is mounted below is named and no more */
+    DOWNLOAD_WHOLE = 1, /* names begin with `top`. FIFOs, attributes of users and exact times as well. An unreadable file is an error. Of mounts below it has the names alone. */
     DOWNLOAD_FLAGS = 1,
 };
 
@@ -181,7 +181,7 @@ enum walked_flags {
 enum identity_flags {
     IDENTITY_EAGER = 1, /* its agent starts at once, not with the first connection */
     IDENTITY_ATTENDING = 2, /* its agent runs while all others are held still, and no longer */
-    IDENTITY_TELLS = 4, /* its agent tells which ceiling has struck a command that failed */
+    IDENTITY_TELLS = 4, /* its agent says which limit a failed command exceeded */
     IDENTITY_FLAGS = 7,
 };
 

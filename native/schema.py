@@ -88,7 +88,7 @@ class Message(NamedTuple):
 FLAGS = {
     "EXEC": {
         "STDIN": (1, "stream 0, or one more descriptor, is the command's input; else that is /dev/null"),
-        "TERMINAL": (2, "a terminal of its own, with `rows` and `columns`"),
+        "TERMINAL": (2, "a new terminal, with `rows` and `columns`"),
         "BACKGROUND": (4, "lives on when the channel ends; its output is kept for ATTACH"),
         "IDENTITY": (8, "runs as `uid`, `gid`, `groups`; else as the agent"),
         "CGROUP": (16, "the last descriptor is the directory of the control group it starts in and is killed by"),
@@ -127,15 +127,15 @@ FLAGS = {
     "UPLOAD": {
         "EXACT": (
             1,
-            "one of DOWNLOAD's with WHOLE: `path` becomes what it says, and what it does not have goes; "
-            "what is mounted below stays as it is; devices are passed over",
+            "an archive of DOWNLOAD with WHOLE: `path` becomes the same. Files that it doesn't have are deleted, "
+            "mounts below stay as they are. Devices are skipped.",
         )
     },
     "DOWNLOAD": {
         "WHOLE": (
             1,
-            "names begin with `top`; FIFOs, attributes of users and exact times as well; what cannot be read is an "
-            "error; what is mounted below is named and no more",
+            "names begin with `top`. FIFOs, attributes of users and exact times as well. An unreadable file is an "
+            "error. Of mounts below it has the names alone.",
         )
     },
     "WATCH": {"RECURSIVE": (1, "all directories below, those too that are made later")},
@@ -143,7 +143,7 @@ FLAGS = {
     "IDENTITY": {
         "EAGER": (1, "its agent starts at once, not with the first connection"),
         "ATTENDING": (2, "its agent runs while all others are held still, and no longer"),
-        "TELLS": (4, "its agent tells which ceiling has struck a command that failed"),
+        "TELLS": (4, "its agent says which limit a failed command exceeded"),
     },
     "PART": {
         "ABSENT": (1, "none of the paths `absent` is there"),
@@ -258,7 +258,7 @@ MESSAGES = (
         "attach_reply",
         "REPLY",
         "guest",
-        "What comes first on each stream. More than asked for: what is between is not kept any more.",
+        "The offset of the first byte on each stream. If it is above the requested one, the guest has dropped bytes.",
         (
             ("pid", "u32", ""),
             ("flags", "u32", "ATTACHED"),
@@ -271,7 +271,7 @@ MESSAGES = (
         "execs",
         "OPEN",
         "host",
-        "What runs, and background commands that have ended, the newest first.",
+        "Lists running commands, and background commands that have ended, the newest first.",
         (("before", "u64", "only those with a lower number; 0: all"),),
     ),
     Message(
@@ -318,7 +318,7 @@ MESSAGES = (
         "file",
         "REPLY",
         "guest",
-        "What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD.",
+        "The object behind a name: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD.",
         (
             ("kind", "u32", "1 file, 2 directory, 3 symbolic link, 4 something else"),
             ("mode", "u32", "permission bits"),
@@ -495,7 +495,7 @@ MESSAGES = (
         "lost",
         "OPEN",
         "host",
-        "What became of an agent whose connection ended. Answered when nothing that it had started is left.",
+        "Asks for the end of an agent whose connection ended. The answer comes when none of its processes is left.",
         (("pid", "u32", "that it had; 0: not known"), ("zero", "u32", "")),
         (IDENTITY_NAME,),
     ),
@@ -510,10 +510,10 @@ MESSAGES = (
         "renew",
         "OPEN",
         "host",
-        "What a machine is from now on, that was copied or slept. Parts are done in the order of their flags.",
+        "The new identity of a machine that was copied or slept. The guest sets parts in the order of their flags.",
         (
             ("parts", "u32", "PART"),
-            ("out", "u32", "1: there is a way out"),
+            ("out", "u32", "1: the machine has network access"),
             ("open_files", "u64", "of a process"),
             ("processes", "u64", ""),
             ("tmp_bytes", "u64", "of each directory that is memory"),
@@ -541,7 +541,7 @@ MESSAGES = (
         "trust",
         "OPEN",
         "host",
-        "What programs are to trust on the way out: a file at `place`, and wherever of `systems` there is one.",
+        "Certificates that programs trust in the gateway: a file at `place`, and at each of `systems` that exists.",
         (),
         (
             Field(1, "place", "text", LIMITS["PATH"][0], "absolute"),
@@ -573,11 +573,11 @@ MESSAGES = (
         (
             Field(1, "ids", "text", 256, "lines of the id maps of the agents' user namespace"),
             Field(2, "filter", "bytes", LIMITS["FILTER"][0], "instructions of seccomp(2) for agents and commands"),
-            Field(3, "uncounted", "bytes", LIMITS["FILTER"][0], "one more, where System V IPC has its ceilings"),
+            Field(3, "uncounted", "bytes", LIMITS["FILTER"][0], "one more, where System V IPC has its limits"),
             Field(4, "uncounted_ipc", "bytes", LIMITS["FILTER"][0], "one more, where it has none"),
             Field(5, "landlock", "bytes", 64, "struct landlock_ruleset_attr; empty: there is no Landlock to use"),
             Field(6, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),
-            Field(7, "counts", "strings", 1024, "files below /proc and their values: ceilings of a user namespace"),
+            Field(7, "counts", "strings", 1024, "files below /proc and their values: limits of a user namespace"),
             Field(8, "ipc", "strings", 1024, "the same of an ipc namespace, which the kernel may refuse"),
             Field(
                 9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"

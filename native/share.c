@@ -69,20 +69,20 @@ static void take_message(struct relay *relay, const unsigned char *message, uint
         relay->paused = word == PAUSE;
     } else {
         relay->open -= relay->open > 0;
-        long written = sys_write(relay->device, message, size); /* -ENOENT: whoever asked has been killed */
+        long written = sys_write(relay->device, message, size); /* -ENOENT: the asking process has been killed */
         relay->over |= written == -ENODEV || written == -ECONNABORTED;
     }
     if (relay->paused && !relay->open)
         say_quiet(relay);
 }
 
-/* What came from the port, to the kernel. */
+/* Passes bytes from the port to the kernel. */
 static void take_answers(struct relay *relay)
 {
     size_t at = 0;
     uint32_t size;
     long got = sys_read(relay->port, relay->in + relay->in_end, MOST_MESSAGE - relay->in_end);
-    if (!got) /* nobody is at the other side: after it was stopped, until it is again */
+    if (!got) /* no process is at the other side: after a stop, until it continues */
         sys_sleep(UNCONNECTED);
     if (got <= 0)
         return;
@@ -90,7 +90,7 @@ static void take_answers(struct relay *relay)
     while (relay->in_end - at >= sizeof size) {
         memcpy(&size, relay->in + at, sizeof size);
         if (size != WORD && (size < LEAST_ANSWER || size > MOST_MESSAGE))
-            sys_exit(1); /* there is no next message to be found */
+            sys_exit(1); /* the next message can't be found */
         if (relay->in_end - at < size)
             break;
         take_message(relay, relay->in + at, size);

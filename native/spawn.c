@@ -16,7 +16,7 @@ struct start {
     int report;
 };
 
-/* Runs `run(argument)` in a child on a stack of its own: on ours it would return into frames that both use. */
+/* Runs `run(argument)` in a child on a separate stack: on ours it would return into frames that both use. */
 static long clone_on(void *stack_top, long flags, void (*run)(void *), void *argument)
 {
 #ifdef GUEST_HOSTED /* the sanitizers keep books on stacks: there a plain copy of this process */
@@ -205,7 +205,7 @@ int spawn(const struct program *program, void *stack, size_t stack_size, const c
     fd_close(&report[1]);
     if (result > 0 && sys_read(report[0], &failure, sizeof failure) == sizeof failure) {
         *step = STEPS[failure.step];
-        result = failure.error; /* the child is reaped as one that nobody knows */
+        result = failure.error; /* the agent reaps the child as an unknown one */
     }
     fd_close(&report[0]);
     return result;

@@ -1,7 +1,7 @@
 /* System calls. Each returns what the kernel returns: a value, or -errno. There is no `errno`.
  *
- * Calls are taken up again after EINTR (all signals are masked, but SIGSTOP and SIGCONT interrupt some of them), all
- * but close(2), which has closed, and epoll_pwait(2), whose caller computes its time-out anew. */
+ * Calls repeat after EINTR: all signals are masked, but SIGSTOP and SIGCONT interrupt some calls. Exceptions are
+ * close(2), which has closed, and epoll_pwait(2), whose caller computes its time-out anew. */
 #pragma once
 
 #include "kernel.h"
@@ -137,7 +137,7 @@ static inline long call(long number, long a, long b, long c, long d, long e, lon
 #define DEFINE(result, name, parameters, value) \
     static inline result sys_##name parameters { return (result)(value); }
 
-/* -1 is no descriptor; closing it is nothing. Sets -1: one owner, closed once. */
+/* -1 stands for no descriptor, and closing it does nothing. Sets -1: one owner, closed once. */
 static inline void fd_close(int *fd)
 {
     if (*fd >= 0)
@@ -145,7 +145,7 @@ static inline void fd_close(int *fd)
     *fd = -1;
 }
 
-/* A variable whose descriptor is closed when it goes out of scope, unless somebody has taken it. */
+/* A variable whose descriptor is closed when it goes out of scope, unless another owner has taken it. */
 #define HELD __attribute__((cleanup(fd_close)))
 
 /* The descriptor has a new owner. */

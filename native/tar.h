@@ -46,7 +46,7 @@ struct tar_reader {
 void tar_start(struct tar_reader *, tar_source *read, void *context);
 
 /* 1; 0: the archive's end; -EBADMSG: `problem`; or the error of `read`. It skips the rest of the last member. After
- * any other result than 1 there is no more. */
+ * any other result than 1 no member follows. */
 int tar_next(struct tar_reader *, struct tar_member *);
 
 /* Bytes of the member: how many, at most `size`; 0 at its end; or as tar_next. */

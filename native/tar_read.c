@@ -1,14 +1,14 @@
 #include "kernel.h"
 #include "tar.h"
 
-/* Where the fields of a header are. */
+/* Offsets of the fields of a header. */
 enum {
     HEADER_NAME = 0, HEADER_MODE = 100, HEADER_UID = 108, HEADER_GID = 116, HEADER_SIZE = 124, HEADER_MODIFIED = 136,
     HEADER_SUM = 148, HEADER_TYPE = 156, HEADER_LINK = 157, HEADER_MAGIC = 257, HEADER_MAJOR = 329, HEADER_MINOR = 337,
     HEADER_PREFIX = 345, HEADER_END = 500,
 };
 
-/* What the extended headers before a member have said about it. */
+/* The extended headers' values for the next member. */
 struct tar_said {
     bool path, target, size, modified, uid, gid, pax, gnu_path, gnu_target;
     uint64_t size_value, uid_value, gid_value;
@@ -216,7 +216,7 @@ static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
     return 1;
 }
 
-/* An extended header. What it says is about the next member; two of a kind, or of two families, say nothing clear. */
+/* An extended header, about the next member. Two of a kind, or of two families, are ambiguous. */
 static int tar_extension(struct tar_reader *tar, struct tar_said *said, char type, uint64_t size)
 {
     if (size > TAR_EXTENSION)

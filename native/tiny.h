@@ -1,4 +1,4 @@
-/* What the guest needs of a C library: types, memory, strings, the bottom of the system calls.
+/* The parts of a C library that the guest needs: types, memory, strings, the bottom of the system calls.
  *
  * The sanitizer and fuzz builds link glibc, which then provides mem* and str* (so that ASan sees them) and `main`;
  * nothing else differs. */

@@ -492,7 +492,7 @@ static int exact_begin(struct unpack *unpack, const struct upload_message *reque
     if (request->owner.left && request->owner.left != sizeof unpack->owner)
         return -EBADMSG;
     TRY(sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is));
-    unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: nobody has touched it */
+    unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: never touched */
     unpack->mount = is.mount;
     unpack->left_out = request->left_out;
     unpack->root = !CALL0(getuid);

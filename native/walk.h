@@ -4,8 +4,8 @@
 #include "io.h"
 
 /* A way down a tree of directories, by descriptors, never through a symbolic link. However deep it goes, it holds at
- * most TRAIL_OPEN descriptors: on its way back up it opens a directory again by "..", and if somebody has moved it
- * meanwhile, by its names from the root; it is the same directory, by device and inode, or -ESTALE. */
+ * most TRAIL_OPEN descriptors: on its way back up it opens a directory again by "..". If a program has moved it, it
+ * uses the names from the root. It is the same directory, by device and inode, or -ESTALE. */
 enum { TRAIL_OPEN = 64, TRAIL_MEMORY = 8 << 20 };
 
 struct trail_step {
@@ -35,7 +35,7 @@ int trail_fd(const struct trail *);
 /* The name of the directory at that depth, in the one above; the root, at 0, has none. */
 const char *trail_name(const struct trail *, size_t depth);
 
-/* Into the directory `name`. -ENAMETOOLONG: there is no room for one more. */
+/* Into the directory `name`. -ENAMETOOLONG: no room for one more. */
 int trail_down(struct trail *, const char *name);
 
 /* Out of it again, which must not be the root. */
@@ -94,14 +94,14 @@ int walk_open(struct walk *, int root, struct arena *memory, size_t deepest, siz
 int walk_next(struct walk *, struct walk_entry *);
 
 
-/* A copy of a tree: modes and times as they were, links as links, never through one. Sockets and devices are no data
- * and are passed over. */
+/* A copy of a tree: modes and times as they were, links as links, never through one. Sockets and devices aren't data:
+ * the copy leaves them out. */
 enum { COPY_MEMORY = 50 << 20 };
 
 /* Of `source`, as `destination`, both absolute. Takes COPY_MEMORY of `memory`. 0 or -errno; -EINVAL: into itself. */
 int copy_tree(const char *source, const char *destination, struct arena *memory);
 
-/* A tree goes away, whatever somebody does in it meanwhile: by descriptors, never through a link, at any depth. */
+/* Deletes a tree, even if programs change it meanwhile: by descriptors, never through a link, at any depth. */
 /* A file, or an empty directory. 0; -ENOTEMPTY; or -errno. */
 int remove_one(int directory, const char *name);
 

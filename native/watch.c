@@ -1,4 +1,4 @@
-/* WATCH: changes of files, from inotify(7). If the kernel lost some, or there is no space for a watch, a change of the
+/* WATCH: changes of files, from inotify(7). If the kernel lost some, or has no space for a watch, a change of the
  * kind OVERFLOW tells the host to list the directory again. */
 #include "rows.h"
 #include "sys.h"
@@ -160,12 +160,12 @@ static bool watch_path(const struct watcher *watcher, uint32_t slot, const char 
     return true;
 }
 
-/* What is told */
+/* Messages to the host */
 
 static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
 {
     struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
-    /* A file that is written in small pieces is told of once. */
+    /* One message for a file that a program writes in small pieces. */
     if (kind == watcher->last_kind && !strcmp(path, watcher->last))
         return 0;
     watcher->last_kind = kind;
@@ -181,8 +181,8 @@ static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
 
 /* Directories below */
 
-/* Watches `name` in `parent`, to be listed then. 0 also if it has vanished, is no directory, or is not the user's to
- * watch; -ENOSPC: there is no room. */
+/* Watches `name` in `parent`, to be listed then. 0 also if it has vanished, isn't a directory, or the user may not
+ * watch it; -ENOSPC: no room. */
 static int watch_add(struct watcher *watcher, uint32_t parent, const char *name)
 {
     uint32_t slot;
@@ -322,7 +322,7 @@ static int watch_start(struct watcher *watcher)
 static void *watch_array(struct op *op, size_t size)
 {
     struct arena part;
-    return arena_split(&op->arena, size, &part) ? NULL : part.base; /* zeros: nobody has touched it */
+    return arena_split(&op->arena, size, &part) ? NULL : part.base; /* zeros: never touched */
 }
 
 int serve_watch(struct op *op)

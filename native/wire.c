@@ -52,7 +52,7 @@ long frame_parse(struct reader bytes, struct frame *frame)
     return HEADER_BYTES + (long)length;
 }
 
-/* What has not been handled moves to the front; a frame that is longer than usual gets all the room that it asks for. */
+/* Moves unhandled bytes to the front. A frame that is longer than usual gets all the room that it needs. */
 static size_t make_room(struct wire *wire)
 {
     uint32_t length = 0;
@@ -76,7 +76,7 @@ void wire_receive(struct wire *wire)
     if (got > 0)
         wire->in_end += (size_t)got;
     else if (got != -EAGAIN)
-        wire->broken = true; /* also its end: there is nobody to answer any more */
+        wire->broken = true; /* also its end: no answer can arrive any more */
 }
 
 static void take_descriptors(struct wire *wire, struct frame *frame)

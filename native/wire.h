@@ -27,7 +27,7 @@ struct wire {
     struct watch watch;
     bool is_socket;
     bool broken;
-    bool starved; /* somebody wanted to send DATA and there was no room */
+    bool starved; /* a caller wanted to send DATA and found no room */
     unsigned char *in;
     size_t in_first; /* the next frame */
     size_t in_end;

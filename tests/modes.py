@@ -14,7 +14,7 @@ import pytest
 PURE = {
     "audit": "kinds log ocsf read signing statement stream verify",
     "backends": "connections hostile_guest pipes",
-    "bench": "figures peers report",
+    "bench": "figures peers report results",
     "client": "client_sandbox client_streams exports unasync values",
     "gateway": "certificates clients connection_owner dns evaluation_network gateway git_push git_push_flow h2"
     " h2_hostile h2_heads hello hostile http1 identity limits malware mock mock_cassettes names package_cache"

@@ -2,8 +2,8 @@
 
 `.` is what is checked out here.
 
-Each runs from a worktree of its own, with the benchmark of this checkout, and they take turns in blocks. What is said
-is a ratio, B over A, with the interval that resampling the rounds gives: where 1 is inside, nothing was shown.
+Each runs from a separate worktree, with the benchmark of this checkout, and they take turns in blocks. The result is
+the ratio of B to A, with the interval of resampled rounds. If 1 is inside, the run shows no difference.
 """
 
 from __future__ import annotations

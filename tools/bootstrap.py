@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-TOOLS = ROOT / ".tools"  # a venv of its own for uv, where the machine has none
+TOOLS = ROOT / ".tools"  # a separate venv for uv, if the machine has none
 STAMP = VENV / "paddock-setup"
 
 
@@ -107,7 +107,7 @@ RUNSC_PLACE = Path("/usr/local/lib/paddock/runsc")
 """A later runsc than the release's, unpacked: in that of Debian 12, of 2022, Debian 12's own `ls` and `stat` fail."""
 RUNSC_SINCE = 2023
 OTHER_PLACE = Path("/usr/local/lib/paddock/aarch64")
-"""What a machine of the other architecture boots in tests: a kernel and programs, unpacked."""
+"""A kernel and programs, unpacked, which a machine of the other architecture boots in tests."""
 OTHER_KERNEL = "linux-image-cloud-arm64"
 OTHER_PROGRAMS = ("busybox-static", "git", "python3")
 RUNSC_SUITE = "trixie"
@@ -240,7 +240,7 @@ def provide_textlint(place: Path = ROOT / "tools" / "prose") -> None:
 
 
 def provide_site(place: Path = TOOLS / "site", wanted: Path = ROOT / "tools" / "site.txt") -> None:
-    """Install MkDocs as site.txt has it into an environment of its own, unless it is there."""
+    """Install MkDocs as site.txt has it into a separate environment, unless it is there."""
     stamp = place / "site.txt"
     if stamp.exists() and stamp.read_text() == wanted.read_text():
         return
@@ -282,8 +282,9 @@ def fetch_other_architecture(scratch: Path) -> bool:
 
 
 def options_for(scratch: Path, suite: str, architecture: str | None = None) -> list[str] | None:
-    """Apt's options for another suite or architecture of the archive that this machine has already, of which it learns
-    nothing for good. None: there is no such archive."""
+    """Return apt's options for another suite or architecture of this machine's archive, or None without one.
+
+    They leave the machine's lists alone."""
     origin = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"]
     sites = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *origin]
     found = subprocess.run(sites, capture_output=True, text=True, check=False).stdout.split()
@@ -294,7 +295,7 @@ def options_for(scratch: Path, suite: str, architecture: str | None = None) -> l
     only = "" if architecture is None else f"arch={architecture} "
     sources.write_text(f"deb [{only}signed-by={keyring}] {found[0]} {suite} main\n")
     (lists / "partial").mkdir(parents=True)
-    # Neither the machine's lists nor its caches, which are of its own sources.
+    # Neither the machine's lists nor its caches: those belong to other sources.
     names = {"Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "-", "Dir::State::lists": lists}
     names |= {"Dir::Cache::pkgcache": "", "Dir::Cache::srcpkgcache": "", "Acquire::Languages": "none"}
     if architecture is not None:
@@ -329,7 +330,7 @@ def newest_kernel(name: str, options: Sequence[str] = ()) -> str | None:
 
 def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
     """Download it and unpack it in `tree`."""
-    # Nobody else may write there, apt's own user included.
+    # Only root may write there, so not apt's user.
     fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "download", package]
     if subprocess.run(fetch, cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode:
         return False
@@ -419,7 +420,7 @@ def machine_uv(environment: dict[str, str]) -> str | None:
 
 
 def own_uv(environment: dict[str, str]) -> str | None:
-    """uv in a virtual environment of its own, so that it is not among what it manages."""
+    """Return uv in a separate virtual environment, so that it doesn't manage itself."""
     uv = TOOLS / "bin" / "uv"
     if uv.exists():
         return str(uv)

@@ -21,7 +21,7 @@ DOOR = {
     "command": "what a sandbox's policy says of a command that was asked for from outside: `of` is the action's number",
     "file": "the same of a file",
 }
-"""Decisions by a sandbox's policy on what a principal asks for: `policy.…`, without an outcome of their own."""
+"""Decisions by a sandbox's policy on what a principal asks for: `policy.…`, without a separate outcome."""
 
 EVENTS = {
     "approval.asked": "a person is asked",

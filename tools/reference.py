@@ -303,7 +303,7 @@ def record_schema_page() -> str:
 
 
 def records_page() -> str:
-    """Kinds of records of the audit log that are no action's."""
+    """Return the page of records of the audit log that don't belong to an action."""
     from tools.record_kinds import DOOR, EGRESS, EVENTS
 
     intro = (

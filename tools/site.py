@@ -43,7 +43,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links into the repository to links within the site; a file that is no page stays as text."""
+    """Turn links into the repository to links within the site; a file that isn't a page stays as text."""
     source = page.file.src_uri
     above = {target: name for name, target in ABOVE.items()}
     here = posixpath.dirname(f"docs/{source}") if source not in above else ""

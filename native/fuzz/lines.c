@@ -1,5 +1,5 @@
-/* What a host says on a port, and what those say who serve: whole frames of any kind, in any order. What comes back is
- * always whole frames, and none after the answer to STILL until the host says more. */
+/* A host and servers send whole frames of any kind on a port, in any order. The answers are always whole frames, and
+ * none comes after the answer to STILL until the host sends more. */
 #include "../lines.h"
 #include "../sys.h"
 

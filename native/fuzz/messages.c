@@ -1,5 +1,5 @@
-/* Any bytes as a stream of frames, each body as every message: no reader leaves them, and whatever is accepted is what
- * would have been written. */
+/* Any bytes as a stream of frames, each body as every message. No reader leaves them. Each accepted body is the one
+ * that a writer would write. */
 #include "../kernel.h"
 #include "../wire.h"
 

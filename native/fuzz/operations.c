@@ -1,4 +1,4 @@
-/* Every file operation: which, its request, and what comes on its stream. It runs in a directory of its own that is the
+/* Every file operation: which, its request, and what comes on its stream. It runs in a separate directory, which is the
  * root meanwhile, with some files in it. A second thread changes them once the operation has answered, and removes them.
  * So WATCH has something to tell. It ends as its descriptor has become one of a directory. */
 #include "../op.h"

@@ -1,5 +1,5 @@
-/* A program and a text: u16 for each field of GREP how long it is, the fields, the text. Whatever loads runs within its
- * memory. */
+/* A program and a text: u16 for each field of GREP how long it is, the fields, the text. Each program that loads runs
+ * within its memory. */
 #include "../patterns.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);

@@ -29,7 +29,7 @@ static int stream_write(void *context, const void *from, size_t size)
     return 0;
 }
 
-/* What no archive can say; and a sink that has no room. */
+/* Checks members that no archive can hold, and a sink without room. */
 static void refused(struct tar_member member)
 {
     static struct stream stream;

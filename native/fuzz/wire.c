@@ -1,4 +1,4 @@
-/* A connection from both sides: bytes and descriptors of the peer in any pieces, what is sent to it, how much it reads. */
+/* A connection from both sides: the peer sends bytes and descriptors in any pieces, and reads any number of bytes. */
 #include "../io.h"
 #include "../sys.h"
 #include "../wire.h"
@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     must(!sys_prlimit(0, RLIMIT_DATA, NULL, &before));
     none.hard = before.hard;
     (void)sys_prlimit(0, RLIMIT_DATA, kind & 2 ? &none : &before, NULL);
-    the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0], kind & 1) != 0; /* there is no memory for it */
+    the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0], kind & 1) != 0; /* no memory for it */
     (void)sys_prlimit(0, RLIMIT_DATA, &before, NULL);
     while (the.wire.out && !get_u8(&script, &what) && !get_u8(&script, &much))
         step(what, much, &script);

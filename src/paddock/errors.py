@@ -1,4 +1,4 @@
-"""Every exception, one tree, one wire code each:
+"""The exceptions, in one tree, each with its code on the wire.
 
 * PaddockError
   + RequestError              the caller can fix it
@@ -17,7 +17,7 @@
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
     - CommandFailedError           a command exited non-zero and `check=True` was asked
-      * ProgramNotFoundError       exit code 127: there is no such program, or it lacks its interpreter
+      * ProgramNotFoundError       exit code 127: the program or its interpreter is missing
       * ProgramNotExecutableError  exit code 126
     - SandboxDiedError             it is gone: killed, expired, out of memory
     - GuestLostError               it lives; what serves it inside was killed or does not answer: try again
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from paddock.model import ExecResult
 
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the kernel answers when it is the machine that has no more: ResourceExhaustedError."""
+"""The kernel's errors when the machine has no more of a resource: ResourceExhaustedError."""
 
 BY_CODE: dict[str, type[PaddockError]] = {}
 
@@ -173,7 +173,7 @@ _FILE_ERRORS = {
 
 
 def as_os_error(error: PaddockError) -> PaddockError:
-    """Return the error that a program with files of its own would catch, with `errno`; others as they are.
+    """Return the OSError that a program would catch for its own files, with `errno`; others as they are.
 
     Only the client does this: in the daemon an OSError is one of the machine.
     """
@@ -217,7 +217,7 @@ class GuestProtocolError(SandboxError, code="guest_protocol", status=502): ...
 
 
 class ErrandFailedError(SandboxError, code="errand_failed", status=422):
-    """The words are those of a program in a sandbox of paddock's own, about files that anybody may have written."""
+    """The message comes from a program in a utility sandbox, about files that an attacker may have written."""
 
 
 class PlatformError(PaddockError, code="platform", status=500): ...

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from paddock.backends._base import SandboxPlan
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.base import SandboxPlan
+from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, User, mint
 

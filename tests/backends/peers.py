@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Any
 
 from paddock.backends.guest import Place, accept, perform
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._exec import attach, execs, output, signal_exec, start_background, start_foreground
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.exec import attach, execs, output, signal_exec, start_background, start_foreground
 from paddock.model import (
     ConnectPort,
     CopyFile,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from paddock.backends.guest import PING, Place
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.errors import SandboxDiedError, UnsupportedError
 from paddock.model import SandboxId, StatFile, User

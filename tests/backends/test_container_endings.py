@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import pytest
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.backends.container import ContainerBackend
 from paddock.backends.container._cleanup import Cleanup
 from paddock.backends.container._engine import Engine, ending_of

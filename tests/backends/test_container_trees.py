@@ -14,12 +14,12 @@ import pytest
 from paddock.backends import SandboxPlan, TreeMount
 from paddock.backends.container._carry import Porters
 from paddock.backends.jail import JailBackend
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.jail.backend import JailInstance
 from paddock.errors import PlatformError
 from paddock.model import SandboxId, SandboxSpec
 from paddock.supervisor import layout
-from paddock.supervisor._records import Records
 from paddock.supervisor._running import UNFINISHED
+from paddock.supervisor.records import Records
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
 from tests.conformance import Box, eventually

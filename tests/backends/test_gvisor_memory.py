@@ -12,11 +12,11 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.jail.backend import JailInstance
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import PaddockError, UnsupportedError
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 from paddock.vmm._saved import Saved
 from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance import _host

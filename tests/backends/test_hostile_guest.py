@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 from paddock.backends._pump import Journal
 from paddock.backends.guest import PING, Place, _frames
-from paddock.backends.guest._connection import _MOST_REQUESTS, GuestConnection
-from paddock.backends.guest._exec import execs, signal_request, start_background, start_foreground
 from paddock.backends.guest._files import MAX_RESULT_BYTES
+from paddock.backends.guest.connection import _MOST_REQUESTS, GuestConnection
+from paddock.backends.guest.exec import execs, signal_request, start_background, start_foreground
+from paddock.backends.pump import Journal
 from paddock.errors import (
     FileError,
     GuestLostError,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.instance import GuestInstance
 from paddock.errors import GuestLostError, SandboxDiedError
 from paddock.model import (
     CopyFile,

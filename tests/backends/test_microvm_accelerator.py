@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.jail.backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
 from paddock.errors import NotConfiguredError, SandboxError
 from paddock.model import SandboxSpec, Template, User
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 from tests.backends.microvms import SMALL, MicrovmHarness
 from tests.conftest import configure
 

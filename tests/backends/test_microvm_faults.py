@@ -18,7 +18,7 @@ from paddock.model import ExecId, ExecSpec
 from paddock.storage.pool import memories
 from paddock.storage.pool.memories import PREFIX, Memories
 from paddock.supervisor import layout
-from paddock.supervisor._records import Records
+from paddock.supervisor.records import Records
 from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.conformance._box import Box
 from tests.conformance._lab import eventually

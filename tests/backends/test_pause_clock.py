@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.backends._pause_clock import PauseClock, Stopwatch
-from paddock.backends.guest._connection import Patience
+from paddock.backends.guest.connection import Patience
+from paddock.backends.pause_clock import PauseClock, Stopwatch
 
 
 class Time:
@@ -25,7 +25,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr("paddock.backends._pause_clock._now", time.time)
+    monkeypatch.setattr("paddock.backends.pause_clock._now", time.time)
     return time
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.backends._pump import Journal
-from paddock.backends.guest._pipes import PipeReader, PipeWriter
+from paddock.backends.guest.pipes import PipeReader, PipeWriter
+from paddock.backends.pump import Journal
 
 
 def test_output_that_somebody_inside_steals_is_not_waited_for() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from paddock.backends import _pump
-from paddock.backends._pump import Flow, Meter, Pump, draw, pour
-from paddock.backends.guest._pipes import PipeReader, PipeWriter
+from paddock.backends import pump
+from paddock.backends.guest.pipes import PipeReader, PipeWriter
+from paddock.backends.pump import Flow, Meter, Pump, draw, pour
 from paddock.gateway.rules.redaction import Redaction
 
 _DATA = os.urandom(1 << 16) * 100
@@ -93,7 +93,7 @@ def test_bytes_come_out_as_they_went_in_and_are_counted(digests: bool) -> None:
 
 
 def test_a_digest_says_how_far_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pump, "DIGESTED_BYTES", 100_000)
+    monkeypatch.setattr(pump, "DIGESTED_BYTES", 100_000)
 
     async def main() -> None:
         with ends(into=True) as at:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest.connection import GuestConnection
 from paddock.errors import GuestLostError
 from paddock.model import (
     CopyFile,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.backends._threads import in_its_own_thread
 from paddock.backends.container._records import Records
+from paddock.backends.threads import in_its_own_thread
 from paddock.model import SandboxId
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Progress, Recipe

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 
-from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends.base import Ending, SandboxPlan
 from paddock.backends.guest import PING
 from paddock.backends.jail import JailBackend
 from paddock.backends.vmm import VmmInstance

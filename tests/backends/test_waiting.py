@@ -22,7 +22,7 @@ from paddock.linux import proc
 from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
-from paddock.supervisor._records import Records
+from paddock.supervisor.records import Records
 from tests.backends.spares import settled
 from tests.backends.test_vmm import output
 from tests.backends.vmms import PlainVmm, VmmHarness, processes, vmms

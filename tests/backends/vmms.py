@@ -17,7 +17,7 @@ from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 from tests.conformance import _host

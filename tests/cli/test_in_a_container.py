@@ -17,7 +17,7 @@ caps.drop_bounding(*(number for number in range(64) if number != caps.SYS_ADMIN)
 _WITHOUT_SETHOSTNAME = """
 import errno
 from paddock.linux import prctl, seccomp
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 machine = os.uname().machine
 refused = {numbers(machine)["sethostname"]: seccomp.fail_with(errno.EPERM)}
 prctl.set_no_new_privileges()
@@ -28,7 +28,7 @@ seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.AL
 _WITHOUT_USER_NAMESPACES = """
 import errno
 from paddock.linux import caps, prctl, seccomp
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 machine = os.uname().machine
 calls = numbers(machine)
 no = seccomp.fail_with(errno.EPERM)

@@ -1,4 +1,4 @@
-"""Every promise of `paddock.backends._base`, as tests that any backend can run.
+"""Every promise of `paddock.backends.base`, as tests that any backend can run.
 
     class TestMine(BackendConformance):
         @pytest.fixture

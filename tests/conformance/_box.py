@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-from paddock.backends._base import Instance, SandboxPlan
+from paddock.backends.base import Instance, SandboxPlan
 from paddock.model import (
     Action,
     ByteReader,

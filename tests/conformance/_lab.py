@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from paddock.backends._base import Backend, Capabilities, SandboxPlan
+from paddock.backends.base import Backend, Capabilities, SandboxPlan
 from paddock.errors import PaddockError
 from paddock.model import Limit, SandboxSpec
 

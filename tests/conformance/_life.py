@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from paddock.backends._base import Instance
+from paddock.backends.base import Instance
 from paddock.errors import PaddockError, SandboxDiedError
 from paddock.model import Limit, ListFiles, UploadTree, WatchFiles
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from paddock.backends._base import Paused
+from paddock.backends.base import Paused
 from paddock.errors import SandboxDiedError
 from paddock.model import Limit
 

@@ -30,7 +30,7 @@ from paddock.errors import ResourceExhaustedError, SandboxDiedError, Unsupported
 from paddock.linux import processes
 from paddock.storage.pool import _image
 from paddock.supervisor import layout
-from paddock.supervisor._records import Records
+from paddock.supervisor.records import Records
 from tests.conftest import SandboxFactory, live_sandboxes, supervisors
 from tests.faults.conftest import Program
 from tests.in_process import in_process

@@ -24,7 +24,7 @@ STEPS = {
     "when they are in place": (
         f"from paddock.daemon.sandboxes import restore as of\nreal = of._put_in_place\n{LATE}of._put_in_place = late\n"
     ),
-    "before the kill": "from paddock.backends.jail._backend import JailInstance\nJailInstance.kill = die\n",
+    "before the kill": "from paddock.backends.jail.backend import JailInstance\nJailInstance.kill = die\n",
     "before the tree is there": "from paddock.backends.jail import JailBackend\nJailBackend.forget = die\n",
     "before it is made": "from paddock.backends.jail import JailBackend\nJailBackend.create = die\n",
     "when it has been made": (

@@ -12,7 +12,7 @@ from paddock.errors import InvalidArgumentError, LevelUnavailableError
 from paddock.linux import processes
 from paddock.model import State
 from paddock.supervisor import layout
-from paddock.supervisor._records import Records
+from paddock.supervisor.records import Records
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import SMALL
 

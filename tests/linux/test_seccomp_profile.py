@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import _syscall_names, prctl, seccomp, seccomp_profile
+from paddock.linux import prctl, seccomp, seccomp_profile, syscall_names
 from paddock.linux._syscall import MACHINE
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, KILL_PROCESS, Cases, Compare, fail_with
 
@@ -27,12 +27,12 @@ EPERM, ENOSYS = fail_with(errno.EPERM), fail_with(errno.ENOSYS)
 
 def verdict(name: str, *arguments: int, machine: str = "x86_64", foreign_targets: bool = True) -> int:
     program = seccomp_profile.build(machine, foreign_targets=foreign_targets)
-    return bpf.run(program, AUDIT_ARCH[machine], _syscall_names.numbers(machine)[name], arguments)
+    return bpf.run(program, AUDIT_ARCH[machine], syscall_names.numbers(machine)[name], arguments)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_owners_of_files_stay_where_the_profile_is_told_so(machine: str) -> None:
-    known = _syscall_names.numbers(machine)
+    known = syscall_names.numbers(machine)
     for name in {"chown", "fchown", "lchown", "fchownat"} & set(known):
         for owners, expected in ((True, ALLOW), (False, EPERM)):
             program = seccomp_profile.build(machine, owners=owners)
@@ -43,7 +43,7 @@ def test_owners_of_files_stay_where_the_profile_is_told_so(machine: str) -> None
 
 
 def test_no_name_is_misspelt_or_in_two_lists() -> None:
-    known = set(_syscall_names.numbers("x86_64")) | set(_syscall_names.numbers("aarch64"))
+    known = set(syscall_names.numbers("x86_64")) | set(syscall_names.numbers("aarch64"))
     assert known >= seccomp_profile.ALLOWED | seccomp_profile.REFUSED
     assert not seccomp_profile.ALLOWED & seccomp_profile.REFUSED
 
@@ -52,7 +52,7 @@ def test_every_call_of_the_kernels_tables_is_judged_on_purpose() -> None:
     # Those without a verdict: removed from the kernel, or too new for programs to rely on.
     unjudged = set[str]()
     for machine in MACHINES:
-        unjudged |= set(_syscall_names.numbers(machine)) - set(seccomp_profile.verdicts(machine))
+        unjudged |= set(syscall_names.numbers(machine)) - set(seccomp_profile.verdicts(machine))
     assert unjudged == {
         *("_sysctl", "afs_syscall", "create_module", "epoll_ctl_old", "epoll_wait_old", "get_kernel_syms", "getpmsg"),
         *("nfsservctl", "putpmsg", "query_module", "security", "sysfs", "tuxcall", "uselib", "ustat", "vserver"),
@@ -189,7 +189,7 @@ def test_what_the_machine_has_once_for_all_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_second_filter_refuses_what_no_process_is_charged_for_and_nothing_else(machine: str) -> None:
-    numbers = _syscall_names.numbers(machine)
+    numbers = syscall_names.numbers(machine)
     for system_v, refused in ((True, {"memfd_create"}), (False, {"memfd_create", "shmget", "msgget", "semget"})):
         program = seccomp_profile.build_uncounted(machine, system_v=system_v)
         answers = {name: bpf.run(program, AUDIT_ARCH[machine], number) for name, number in numbers.items()}
@@ -242,7 +242,7 @@ def lib() -> Iterator[LibSeccomp]:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_our_numbers_are_those_of_libseccomp(lib: LibSeccomp, machine: str) -> None:
     compared = 0
-    for name, number in _syscall_names.numbers(machine).items():
+    for name, number in syscall_names.numbers(machine).items():
         theirs = lib.number(machine, name)
         if theirs == -1:  # newer than this libseccomp
             assert number >= 451 or name in ("uretprobe", "uprobe")
@@ -254,7 +254,7 @@ def test_our_numbers_are_those_of_libseccomp(lib: LibSeccomp, machine: str) -> N
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="libseccomp translates rules to the native architecture")
 def test_verdicts_without_conditions_are_those_of_a_filter_made_by_libseccomp(lib: LibSeccomp) -> None:
-    numbers = _syscall_names.numbers("x86_64")
+    numbers = syscall_names.numbers("x86_64")
     plain = {numbers[n]: v for n, v in seccomp_profile.verdicts("x86_64").items() if isinstance(v, int) and v != ENOSYS}
     theirs = lib.program(ENOSYS, [(v, number, ()) for number, v in plain.items()])
     ours = seccomp_profile.build("x86_64")
@@ -265,7 +265,7 @@ def test_verdicts_without_conditions_are_those_of_a_filter_made_by_libseccomp(li
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="libseccomp translates rules to the native architecture")
 def test_what_conditions_allow_is_what_libseccomp_allows(lib: LibSeccomp) -> None:
-    numbers = _syscall_names.numbers("x86_64")
+    numbers = syscall_names.numbers("x86_64")
     ours = seccomp_profile.build("x86_64", foreign_targets=False)
     choose = random.Random(1)
     for name, cases in seccomp_profile.verdicts("x86_64", foreign_targets=False).items():
@@ -301,7 +301,7 @@ def under_the_profile(body: Callable[[], object]) -> None:
 
 
 def test_the_kernel_refuses_every_call_that_the_profile_refuses() -> None:
-    numbers = _syscall_names.numbers(MACHINE)
+    numbers = syscall_names.numbers(MACHINE)
     refused = {n: v for n, v in seccomp_profile.verdicts(MACHINE).items() if v in (EPERM, ENOSYS)}
     program = seccomp_profile.build(MACHINE)
     raw = ctypes.CDLL(None, use_errno=True).syscall

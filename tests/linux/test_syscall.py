@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import _syscall, _syscall_names
+from paddock.linux import _syscall, syscall_names
 
 
 def test_a_failing_call_raises_the_fitting_subclass_and_says_what_was_attempted() -> None:
@@ -28,11 +28,11 @@ def test_every_call_of_the_package_is_in_the_kernels_table(machine: str) -> None
     sources = "".join(path.read_text() for path in Path(_syscall.__file__).parent.glob("*.py"))
     called = set(re.findall(r'\bcall(?:_locked)?\(\s*"(\w+)"', sources))
     assert len(called) > 30
-    assert called <= _syscall_names.numbers(machine).keys()
+    assert called <= syscall_names.numbers(machine).keys()
 
 
 def test_both_tables_give_each_number_one_name() -> None:
     for machine in ("x86_64", "aarch64"):
-        table = _syscall_names.numbers(machine)
+        table = syscall_names.numbers(machine)
         assert len(set(table.values())) == len(table)
         assert len(table) > 320

@@ -6,7 +6,6 @@ import os
 from typing import NamedTuple, TypeVar
 
 from paddock.backends.guest._regex import compile_pattern
-from paddock.wire._message import Message
 from paddock.wire.guest import (
     Change,
     Copy,
@@ -34,6 +33,7 @@ from paddock.wire.guest import (
     WatchFlags,
     Write,
 )
+from paddock.wire.message import Message
 from tests.native.driver import Connection, GuestError, frame
 
 T = TypeVar("T", bound=Message)

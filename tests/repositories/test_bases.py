@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.daemon.main._compose import Node
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.trees import WorkspaceTree

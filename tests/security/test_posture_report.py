@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from attacking import Attacker, status_on_host
 
-from paddock.linux import _syscall_names
+from paddock.linux import syscall_names
 
 _REPORT = """
 numbers = json.loads(sys.argv[1])
@@ -48,7 +48,7 @@ answer({'status': {k: own[k] for k in ('CapInh', 'CapPrm', 'CapEff', 'CapAmb', '
 def test_a_jail_shows_what_is_expected_and_nothing_more(attacker: Attacker) -> None:
     import json
 
-    numbers = {name: number for name, number in _syscall_names.numbers("x86_64").items() if name != "vhangup"}
+    numbers = {name: number for name, number in syscall_names.numbers("x86_64").items() if name != "vhangup"}
     report = attacker.probe(_REPORT, json.dumps(numbers), timeout_seconds=100)
     status = report["status"]
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Ahead, Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Ahead, Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
+from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.main.recovery import PERIOD_SECONDS
 from paddock.daemon.main.service import Service
 from paddock.errors import AlreadyExistsError, FileError, NotFoundError, ProgramNotFoundError, SandboxDiedError

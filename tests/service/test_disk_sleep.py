@@ -12,7 +12,7 @@ import pytest
 from service_world import ME, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import ResourceExhaustedError, SandboxDiedError, UnsupportedError

@@ -14,8 +14,8 @@ from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
 from paddock.backends.guest import Place
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
 from paddock.daemon.main.service import Service
 from paddock.errors import SandboxDiedError
 from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from service_world import ME, Command, Rig, until
 
-from paddock.backends._base import Ending
-from paddock.backends._pump import Flow, Pump, pour
+from paddock.backends.base import Ending
+from paddock.backends.pump import Flow, Pump, pour
 from paddock.daemon.main.service import Service
 from paddock.daemon.sandboxes import execs
 from paddock.errors import (

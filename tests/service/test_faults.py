@@ -10,7 +10,7 @@ import pytest
 import service_world
 from service_world import ME, Rig
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import SnapshotStore
 from paddock.errors import (

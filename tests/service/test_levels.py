@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from service_world import ME, Rig, WorldBackend
 
-from paddock.backends._base import Capabilities
+from paddock.backends.base import Capabilities
 from paddock.daemon.main._older import forget_figures
 from paddock.daemon.main.service import Service
 from paddock.daemon.upkeep import reports

@@ -12,7 +12,7 @@ import pytest
 import service_world
 from service_world import ME, Place, Rig, World, WorldBackend, put, until
 
-from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends.base import Ending, SandboxPlan
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.model import (

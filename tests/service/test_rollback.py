@@ -14,7 +14,7 @@ import pytest
 from service_world import ME, Held, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.daemon.main.service import Service
 from paddock.errors import InvalidStateError, ResourceExhaustedError, SandboxDiedError
 from paddock.model import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends.base import Ending, SandboxPlan
 from paddock.errors import (
     AlreadyExistsError,
     InternalError,

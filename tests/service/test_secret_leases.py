@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from service_world import ME, Rig, until
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service

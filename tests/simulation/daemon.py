@@ -195,7 +195,7 @@ def daemon_context(number: int) -> Context:
 @contextmanager
 def machine(current: Callable[[], World]) -> Generator[None]:
     """In place of what the daemon asks of the machine it runs on."""
-    from paddock.backends import _threads
+    from paddock.backends import threads
     from paddock.daemon import clock
     from paddock.daemon.access import _trust, gateways
     from paddock.daemon.sandboxes import _copies, _ttl, cleanup, create
@@ -230,7 +230,7 @@ def machine(current: Callable[[], World]) -> Generator[None]:
                 "os",
                 SimpleNamespace(close=lambda fd: None, urandom=lambda size: current().chance.randbytes(size)),
             ),
-            (_threads, "threading", SimpleNamespace(Thread=thread)),
+            (threads, "threading", SimpleNamespace(Thread=thread)),
             (ids, "time", SimpleNamespace(time=lambda: current().wall())),
             (ids, "os", SimpleNamespace(urandom=lambda size: current().chance.randbytes(size))),
             (gateways, "GatewayClient", Client),

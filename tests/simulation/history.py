@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.errors import DaemonLostError, DaemonUnavailableError, InternalError, PaddockError
 from paddock.model import (
     AttachExec,

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
+from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.database import Store
 from paddock.errors import (

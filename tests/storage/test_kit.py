@@ -17,7 +17,7 @@ from paddock.backends.vmm import Control
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage.templates.kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage.templates.recipe import Manifest
-from paddock.vmm._control import pack_orders
+from paddock.vmm.control import pack_orders
 from tests.conformance.trees import Root
 from tests.vmm.plain import in_kits
 

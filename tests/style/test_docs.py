@@ -92,6 +92,14 @@ def test_every_path_that_leads_from_a_feature_or_walk_to_the_code_exists(page: s
 
 
 @pytest.mark.pure
+def test_no_walk_names_a_file_twice() -> None:
+    walks = (ROOT / "docs" / "design" / "rooms.md").read_text().split("\n## ")[2:]
+    files = [re.findall(r"^\| `([\w.]+/[\w./]+)` \|", walk, re.MULTILINE) for walk in walks]
+    assert len(files) == 3
+    assert all(len(walk) > 5 and len(walk) == len(set(walk)) for walk in files)
+
+
+@pytest.mark.pure
 def test_nothing_tells_a_reader_to_install_the_package_of_that_name_which_is_not_ours() -> None:
     found = {file: _INSTALLS_PADDOCK.findall(file.read_text()) for file in (*PAGES, *(ROOT / "src").rglob("*.py"))}
     assert {file: told for file, told in found.items() if told} == {}

@@ -15,8 +15,8 @@ import pytest
 from paddock import Mount, Sandbox, Workspace
 from paddock.backends.jail import _look
 from paddock.linux.subordinate_ids import SubordinateIds
-from paddock.supervisor._records import Record, Records
 from paddock.supervisor.layout import POOL, RUN
+from paddock.supervisor.records import Record, Records
 from tests.conftest import supervisors
 from tests.orphans import wait_until
 

@@ -22,18 +22,18 @@ from typing import Any
 import pytest
 
 from paddock.backends import Ending
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._supervisor import _error
 from paddock.errors import ResourceExhaustedError, SandboxDiedError, SupervisorUnavailableError
 from paddock.linux.proc import start_time
 from paddock.storage import prepare
 from paddock.supervisor import layout
-from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._errors import MountError, Steps, as_jail_error
 from paddock.supervisor._jail_pool import problem
-from paddock.supervisor._records import Records
 from paddock.supervisor._slots import NoSlot, Slots
+from paddock.supervisor.bootstrap import VERSION
+from paddock.supervisor.records import Records
 from paddock.wire import duplex
 from tests.supervisor.conftest import Yard, configure, run
 

@@ -17,7 +17,7 @@ from paddock.backends.jail import _spares
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import Limit, Limits, Mount, Noun, replace
-from paddock.supervisor._plan import PlanError
+from paddock.supervisor.plan import PlanError
 from tests.backends.spares import settled
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.orphans import wait_until

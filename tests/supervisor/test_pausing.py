@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.jail._backend import Rest
 from paddock.backends.jail._instance import JailInstance
+from paddock.backends.jail.backend import Rest
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint

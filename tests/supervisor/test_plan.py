@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.supervisor._plan import JailPlan, PlanError, Tree, User, is_name
+from paddock.supervisor.plan import JailPlan, PlanError, Tree, User, is_name
 
 
 def plan(**changes: Any) -> JailPlan:

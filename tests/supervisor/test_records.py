@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.supervisor._records import Records, remove_directory
+from paddock.supervisor.records import Records, remove_directory
 
 
 @pytest.fixture

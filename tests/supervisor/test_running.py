@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from paddock.linux import cgroups, pidfd, proc
-from paddock.supervisor._records import Record, Records
 from paddock.supervisor._running import Running
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.records import Record, Records
 from tests.orphans import wait_until
 
 

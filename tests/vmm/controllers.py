@@ -16,8 +16,8 @@ from typing import Any
 
 import paddock.vmm
 from paddock.backends.guest import PING, Nothing, Place, orders, program
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._exec import start_foreground
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.exec import start_foreground
 from paddock.backends.vmm import Control
 from paddock.model import ExecId, ExecSpec, Noun, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends.guest import PING, orders
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.microvm._kernel import find, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.errors import PaddockError

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.pause_clock import PauseClock
 from paddock.backends.vmm import Control as Asking
 from paddock.errors import FileError, GuestLostError, GuestProtocolError, SandboxDiedError
-from paddock.vmm._control import Control
 from paddock.vmm._loop import Loop
+from paddock.vmm.control import Control
 
 
 def talk(wire: bytes, fds: tuple[int, ...] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ FORKED = """
 import gc, sys
 gc.disable()
 sys.path.insert(0, sys.argv[1])
-from paddock.vmm._process import prepare_process
+from paddock.vmm.process import prepare_process
 prepare_process(())
 class Cycle:
     living = 0

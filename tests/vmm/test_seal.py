@@ -8,7 +8,7 @@ import sys
 from tests.vmm.controllers import SRC
 
 BEFORE = (
-    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.vmm._process as g; "
+    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.vmm.process as g; "
 )
 
 

@@ -71,7 +71,9 @@ def main() -> int:
 
 def check(totals: dict[str, int], most: dict[str, int]) -> int:
     """Print each count that is above the one of `most`, and return the exit code."""
-    worse = [f"{name}: {number}, not {most[name]}" for name, number in totals.items() if number > most[name]]
+    worse = [
+        f"{name}: {number}, not {most.get(name, 0)}" for name, number in totals.items() if number > most.get(name, 0)
+    ]
     if worse:
         print("prose got worse (`python -m tools.prose --list FOLDER` has the places):", *worse, sep="\n  ")
     return 1 if worse else 0
@@ -145,7 +147,7 @@ def prose(path: Path) -> str:
 
 
 def python_prose(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number, text) of docstrings and of comments that fill a line."""
+    """Yield (line number, text) of docstrings and of comments, but not of orders to tools behind code."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(said), lineno=first)):
@@ -153,8 +155,13 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
             case _:
                 pass
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
-            yield token.start[0], token.string.lstrip("#! ").strip()
+        if token.type != tokenize.COMMENT:
+            continue
+        said = token.string.lstrip("#! ").strip()
+        if token.line.lstrip().startswith("#"):
+            yield token.start[0], said
+        elif not said.startswith(("noqa", "pyright:", "type:")):
+            yield token.start[0], f"{said.rstrip('.')}."
 
 
 def c_prose(text: str) -> Iterator[tuple[int, str]]:

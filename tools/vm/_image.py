@@ -25,7 +25,7 @@ _TOOLS = {
 }
 _SIZE = "6G"  # sparse
 _INSIDE = Path(__file__).with_name("inside.py")
-# What the machine does after it has booted: the tests are on its second disk.
+# The machine runs this after its boot. The tests are on its second disk.
 _UNIT = """\
 [Unit]
 Description=the tests
@@ -111,7 +111,7 @@ def _settle(root: Path) -> None:
     (root / "etc/systemd/system/serial-getty@ttyS0.service").symlink_to("/dev/null")
     (root / "etc/fstab").write_text("")
     (root / "etc/hostname").write_text("vm\n")
-    # Whatever the second disk brings: so that the disk need not be made again when the script changes.
+    # It runs any script of the second disk. So a change of the script needs no new first disk.
     (root / "opt/inside.py").write_text(
         "import tarfile\n"
         "with tarfile.open('/dev/vdb') as tar:\n"

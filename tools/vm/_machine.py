@@ -37,7 +37,7 @@ class Machine:
     def run(
         self, checkout: Path, job: dict[str, Any], results: Path, *, beside: Sequence[Path] = (), timeout_seconds: float
     ) -> None:
-        """Boots, does the job, and leaves what it wrote in `results`. What is on its disk is forgotten.
+        """Boot, do the job, and leave its files in `results`. Forget the rest of its disk.
 
         `beside`: files that the job finds next to the checkout.
         """
@@ -99,7 +99,7 @@ def _pack(checkout: Path, job: dict[str, Any], beside: Sequence[Path], target: P
         for name in listed.stdout.decode().split("\0"):
             if name and (checkout / name).exists():
                 tar.add(checkout / name, f"checkout/{name}")
-        tar.add(program(), f"checkout/{shipped().relative_to(checkout)}")  # there is no compiler in the machine
+        tar.add(program(), f"checkout/{shipped().relative_to(checkout)}")  # the machine has no compiler
         tar.add(packages, "packages", filter=_needed)
         for path in beside:
             tar.add(path, path.name)

@@ -144,7 +144,7 @@ def read_call(call: ToolCall) -> Tool:
         return msgspec.json.decode(call.arguments or "{}", type=kind)
     except msgspec.ValidationError as error:
         raise BadCall(f"wrong arguments for {call.name}: {error}") from None
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate is no text
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate isn't text
         raise BadCall(f"the arguments of {call.name} are not JSON: {error}") from None
 
 

@@ -198,7 +198,7 @@ def outdated(directory: Path, most_bytes: float, before: float) -> list[Part]:
         stat = part.file.stat()
         if previous is not None and previous[1].name == part.name:
             aged.append(previous)
-            at = max(previous[0], stat.st_mtime)  # in their order, whatever clocks did
+            at = max(previous[0], stat.st_mtime)  # in their order, not by the clock
         else:
             at = stat.st_mtime
         previous = at, part, stat.st_size

@@ -19,7 +19,7 @@ _OWN = frozenset({"audit.open", "audit.close"})
 """The log about itself."""
 _FACTS = frozenset(
     {
-        "approval.asked",  # the refusal that led to it is a record of its own
+        "approval.asked",  # the refusal that led to it has its own record
         "approval.used",
         "egress.origin",
         "egress.world",

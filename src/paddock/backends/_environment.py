@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.model import Limits
 
 _NAMES = (

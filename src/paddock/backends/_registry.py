@@ -9,7 +9,7 @@ from typing import cast
 
 from paddock.errors import NotFoundError
 
-from ._base import Backend
+from .base import Backend
 
 GROUP = "paddock.backends"
 OVER_THE_SUPERVISOR = ("container", "gvisor", "jail", "microvm")

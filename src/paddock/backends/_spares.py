@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.errors import PaddockError
-from paddock.supervisor._plan import CLAIM, JailPlan
+from paddock.supervisor.plan import CLAIM, JailPlan
 
 K = TypeVar("K")
 _PAUSE_SECONDS = 0.1

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from paddock.backends._threads import to_its_end
+from paddock.backends.threads import to_its_end
 from paddock.errors import PaddockError
 from paddock.model import Limits, Template
 

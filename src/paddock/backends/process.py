@@ -2,7 +2,7 @@
 else.
 
 A parent above the agent ends what a killed agent leaves. Paths are resolved below a directory of the sandbox,
-lexically; that is no isolation.
+lexically; that isn't isolation.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
-from paddock.backends._base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._checks import missing, weak
 from paddock.backends._look import process
+from paddock.backends.base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends.guest import PING, Place, check, program
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
 from paddock.errors import AlreadyExistsError, PaddockError, SandboxDiedError, UnsupportedError
 from paddock.linux import local_sockets, processes
 from paddock.model import ByteStream, Check, ExecId, Level, Limit, Process, SandboxId, Usage, User
@@ -147,7 +147,7 @@ class ProcessInstance(GuestInstance):
         return await GuestConnection.connect(self._run / _SOCKET, self._place)
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
-        guest = self._guest  # another one is not made before this is told
+        guest = self._guest  # the report of this one comes before another start
         try:
             async with asyncio.timeout(_VERDICT_SECONDS):
                 await guest.ended.wait()

@@ -49,7 +49,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except OSError as error:
         _render.failure(PaddockError(f"{error.filename or 'the machine'}: {error.strerror}"), as_json=as_json)
         return FAILED
-    except Exception:  # ours: whoever reports it needs all of it
+    except Exception:  # ours: a bug report needs all of it
         import traceback
 
         traceback.print_exc()

@@ -109,7 +109,7 @@ def raw(descriptor: int, data: bytes) -> None:
     while view:
         try:
             view = view[os.write(descriptor, view) :]
-        except BlockingIOError:  # somebody who shares it with us made it so
+        except BlockingIOError:  # another user of it made it so
             select.select((), (descriptor,), ())
 
 

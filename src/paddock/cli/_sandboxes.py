@@ -145,7 +145,7 @@ def _process_row(process: model.Process) -> tuple[str, ...]:
 def verb_fork(options: argparse.Namespace) -> int:
     """Make sandboxes with the files of one that lives, at one instant, and print their ids. They stay until `paddock
     kill` or their TTL."""
-    # The children stay, whatever the parent is, because this program ends at once.
+    # The children stay, also of a parent that doesn't, because this program ends at once.
     children = ask(model.ForkSandbox, options, ttl_seconds=options.ttl, persistent=True)
     return answer(options, children, *(child.id for child in children))
 

@@ -113,7 +113,7 @@ def origin(info: model.Workspace) -> str:
 
 
 def task_of(url: str | None, branch: str | None) -> str:
-    """Return a name for a task without one. Raises WrongUsage if there is no source for it."""
+    """Return a name for a task without one. Raises WrongUsage without a source for it."""
     from ._verbs import WrongUsage
 
     if url is None:

@@ -79,7 +79,7 @@ def exec_spec(
     stdin: bool,
     pty: PtySize | None = None,
 ) -> ExecSpec:
-    """Return the spec of a command: a text is a line for bash (or sh), a sequence is the program with its arguments.
+    """Return the spec of a command. A text is a line for bash (or sh), a sequence is a program with its arguments.
 
     Raise TypeError for other types, InvalidArgumentError for invalid values.
     """

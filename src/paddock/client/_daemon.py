@@ -1,7 +1,7 @@
 """Finds the daemon of a state directory, and starts a missing one.
 
-Only the lock decides whether there is a daemon. A daemon holds it from before its first line to its last, so a process
-that gets it may start the next one. A slow answer, a missing file or a dead pid is no reason to start one.
+Only the lock decides whether a daemon runs. A daemon holds it from before its first line to its last, so a process
+that gets it may start the next one. A slow answer, a missing file or a dead pid doesn't justify another daemon.
 """
 
 from __future__ import annotations

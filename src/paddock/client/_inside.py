@@ -10,7 +10,7 @@
         child.kill()
 
 It and `paddock.wire` are all that there is of paddock inside: standard library only, for any Python from 3.8 on. The
-names are those of the SDK outside. Safe to use from several threads, each of which has a connection of its own.
+names are those of the SDK outside. Safe to use from several threads, each of which has a separate connection.
 """
 
 from __future__ import annotations

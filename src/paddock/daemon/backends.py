@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from paddock.backends._base import Backend
+from paddock.backends.base import Backend
 from paddock.errors import LevelUnavailableError, NotConfiguredError
 from paddock.model import Level
 

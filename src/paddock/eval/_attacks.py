@@ -23,7 +23,7 @@ import msgspec
 
 from paddock.client import Sandbox
 from paddock.errors import NotFoundError, UnsupportedError
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 
 _VARIABLE = "PADDOCK_BENCH_CANARY"
 # The host's addresses behind QEMU's user network, Docker, Podman and libvirt.

@@ -37,7 +37,7 @@ class Talk(BaseHTTPRequestHandler):
 
     def __init__(self, sock: socket.socket, reader: io.BufferedReader, host: str) -> None:
         self._reader, self.host = reader, host
-        super().__init__(sock, ("world", 0), None)  # pyright: ignore[reportArgumentType] - there is no server
+        super().__init__(sock, ("world", 0), None)  # pyright: ignore[reportArgumentType] - without a server
 
     def setup(self) -> None:
         self.connection = self.request

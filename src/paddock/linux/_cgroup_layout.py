@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from paddock.linux import _files, mountinfo
+from paddock.linux import kernel_files, mountinfo
 
 # The controllers that paddock uses. `cpuacct` counts processor time only without a unified tree.
 WANTED = ("memory", "pids", "cpu", "freezer", "cpuacct")
@@ -36,7 +36,7 @@ class Hierarchy(NamedTuple):
 
 def detect(wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
     """Return the hierarchies of this machine that hold the caller and that are of use."""
-    return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"), wanted)
+    return parse(mountinfo.read(fstype="cgroup"), kernel_files.read("/proc/self/cgroup"), wanted)
 
 
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes, wanted: tuple[str, ...] = WANTED) -> list[Hierarchy]:
@@ -98,7 +98,7 @@ def delegated(
     make_directory(path)
     if offered and place == own and not _is_root(own):
         make_directory(f"{own}/{name}.self")
-        _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
+        kernel_files.write(f"{own}/{name}.self/cgroup.procs", b"0")
     return path, _enable(place, path, offered, missing)
 
 
@@ -108,7 +108,7 @@ def _places(own: str, top: str) -> list[str]:
     for parent in map(str, PurePosixPath(own).parents):
         if not parent.startswith(top):
             break
-        if _is_delegated(parent) and (_is_root(parent) or not _files.read(f"{parent}/cgroup.procs")):
+        if _is_delegated(parent) and (_is_root(parent) or not kernel_files.read(f"{parent}/cgroup.procs")):
             places.append(parent)
     return places
 
@@ -119,7 +119,7 @@ def _is_root(cgroup: str) -> bool:
 
 
 def _alone(cgroup: str) -> bool:
-    return not set(_files.read(f"{cgroup}/cgroup.procs").split()) - {b"%d" % os.getpid()}
+    return not set(kernel_files.read(f"{cgroup}/cgroup.procs").split()) - {b"%d" % os.getpid()}
 
 
 def _is_delegated(cgroup: str) -> bool:
@@ -128,7 +128,7 @@ def _is_delegated(cgroup: str) -> bool:
 
 
 def _controllers(cgroup: str) -> frozenset[str]:
-    return frozenset(_files.read(f"{cgroup}/cgroup.controllers").decode().split())
+    return frozenset(kernel_files.read(f"{cgroup}/cgroup.controllers").decode().split())
 
 
 def _enable(place: str, path: str, controllers: frozenset[str], missing: dict[str, str]) -> frozenset[str]:
@@ -149,7 +149,7 @@ def _enable_one(place: str, controller: str) -> None:
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
         try:
-            _files.write(f"{place}/cgroup.subtree_control", b"+" + controller.encode())
+            kernel_files.write(f"{place}/cgroup.subtree_control", b"+" + controller.encode())
             return
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline or not _alone(place):

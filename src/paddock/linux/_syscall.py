@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections import defaultdict
 
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 
 MACHINE = os.uname().machine
 # On other machines every number is -1, and the kernel answers ENOSYS.

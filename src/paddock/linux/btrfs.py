@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 from paddock.linux._syscall import call, ioctl
 
 _MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
@@ -215,7 +215,7 @@ def quota_mode(fd: int) -> QuotaMode:
     """Which kind of quota is on, by sysfs (fs/btrfs/sysfs.c: qgroups/mode since 6.7, qgroups/enabled since 5.9)."""
     directory = f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups/"
     try:
-        mode = _files.read(directory + "mode")
+        mode = kernel_files.read(directory + "mode")
     except FileNotFoundError:
         return "full" if os.path.isdir(directory) else "off"
     return "simple" if mode.startswith(b"squota") else "full"
@@ -238,7 +238,8 @@ def quota(quotas: int, subvolume: int) -> Quota:
     Raises FileNotFoundError if it has no quota group.
     """
     used, limit, flags = (
-        int(_files.read(f"0_{subvolume}/{name}", quotas), 0) for name in ("referenced", "max_referenced", "limit_flags")
+        int(kernel_files.read(f"0_{subvolume}/{name}", quotas), 0)
+        for name in ("referenced", "max_referenced", "limit_flags")
     )
     return Quota(used, limit if flags & _LIMIT_MAX_RFER and limit != _NOTHING else None)
 

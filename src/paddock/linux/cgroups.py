@@ -16,7 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from paddock.linux import _cgroup_layout as layout
-from paddock.linux import _files, mountinfo, proc
+from paddock.linux import kernel_files, mountinfo, proc
 from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
@@ -176,7 +176,7 @@ class Base:
         return frozenset(held | {"swap"} if _offers(*self.find("memory.swap")) else held)
 
     def find(self, name: str) -> tuple[Tree | None, str]:
-        """Return the hierarchy of a file in `_FILES`, and its name there: empty if there is no such file."""
+        """Return the hierarchy of a file in `_FILES`, and its name there. Both are empty for an unknown file."""
         tree = self.by_controller.get(name.partition(".")[0])
         return tree, "" if tree is None else _FILES[name][tree.version - 1]
 
@@ -214,7 +214,7 @@ class Base:
         may have let go of the mounts. OSError.
         """
         trees: list[Tree] = []
-        paths = layout.paths(_files.read(f"/proc/{pid}/cgroup"))
+        paths = layout.paths(kernel_files.read(f"/proc/{pid}/cgroup"))
         for tree in self.trees:
             place, _, last = paths["" if tree.version == 2 else min(tree.controllers)].rpartition("/")
             if last == name and place != tree.name:
@@ -287,7 +287,7 @@ class Group:
             if name == "memory.swap" and tree.version == 1:  # swap of version 1 includes memory, and so comes later
                 value += limits.memory_bytes or 0
             try:
-                _files.write(f"{self.name}/{file}", b"%d" % value, tree.fd)
+                kernel_files.write(f"{self.name}/{file}", b"%d" % value, tree.fd)
             except FileNotFoundError:
                 if name not in _OPTIONAL:
                     raise
@@ -298,7 +298,7 @@ class Group:
         if tree is None or not file:
             return None
         try:
-            text = _files.read(f"{self.name}/{file}", tree.fd)
+            text = kernel_files.read(f"{self.name}/{file}", tree.fd)
         except FileNotFoundError:
             return None
         return _value(text, key) if key else int(text)
@@ -312,7 +312,7 @@ class Group:
         pids: set[int] = set()
         for tree in self.base.trees:
             with _gone_is_fine():
-                pids.update(map(int, _files.read(f"{self.name}/cgroup.procs", tree.fd).split()))
+                pids.update(map(int, kernel_files.read(f"{self.name}/cgroup.procs", tree.fd).split()))
         return frozenset(pids - {_HIDDEN})
 
     def kill(self) -> None:
@@ -343,7 +343,7 @@ class Group:
         """Send SIGKILL by cgroup.kill, if the kernel has it and the group exists."""
         if self.base.kills_at_once and self.base.unified is not None:
             with _gone_is_fine():
-                _files.write(f"{self.name}/cgroup.kill", b"1", self.base.unified.fd)
+                kernel_files.write(f"{self.name}/cgroup.kill", b"1", self.base.unified.fd)
 
     def freeze(self, timeout_seconds: float = 2.0) -> None:
         """Stop every process of the group where it is. Return when all have stopped.
@@ -379,11 +379,11 @@ class Group:
     def is_frozen(self) -> bool:
         """Tell whether `freeze` has stopped all its processes. Raises OSError ENOTSUP if neither tree can freeze."""
         tree, path = self._freezer("freezer.state")
-        return _FROZEN[tree.version - 1] in _files.read(path, tree.fd)
+        return _FROZEN[tree.version - 1] in kernel_files.read(path, tree.fd)
 
     def _set_frozen(self, frozen: bool) -> None:
         tree, path = self._freezer("freezer")
-        _files.write(path, (_FREEZE if frozen else _THAW)[tree.version - 1], tree.fd)
+        kernel_files.write(path, (_FREEZE if frozen else _THAW)[tree.version - 1], tree.fd)
 
     def _freezer(self, name: str) -> tuple[Tree, str]:
         tree, file = self.base.find(name)
@@ -396,9 +396,9 @@ class Group:
         tree = self.base.by_controller["freezer"]
         threads = [pid for pid in self.processes() if proc.is_kernel_thread(pid)] if tree.version == 2 else []
         for pid in threads:
-            own = posixpath.relpath(layout.paths(_files.read("/proc/self/cgroup"))[""], tree.name)
+            own = posixpath.relpath(layout.paths(kernel_files.read("/proc/self/cgroup"))[""], tree.name)
             with suppress(ProcessLookupError):
-                _files.write(f"{own}/cgroup.procs", b"%d" % pid, tree.fd)
+                kernel_files.write(f"{own}/cgroup.procs", b"%d" % pid, tree.fd)
         return bool(threads)
 
     def stats(self) -> GroupStats:
@@ -532,7 +532,7 @@ def _group(pid: int) -> Generator[Group]:
     An engine may put a container below a separate group in only some hierarchies. This uses the ones with the same name
     as the memory's, because a name is unique to one level.
     """
-    found = layout.parse(_mounts(), _files.read(f"/proc/{pid}/cgroup"))
+    found = layout.parse(_mounts(), kernel_files.read(f"/proc/{pid}/cgroup"))
     main = max(found, key=lambda one: ("memory" in one.controllers, one.version), default=None)
     if main is None:
         raise FileNotFoundError(f"no control group of process {pid} is seen here")
@@ -567,4 +567,4 @@ def _offers(tree: Tree | None, file: str) -> bool:
 
 def _offered(directory: int) -> frozenset[str]:
     """Return the controllers that a group of version 2 may hand down. Those of version 1 aren't among them."""
-    return frozenset(_CONTROLLERS).intersection(_files.read("cgroup.controllers", directory).decode().split())
+    return frozenset(_CONTROLLERS).intersection(kernel_files.read("cgroup.controllers", directory).decode().split())

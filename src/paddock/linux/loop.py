@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 from paddock.linux._syscall import ioctl
 from paddock.linux.descriptors import closing
 
 _CONTROL = b"/dev/loop-control"
 _CTL_GET_FREE = 0x4C82
-_CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so that nobody sees a half-made device
+_CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so no program sees a half-made device
 _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _AUTOCLEAR = 4
@@ -81,7 +81,7 @@ def deleted() -> Iterator[tuple[str, str]]:
     """Devices whose file has no name any more, and the one that it had (drivers/block/loop.c, backing_file)."""
     for device in os.listdir("/sys/block"):
         try:
-            path = _files.read(f"/sys/block/{device}/loop/backing_file").decode(errors="replace").rstrip("\n")
+            path = kernel_files.read(f"/sys/block/{device}/loop/backing_file").decode(errors="replace").rstrip("\n")
         except OSError:
             continue
         if path.endswith(_DELETED):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.linux import _files, sizes
+from paddock.linux import kernel_files, sizes
 
 NOTHING = "nothing"
 """An empty directory."""
@@ -58,11 +58,11 @@ def contents() -> dict[str, str]:
     """Return files with a sandbox's own values: no load, no swapping, one group, and a separate boot id."""
     groups = ""
     if os.path.exists("/proc/cgroups"):  # a JVM takes from it which version there is
-        head, *rows = _files.read("/proc/cgroups").decode().splitlines()
+        head, *rows = kernel_files.read("/proc/cgroups").decode().splitlines()
         groups = "\n".join((head, *("\t".join((*row[:2], "1", row[3])) for row in map(str.split, rows)), ""))
     return {
         EMPTY: "",
-        "boot_id": _files.read("/proc/sys/kernel/random/uuid").decode(),
+        "boot_id": kernel_files.read("/proc/sys/kernel/random/uuid").decode(),
         "cgroups": groups,
         "loadavg": sizes.LOADAVG,
         "vmstat": "".join(f"{name} 0\n" for name in _COUNTERS),

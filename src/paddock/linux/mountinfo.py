@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
@@ -43,7 +43,7 @@ def read(pid: int | str = "self", fstype: str = "") -> list[MountInfo]:
     `fstype` selects types of file systems by prefix.
     """
     kind = f" - {fstype}".encode()
-    return [parse(line) for line in _files.read(f"/proc/{pid}/mountinfo").splitlines() if kind in line]
+    return [parse(line) for line in kernel_files.read(f"/proc/{pid}/mountinfo").splitlines() if kind in line]
 
 
 def _plain(field: bytes) -> bytes:

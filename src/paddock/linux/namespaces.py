@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 from paddock.linux._syscall import call, call_locked
 
 # include/uapi/linux/sched.h
@@ -71,9 +71,9 @@ def write_id_maps(
     """
     directory = b"/proc/%d" % pid
     if deny_setgroups:
-        _files.write(directory + b"/setgroups", b"deny")
-    _files.write(directory + b"/uid_map", _lines(uid_maps))
-    _files.write(directory + b"/gid_map", _lines(gid_maps))
+        kernel_files.write(directory + b"/setgroups", b"deny")
+    kernel_files.write(directory + b"/uid_map", _lines(uid_maps))
+    kernel_files.write(directory + b"/gid_map", _lines(gid_maps))
 
 
 def _lines(maps: Iterable[IdMap]) -> bytes:
@@ -82,7 +82,7 @@ def _lines(maps: Iterable[IdMap]) -> bytes:
 
 def read_uid_map(pid: int) -> list[IdMap]:
     """Return the uid map of the user namespace of `pid`, as the caller's own namespace shows it."""
-    lines = _files.read(b"/proc/%d/uid_map" % pid).splitlines()
+    lines = kernel_files.read(b"/proc/%d/uid_map" % pid).splitlines()
     return [IdMap(*map(int, line.split())) for line in lines]
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import time
 
-from paddock.linux import _files
+from paddock.linux import kernel_files
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FIELD = re.compile(r"^([^:\n]+):\t[ \t]*(.*\S|)", re.MULTILINE)  # of proc_pid_status(5)
@@ -15,7 +15,7 @@ _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 def stat(process: int | str) -> list[bytes]:
     """Return the fields of proc_pid_stat(5): number 1 there is at 0. The name, in brackets, may hold some itself."""
-    line = _files.read(f"/proc/{process}/stat")
+    line = kernel_files.read(f"/proc/{process}/stat")
     start, end = line.index(b"("), line.rindex(b")")
     return [line[: start - 1], line[start + 1 : end], *line[end + 2 :].split()]
 
@@ -66,7 +66,7 @@ def shows_children() -> bool:
 
 def resident_bytes(pid: int) -> tuple[int, int]:
     """Return the resident memory of `pid`, and the part in file pages or shared ones (proc_pid_statm(5))."""
-    fields = _files.read(b"/proc/%d/statm" % pid).split()
+    fields = kernel_files.read(b"/proc/%d/statm" % pid).split()
     return int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
 
 
@@ -75,20 +75,20 @@ def proportional_bytes(pid: int) -> int:
 
     It takes long: the kernel walks all its pages. Raises OSError EACCES without power over the process.
     """
-    lines = _files.read(b"/proc/%d/smaps_rollup" % pid).splitlines()
+    lines = kernel_files.read(b"/proc/%d/smaps_rollup" % pid).splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss:", b"SwapPss:")))
 
 
 def machine_memory() -> tuple[int, int]:
     """Bytes that programs could still have, and all that there are (proc_meminfo(5)). KeyError: it says not."""
-    lines = (line.split() for line in _files.read(b"/proc/meminfo").splitlines())
+    lines = (line.split() for line in kernel_files.read(b"/proc/meminfo").splitlines())
     found = {words[0]: int(words[1]) << 10 for words in lines if len(words) > 1}
     return found[b"MemAvailable:"], found[b"MemTotal:"]
 
 
 def boot_id() -> str:
     """Return a random id of this boot (random(4))."""
-    return _files.read(b"/proc/sys/kernel/random/boot_id").decode().strip()
+    return kernel_files.read(b"/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def boottime() -> float:
@@ -121,7 +121,7 @@ def descendants(pid: int) -> list[int]:
         parent = waiting.pop()
         try:
             for task in os.listdir(f"/proc/{parent}/task"):
-                children = _files.read(f"/proc/{parent}/task/{task}/children").split()
+                children = kernel_files.read(f"/proc/{parent}/task/{task}/children").split()
                 waiting += map(int, children)
                 found += map(int, children)
         except (FileNotFoundError, ProcessLookupError):
@@ -134,12 +134,12 @@ def status(pid: int | str = "self") -> dict[str, str]:
 
     A newline in the name appears as an escape.
     """
-    return dict(_FIELD.findall(_files.read(f"/proc/{pid}/status").decode(errors="surrogateescape")))
+    return dict(_FIELD.findall(kernel_files.read(f"/proc/{pid}/status").decode(errors="surrogateescape")))
 
 
 def inner_uid(pid: int, uid: int) -> int | None:
     """Return the number of `uid` in the user namespace of `pid` (user_namespaces(7)), or None if it has none there."""
-    for line in _files.read(f"/proc/{pid}/uid_map").splitlines():
+    for line in kernel_files.read(f"/proc/{pid}/uid_map").splitlines():
         inner, outer, count = map(int, line.split())
         if outer <= uid < outer + count:
             return inner + uid - outer
@@ -165,7 +165,7 @@ def netlink_bytes(pid: int) -> int:
     once whether there are any.
     """
     try:
-        protocols = (line.split() for line in _files.read(f"/proc/{pid}/net/protocols").splitlines())
+        protocols = (line.split() for line in kernel_files.read(f"/proc/{pid}/net/protocols").splitlines())
         if any(line[0] == b"NETLINK" and line[2] == b"0" for line in protocols):
             return 0
         fd = os.open(b"/proc/%d/net/netlink" % pid, os.O_RDONLY | os.O_CLOEXEC)

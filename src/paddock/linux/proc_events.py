@@ -89,7 +89,7 @@ class News:
                 raise OSError(event.words[0], os.strerror(event.words[0]), "proc connector")
             if event is None or event.what == ACK:
                 break
-        self._numbers.clear()  # the kernel has counted on, where somebody else has listened
+        self._numbers.clear()  # the kernel has counted on for another listener
         self._overrun = lost  # said again, to those whom it concerns
 
     def read(self) -> Event | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from paddock.linux import _files, proc
+from paddock.linux import kernel_files, proc
 from paddock.linux.descriptors import closing
 
 _ROUNDS = 4
@@ -143,7 +143,7 @@ class Search:
         with suppress(FileNotFoundError, ProcessLookupError):
             for task in os.listdir(f"/proc/{pid}/task"):
                 self._spend()
-                found += map(int, _files.read(f"/proc/{pid}/task/{task}/children").split())
+                found += map(int, kernel_files.read(f"/proc/{pid}/task/{task}/children").split())
         return found
 
     def _holds(self, pid: int, wanted: str) -> bool:

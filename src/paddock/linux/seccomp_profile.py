@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable
 
-from paddock.linux import _syscall_names as names
+from paddock.linux import syscall_names as names
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdict, compile, fail_with
 
 _ALLOWED = """
@@ -135,7 +135,7 @@ _CONDITIONAL: dict[str, Verdict] = {
     # The machine has one number of asynchronous requests for all (fs.aio-max-nr): one sandbox could take them all from
     # the databases outside. Programs go on with threads, as on a kernel without them.
     **dict.fromkeys(("io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents"), _ENOSYS),
-    # It flushes all file systems of the machine; nothing of a sandbox's own needs it. There is no failure to answer.
+    # It flushes all file systems of the machine, and no sandbox needs that. The call knows no failure.
     "sync": fail_with(0),
     # Huge pages are the machine's reserve, which no control group for memory counts.
     "mmap": _unless(3, _MAP_HUGETLB, _ENOMEM),
@@ -179,8 +179,8 @@ _TARGETED = {
     "sched_setparam": 0,
     "sched_setscheduler": 0,
 }
-# Values of the first argument for which the second names a process or a group, and the value for all processes of an
-# id, with pid 1 among them.
+# First: values of the first argument for which the second names a process or a group.
+# Second: the value for all processes of an id, pid 1 included.
 _KINDS_OF_TARGET = {"setpriority": ((0, 1), 2), "ioprio_set": ((1, 2), 3)}
 
 

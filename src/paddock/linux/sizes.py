@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from paddock.linux import _files, proc
+from paddock.linux import kernel_files, proc
 from paddock.linux.cgroups import Shown
 
 _PERIOD = 100_000  # microseconds, as the kernel's default
@@ -42,14 +42,16 @@ class Processors:
 def possible() -> str:
     """Return the possible numbers of this machine's processors: arrays by number have that length."""
     try:
-        return _files.read("/sys/devices/system/cpu/possible").decode()
+        return kernel_files.read("/sys/devices/system/cpu/possible").decode()
     except FileNotFoundError:
         return f"0-{(os.cpu_count() or 1) - 1}\n"
 
 
 def meminfo(memory: int, swap: int) -> str:
     """Return a meminfo with the whole limit unused, up to the machine's size. That is exact only at the start."""
-    machine = {line.split(":")[0]: int(line.split()[1]) for line in _files.read("/proc/meminfo").decode().splitlines()}
+    machine = {
+        line.split(":")[0]: int(line.split()[1]) for line in kernel_files.read("/proc/meminfo").decode().splitlines()
+    }
     total, swap = min(memory // _KIB, machine["MemTotal"]), min(swap // _KIB, machine["SwapTotal"])
     rows = {"MemTotal": total, "MemFree": total, "MemAvailable": total, **dict.fromkeys(_UNTOLD, 0)}
     rows |= {"SwapTotal": swap, "SwapFree": swap}
@@ -66,7 +68,7 @@ def stat(cpus: Sequence[int]) -> str:
 
 def cpuinfo(cpus: Sequence[int]) -> str:
     """Return these of the machine's processors, or all if the kernel doesn't number them."""
-    whole = _files.read("/proc/cpuinfo").decode()
+    whole = kernel_files.read("/proc/cpuinfo").decode()
     return "".join(f"{block}\n\n" for block in _blocks(whole, cpus).values()) or whole
 
 
@@ -82,7 +84,7 @@ def system(cpus: Sequence[int], may_be: str) -> dict[str, str]:
         f"{_CPU}possible": may_be,
         f"{_CPU}present": may_be,
         **{_LOOPBACK + name: f"{value}\n" for name, value in _LO.items()},
-        **topology(_files.read("/proc/cpuinfo").decode(), cpus),
+        **topology(kernel_files.read("/proc/cpuinfo").decode(), cpus),
     }
 
 

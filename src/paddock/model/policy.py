@@ -71,7 +71,8 @@ class Allow(_Part, frozen=True, kw_only=True):
 
 
 class Deny(_Part, frozen=True, kw_only=True):
-    """What may not be reached, whatever allows it. Exactly one of `host` and `cidr`; all ports if none are given.
+    """A host or a network that a sandbox may not reach. It wins over every `allow`. Give exactly one of `host` and
+    `cidr`. Without `ports` it holds for all.
 
     Example:
         ```python
@@ -140,7 +141,7 @@ class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
 
 
 class EgressRules(_Part, frozen=True, kw_only=True):
-    """A `deny` wins over every `allow` and `mock`, whatever their order. What nothing allows is denied.
+    """Rules for requests. A `deny` wins over every `allow` and `mock`, in any order. Without a rule paddock denies.
 
     Example:
         ```python

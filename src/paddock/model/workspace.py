@@ -24,7 +24,7 @@ class Workspace(Value):
     """A workspace.
 
     `commit` is where it began, on `branch` of `repository`; `observed_at` is when the repository was seen to have it
-    there. All are None where there is no repository. `sandbox` is the living one that may write, `epoch` how many had
+    there. All are None without a repository. `sandbox` is the living one that may write, `epoch` how many had
     that right until now. `pinned_until`: not evicted before. `submodules`: they were asked for; if not, `unfetched` is
     how many of the repository's own were left empty.
 

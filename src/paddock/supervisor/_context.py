@@ -27,15 +27,15 @@ from paddock.linux.descriptors import closing
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
 from paddock.supervisor._namespaces import NamespaceSet
-from paddock.supervisor._records import Records
 from paddock.supervisor._signaller import Signaller
 from paddock.supervisor._slots import Slots
 from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.supervisor.pool import open_pool
+from paddock.supervisor.records import Records
 
 MOST_SPARES = 64
 IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
-PLACES = "supervisor"  # below the state directory: what the supervisor and its spares need of it, seen by nobody else
+PLACES = "supervisor"  # below the state directory: for the supervisor and its spares alone
 
 
 class SupervisorContext:
@@ -164,8 +164,8 @@ def _may_set_hostname() -> bool:
 
 
 def _enter(ids: SubordinateIds) -> None:
-    """Enter a user namespace with all subordinate ids. What the supervisor leaves to enter a sandbox must belong to its
-    user."""
+    """Enter a user namespace with all subordinate ids. Files that the supervisor leaves for entering a sandbox must
+    belong to its user."""
     with closing(subordinate_ids.open_namespace(ids, ORDINARY_ID)) as namespace:
         namespaces.setns(namespace, namespaces.NEWUSER)
     namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)

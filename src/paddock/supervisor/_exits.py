@@ -4,7 +4,7 @@ The supervisor makes them before foreign code runs there, and holds them while t
 connections wait. The workload runs in another user namespace and so has no power over the network.
 
 The network has `lo` alone, and every address is local to it (`linux.routes`). The rules lead to the gateway's sockets.
-They don't have to block anything: there is no other interface.
+They don't have to block anything, because the network has no other interface.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paddock.supervisor._namespaces import visit
 TCP_PORT = 15001
 DNS_PORT = 15053
 DOMAIN = 53
-# Of what a connection or a question costs the kernel, no sandbox pays for the record of whom it was for: so many may
-# be under way as come in some minutes at this pace. Far above what programs do.
+# The kernel charges no sandbox for its records of connections and DNS questions. So paddock limits their rate, far
+# above what programs need. As many may be under way as come in some minutes at this pace.
 _CONNECTIONS_PER_SECOND, _QUESTIONS_PER_SECOND, _BURST = 1000, 500, 2000
 
 _TCP, _UDP = nft.protocol(socket.IPPROTO_TCP), nft.protocol(socket.IPPROTO_UDP)

@@ -17,17 +17,17 @@ from typing import NamedTuple, NoReturn
 
 from paddock.linux import cgroups, fsids, mounts, namespaces, proc
 from paddock.linux.descriptors import closing
-from paddock.supervisor import _dev, _exits, _orders, _places, _posture, _trust_places
+from paddock.supervisor import _dev, _exits, _orders, _places, _posture, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._namespaces import NamespaceSet, visit
 from paddock.supervisor._places import PLACE, move
-from paddock.supervisor._plan import JAIL, WAITING, JailPlan
-from paddock.supervisor._records import Record
 from paddock.supervisor._sizes import SizeMounts
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.plan import JAIL, WAITING, JailPlan
+from paddock.supervisor.records import Record
 
 _HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
@@ -109,7 +109,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
-            trust = _trust_places.make(context.spares, spare.name, late)
+            trust = trust_places.make(context.spares, spare.name, late)
 
     dev = None
     if plan.devices:
@@ -118,7 +118,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
             late.append(dev)
 
     told = None
-    if plan.kind == JAIL:  # any other has a kernel of its own, which is told its size otherwise
+    if plan.kind == JAIL:  # any other has its own kernel, which gets its size otherwise
         with steps("sizes"):
             told = context.sizes.tell(plan, spare.group, late)
 
@@ -209,7 +209,7 @@ def _fit_out(
             if layers.told is not None:
                 _tell(layers.told)
             if layers.trust:
-                _trust_places.attach(layers.trust)
+                trust_places.attach(layers.trust)
         if layers.mounts:
             with steps("places"):
                 _places.attach(context.base(spare.slot), layers.mounts)
@@ -240,7 +240,7 @@ def _name_in(hosts: int, name: str) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_HOSTS:
         return
     if not status.st_size:
-        os.fchmod(hosts, 0o644)  # whatever the umask is
+        os.fchmod(hosts, 0o644)  # with any umask
     before = os.pread(hosts, _MOST_HOSTS, 0)
     kept = [line for line in (before or _OTHER_HOSTS).splitlines(keepends=True) if not line.endswith(_NAMED)]
     after = b"".join(kept).removesuffix(b"\n") + b"\n127.0.0.1\t" + name.encode() + _NAMED

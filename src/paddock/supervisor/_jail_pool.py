@@ -15,9 +15,9 @@ from paddock.linux import proc
 from paddock.supervisor import _jail, _spare
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, Gone, JailError, Steps
-from paddock.supervisor._plan import JailPlan
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.plan import JailPlan
 
 CREATE_SECONDS = 20.0
 QUIET_SECONDS = 0.03
@@ -37,8 +37,7 @@ class _Waiting:
     plan: JailPlan
     reply: Reply
     tries: int
-    """A spare that died while it waited is no reason to refuse a create: another one is tried, and all may have died.
-    """
+    """How many more spares it may take. A dead spare doesn't refuse a create, and all of them may have died."""
     ahead: int | None
     """The number of the daemon that wants a complete spare; None for a sandbox."""
 
@@ -189,7 +188,7 @@ class JailPool:
                 self._spares.remove(spare)
                 if was_ready:  # one that died in waiting is replaced when it is missed
                     return
-                # With the spawner go the mounts that its children copy: then what they say is no fault of the plan.
+                # The mounts that its children copy end with the spawner. Then their error isn't the plan's fault.
                 fell = spawner is None or self._spawner.living is not spawner
                 self._refuse(Died(str(error)) if fell else error)
             self._feed()

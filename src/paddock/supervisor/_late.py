@@ -21,14 +21,14 @@ from dataclasses import replace
 from paddock.linux import namespaces
 from paddock.linux.descriptors import closing
 from paddock.linux.undo import UndoStack
-from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor import _exits, _places, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._namespaces import NamespaceSet, visit
-from paddock.supervisor._plan import CLAIM, JailPlan
-from paddock.supervisor._records import Record
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.plan import CLAIM, JailPlan
+from paddock.supervisor.records import Record
 from paddock.wire import close_all
 
 
@@ -87,10 +87,10 @@ def _trust(context: SupervisorContext, id: str, way: NamespaceSet) -> None:
     held: list[int] = []
     try:
         with contextlib.suppress(FileExistsError):  # an attempt before has come so far
-            made = _trust_places.make(context.records.directory, id, held)
+            made = trust_places.make(context.records.directory, id, held)
             with visit(namespaces.NEWNS, way.mounts, context.home.mounts):
                 os.chdir("/")
-                _trust_places.attach(made)
+                trust_places.attach(made)
     finally:
         close_all(held)
 

@@ -16,8 +16,8 @@ from typing import Any, cast
 from paddock.linux import local_sockets, pidfd, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _context, _serve, layout
-from paddock.supervisor._bootstrap import READY
-from paddock.vmm._process import seal_imports
+from paddock.supervisor.bootstrap import READY
+from paddock.vmm.process import seal_imports
 
 _TITLE = b"paddock"
 LOCK_SECONDS = 2.0
@@ -27,7 +27,7 @@ def main(options: dict[str, Any]) -> None:
     """Serve the state directory; leave at once if another supervisor holds the lock. Print READY on stdout."""
     parent = os.getpid()
     if os.fork():
-        os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
+        os._exit(0)  # an orphan: no daemon has to wait for it, and none is left with a zombie
     _outlive(parent)
     state = Path(cast("str", options["state"]))
     os.umask(0o077)
@@ -78,7 +78,7 @@ def _outlive(parent: int) -> None:
 
 
 def _leave(context: _context.SupervisorContext, state: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
+    with contextlib.suppress(FileNotFoundError):  # the state directory has been deleted
         os.unlink(state / layout.SUPERVISOR_SOCKET)
     if context.groups is not None:
         with contextlib.suppress(

@@ -24,8 +24,8 @@ from paddock.linux.namespaces import IdMap
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import MountError
 from paddock.supervisor._namespaces import visit
-from paddock.supervisor._plan import JailPlan, Mount, Tree, is_repository
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, REPOSITORIES
+from paddock.supervisor.plan import JailPlan, Mount, Tree, is_repository
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # No redirects and no metadata-only copies: the layer alone then tells what was changed.
@@ -121,7 +121,7 @@ class Mounting:
 
     def _show_as(self, host: int, info: os.stat_result, *, stored: int | None = None) -> None:
         """Show files of the owner of `info` as the default user's on this detached mount, and those of others as
-        nobody's.
+        files of `nobody`.
 
         With `stored` the sandbox's other users can create files in it too. On disk these belong to `stored` plus their
         id: the kernel maps no two ids to one. A program that serves files for a sandbox creates them as root before it

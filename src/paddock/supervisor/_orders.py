@@ -12,10 +12,10 @@ import resource
 import socket
 from typing import TYPE_CHECKING
 
-from paddock.linux import _files, landlock, masks, seccomp_profile, subordinate_ids
+from paddock.linux import kernel_files, landlock, masks, seccomp_profile, subordinate_ids
 from paddock.linux.namespaces import IdMap
-from paddock.supervisor._plan import JAIL, JailPlan
 from paddock.supervisor.layout import ORDINARY_ID
+from paddock.supervisor.plan import JAIL, JailPlan
 from paddock.wire import Kind, pack
 from paddock.wire.guest import VERSION, Deadline, HostHello, Op, Plan, PlanFlags, Setup, SetupFlags
 
@@ -81,7 +81,7 @@ def _shares() -> tuple[bytes, ...]:
     found: list[bytes] = []
     for whole, own in _COUNTS:
         try:
-            found += [own, b"%d" % (int(_files.read(whole)) // PARTS)]
+            found += [own, b"%d" % (int(kernel_files.read(whole)) // PARTS)]
         except FileNotFoundError:
             continue  # a kernel without it
     return tuple(found)

@@ -20,8 +20,8 @@ from contextlib import suppress
 from paddock.linux import pidfd, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor._orders import send_deadline
-from paddock.supervisor._records import Record, Records
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.records import Record, Records
 
 STOP_SECONDS = 0.5
 HOLD_SECONDS = 30.0

@@ -17,9 +17,9 @@ from paddock.supervisor import _late
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._orders import send_deadline
 from paddock.supervisor._pause import Pauses, go_on
-from paddock.supervisor._plan import JAIL
-from paddock.supervisor._records import Ended, Record, remove_directory
 from paddock.supervisor._supervised import Seen, Supervised
+from paddock.supervisor.plan import JAIL
+from paddock.supervisor.records import Ended, Record, remove_directory
 
 LOST = Ended(limit=None, reason="it was found dead, and there was no supervisor to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
@@ -165,12 +165,12 @@ class Running:
         # A daemon that waits for the end of what it has killed knows why: it is written only if that daemon goes.
         keep = records.keep_ended if sandbox.waiting and self._has_daemon() else records.write_ended
         attempt(keep, id, cause._replace(kind=record.kind))
-        left = f"{id}.{record.pid}"  # its next incarnation may die before this is removed
+        left = f"{id}.{record.pid}"  # its next start may die before this is removed
         attempt(records.retire, id, self._context.spares, left)
         # Before the answers: the daemon may then create it again.
         attempt(partial(self._tell, "ended", record, limit=cause.limit, reason=cause.reason))
         for answer in sandbox.waiting:
-            attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
+            attempt(answer)  # nothing of it runs any more; no caller waits for the rest
         sandbox.waiting.clear()  # the supervisor collects no garbage: nothing may refer to itself
         if record.slot is not None:
             attempt(self._context.slots.give_back, record.slot)

@@ -13,17 +13,17 @@ from typing import Any
 
 from paddock.linux import btrfs, proc
 from paddock.supervisor import _late, _spawner, layout
-from paddock.supervisor._bootstrap import VERSION
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Gone
 from paddock.supervisor._jail_pool import JailPool, Reply, problem
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._plan import WAITING, JailPlan, PlanError
-from paddock.supervisor._records import Ended, Record
 from paddock.supervisor._running import Running, attempt
 from paddock.supervisor._slots import ENGINE
 from paddock.supervisor._supervised import Keeping, Supervised
 from paddock.supervisor._watch import Watch
+from paddock.supervisor.bootstrap import VERSION
+from paddock.supervisor.plan import WAITING, JailPlan, PlanError
+from paddock.supervisor.records import Ended, Record
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all, pack
 
 LONGEST_SLEEP_SECONDS = 60.0
@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class Supervisor:
-    """Serve one daemon at a time, until there is no sandbox and no daemon. The next daemon gets its answer when the
+    """Serve one daemon at a time, until no sandbox and no daemon is left. The next daemon gets its answer when the
     connection of the one before has ended."""
 
     def __init__(self, context: SupervisorContext, listener: socket.socket, *, for_tests: bool) -> None:
@@ -54,8 +54,7 @@ class Supervisor:
         self._outside: dict[str, Keeping] = {}
         """Kept commands of sandboxes that this supervisor did not make, by id."""
         self._news: list[bytes] = []
-        """Frames that go with the next answer, at the latest at the end of the turn: the daemon wakes up once for both.
-        """
+        """Frames that go with the next answer, or at the end of the turn. So the daemon wakes up once for both."""
         self._jails = JailPool(context, watch=self._watch, unwatch=self._unwatch, created=self._created)
         self._idle_since = proc.boottime()
         self._watched = Watch(context, self._running.sandboxes, self._running.end)
@@ -138,7 +137,7 @@ class Supervisor:
         try:
             peer, _ = self._listener.accept()
         except OSError:
-            return  # it went away again, or there is no descriptor left: the next one may fare better
+            return  # it went away again, or descriptors ran out: the next one may succeed
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_SECONDS.to_bytes(8, "little") + bytes(8))
         self._line = Connection(peer, max_body=MAX_BODY)
@@ -366,7 +365,7 @@ class Supervisor:
         reply()
 
     def do_list(self, reply: Reply) -> None:
-        self._reap_all()  # who asks for the living is told nothing of the dead
+        self._reap_all()  # a list of the living leaves out the dead
         known = self._context.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         records = {id: sandbox.record for id, sandbox in self._running.sandboxes.items()}

@@ -1,4 +1,4 @@
-"""Keep a process in the namespace that the supervisor left. Its user owns all namespaces that his supervisors made. So
+"""Keep a process in the namespace that the supervisor left. Its user owns all namespaces of that user's supervisors. So
 it may signal what an earlier supervisor left, which a later one beside it may not."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from paddock.linux import cgroups, masks, mounts, sizes
 from paddock.linux.cgroups import Shown
 from paddock.linux.descriptors import closing
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 
 MOST = 64
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC

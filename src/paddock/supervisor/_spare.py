@@ -19,9 +19,9 @@ from paddock.linux.undo import UndoStack
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._namespaces import NamespaceSet
-from paddock.supervisor._records import remove_directory
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
+from paddock.supervisor.records import remove_directory
 from paddock.wire import WireError
 from paddock.wire.guest import Report
 
@@ -51,7 +51,7 @@ class Spare:
     """A socket for `sock_diag.unix_bytes` of it, if the supervisor counts its memory."""
     ready: bool = False
     took: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of each of its own steps."""
+    """Seconds of each of its steps."""
 
 
 def begin(context: SupervisorContext, spawner: Spawner, fault: str = "") -> Spare:

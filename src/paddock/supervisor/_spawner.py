@@ -135,7 +135,7 @@ def spawn(program: int, null: int) -> Spawning:
 
 
 def _execute(program: int) -> NoReturn:
-    os.execve(program, ["paddock"], {})  # noqa: S606 (there is no shell to want)
+    os.execve(program, ["paddock"], {})  # noqa: S606 (without a shell on purpose)
 
 
 class Spawner:
@@ -161,7 +161,7 @@ class Spawner:
         self._process = early or spawn(context.program, context.null)
         names = () if early is None else ("user", "mnt", "uts")
         spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
-        with contextlib.suppress(ConnectionError):  # it has died: whoever asks it for something is told
+        with contextlib.suppress(ConnectionError):  # it has died: the next request gets the error
             socket.send_fds(self._process.peer, [context.orders], spaces)
         close_all(spaces)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from paddock.linux import cgroups
 from paddock.supervisor._exits import Exits, close
 from paddock.supervisor._namespaces import NamespaceSet
-from paddock.supervisor._records import Ended, Record
+from paddock.supervisor.records import Ended, Record
 from paddock.wire import close_all
 
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from paddock.linux import btrfs, cgroups, openat2, pidfd, proc, sock_diag
 from paddock.linux.descriptors import closing
 from paddock.supervisor._context import SupervisorContext
-from paddock.supervisor._records import Ended
 from paddock.supervisor._spare import SOCKET_BYTES
 from paddock.supervisor._supervised import Supervised
+from paddock.supervisor.records import Ended
 
 MEMORY_SECONDS = 0.25
 LOOK_SECONDS, REST_SECONDS = 0.002, 0.02
@@ -226,7 +226,7 @@ def measure_memory(pids: list[int], limit: int) -> tuple[int, list[Process]]:
 
 
 def _share(process: Process) -> int:
-    with suppress(OSError, ValueError):  # it has ended, or it is one of ours, into which nobody may look
+    with suppress(OSError, ValueError):  # it has ended, or is one of ours, which no process may inspect
         return proc.proportional_bytes(process.pid)
     with suppress(OSError, ValueError, IndexError):
         resident, shared = proc.resident_bytes(process.pid)

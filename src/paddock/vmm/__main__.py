@@ -1,7 +1,7 @@
 """The controller as a program: `python -I -S <directory or zip> [CONFIG]`, or the path of this file, compiled or not.
 
 CONFIG is an object in JSON: see `controller`. Without it, the controller reads its orders from its standard input
-(`_control`).
+(`control`).
 """
 
 import sys

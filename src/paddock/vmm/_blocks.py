@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from ._loop import Loop
 from ._peer import Peer
-from ._process import closing
+from .process import closing
 
 # The table of a view (`_erofs`): a head, then extents by their first block, then paths.
 BLOCK = 4096

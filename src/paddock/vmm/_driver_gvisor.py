@@ -12,19 +12,19 @@ import json
 import os
 import socket
 
-from ._control import Fault
 from ._loop import IN
 from ._place import Done
-from ._process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
+from .control import Fault
 from .controller import LINE, OUT
+from .process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._control import Json
+    from .control import Json
     from .controller import Controller
 
 _ID = "sandbox"
@@ -55,9 +55,9 @@ class Driver:
     with several ids, `cpus`, `memory_bytes`.
 
     `loopback`: the network is only the sentry's own. `saves` is there if it can save and load a state. It has `stamp`,
-    `key` in hexadecimal, and `place` of its own state. `baked` is the place of a shared initial state. `before` maps
-    stamps of older states to the flags with which they can still run. `forget`: a place with a state that must never
-    load. `device`: the path of the device file of its platform.
+    `key` in hexadecimal, and `place` of this sandbox's state. `baked` is the place of a shared initial state. `before`
+    maps stamps of older states to the flags with which they can still run. `forget`: a place with a state that must
+    never load. `device`: the path of the device file of its platform.
     """
 
     pipes = True

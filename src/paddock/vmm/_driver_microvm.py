@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from ._control import Fault, Json
 from ._place import Done, Place
 from ._qemu import Qemu
+from .control import Fault, Json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Driver:
 
         def stands(why: str | None) -> None:
             if image is not None:
-                os.close(image)  # nobody who runs in here writes it from now on
+                os.close(image)  # no program in here writes it from now on
             done(why)
 
         def quiet(why: str | None) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ._blocks import BLOCK, EXTENT, HEAD, TABLE_MAGIC
-from ._control import Json
 from ._place import Place
+from .control import Json
 
 if TYPE_CHECKING:
     from .controller import Controller
@@ -144,7 +144,7 @@ def _descend(
     try:
         entries = list(os.scandir(place))
     except PermissionError:
-        return  # as little as anybody may see of it
+        return  # as little as any user may see of it
     for entry in entries:
         if entry.name in without:
             continue

@@ -1,5 +1,4 @@
-"""The nodes of a session: a number for each file that the other kernel has looked up, and the way to find it again.
-
+"""The nodes of a session. Each is the number of a file that the other kernel has looked up, and leads to it again.
 A node is its place (parent and name, which follow renames), and while in use also a descriptor. There are more nodes
 than descriptors. After this closes a node's descriptor, it reopens the node by its place, one component after the
 other, without following links. The result must be the same file. A file without a name keeps its descriptor.
@@ -312,8 +311,7 @@ class Nodes:
 def _open_as_owner(held: int, flags: int, export: Export) -> int:
     """Open a file, for which the other kernel has checked permissions.
 
-    If its mode excludes us as its owner, open it all the same: git makes its objects with mode 0444, and then writes to
-    them.
+    If its mode excludes us as its owner, open it all the same. git makes objects with mode 0444, and writes to them.
     """
     try:
         return reopen(held, flags)

@@ -26,7 +26,7 @@ from . import _fuse_wire as wire
 from ._fuse_nodes import Export, Node, Nodes, reopen
 from ._fuse_session import Session
 from ._loop import report
-from ._process import close_others, closing, set_parent_death_signal
+from .process import close_others, closing, set_parent_death_signal
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768

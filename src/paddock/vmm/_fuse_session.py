@@ -37,7 +37,7 @@ from ._fuse_nodes import (
 )
 from ._fuse_wire import Request
 from ._loop import report
-from ._process import closing
+from .process import closing
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 _HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR
@@ -110,7 +110,7 @@ class Session:
             return b""
         try:
             # For an operation outside the table, ENOSYS makes the kernel proceed alone. These are above all open and
-            # close (`FUSE_NO_OPEN_SUPPORT`), so there are no open files here that a fork could lose.
+            # close (`FUSE_NO_OPEN_SUPPORT`), so the server has no open files that a fork could lose.
             operation = self._operation(request)
             return wire.answer(request.unique, operation(request))
         except OSError as error:
@@ -134,7 +134,7 @@ class Session:
 
     def _init(self, request: Request) -> bytes:
         answer = wire.greeting(request, shared=any(export.shared for export in self._nodes.exports))
-        self._recent.clear()  # whoever greets again knows nothing of before
+        self._recent.clear()  # a peer that greets again knows nothing of before
         self._nodes.forget_all()
         return answer
 
@@ -249,7 +249,7 @@ class Session:
         except PermissionError:
             if self._may_give:
                 raise
-            # An ordinary user has one uid on the host, which owns all new files, whatever their uid inside.
+            # An ordinary user has one uid on the host, which owns all new files, of any uid inside.
 
     def link(self, request: Request) -> bytes:
         (old,) = request.take(_LINK)

@@ -48,7 +48,7 @@ IN_BYTES, ENTRY_BYTES = _IN.size, _ENTRY.size + _ATTR.size
 
 
 class BadMessage(Exception):
-    """The other side doesn't speak FUSE, so there is no next message."""
+    """The other side doesn't speak FUSE, so no message follows."""
 
 
 class Request:

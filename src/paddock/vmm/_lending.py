@@ -15,7 +15,7 @@ from contextlib import suppress
 from struct import Struct
 
 from ._loop import IN, Loop
-from ._process import (
+from .process import (
     ALLOW,
     AND,
     ARCHITECTURE,
@@ -63,7 +63,7 @@ class Lending:
             self._loop.watch(self._listener, IN, self._asked)
 
     def _asked(self, events: int) -> None:
-        if not events & IN:  # nobody is left who could ask
+        if not events & IN:  # no process is left that could ask
             self._loop.unwatch(self._listener)
             return
         notice = bytearray(_NOTICE.size)

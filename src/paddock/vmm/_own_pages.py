@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from ._process import closing
+from .process import closing
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY = 8

@@ -82,7 +82,7 @@ class Peer:
                 continue
             if events:
                 self._loop.watch(fd, events, self._ready_to_read if fd == self._reader else self._ready_to_write)
-            else:  # an end that nobody listens to would wake us for ever
+            else:  # an end without a listener would wake us for ever
                 self._loop.unwatch(fd)
         self._watched = wanted
 

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 
 from . import _own_pages
 from ._blocks import BlockServer, View
-from ._control import Json
 from ._lending import Lending
 from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
+from .control import Json
 from .controller import NO_ROOM
 
 TYPE_CHECKING = False

@@ -11,15 +11,15 @@ import os
 from _blake2 import blake2b
 from collections.abc import Sequence
 
-from ._control import Json
-from ._process import closing
+from .control import Json
+from .process import closing
 
 _FILES = ("kernel", "pages", "memory")
 """The files in the sentry's order: state, metadata of the pages, pages."""
 _SEALED = 2
 _ABOUT = "about"
 _MOST = 1 << 28
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes keeps nobody waiting
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer blocks no reader
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

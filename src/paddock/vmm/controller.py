@@ -3,7 +3,7 @@
 A service passes a socket in to it (`_came`), for one identity inside, or for `control`. The service that starts it has
 its connection on the standard input.
 
-Its configuration: `name` of its own socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
+Its configuration: `name` of its socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
 level, with its `options`. `env` is the environment of the sandbox's commands.
 `waiting`: it is a spare until a claim. `fatal_imports`, in tests: an import after the start ends the process.
 
@@ -26,12 +26,12 @@ from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
 
-from ._control import Control, Fault, Json, read_orders
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._peer import Stream
 from ._place import Done
-from ._process import prepare_process, set_parent_death_signal
 from ._trunk import Trunk
+from .control import Control, Fault, Json, read_orders
+from .process import prepare_process, set_parent_death_signal
 
 TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:

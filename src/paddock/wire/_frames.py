@@ -1,12 +1,17 @@
 """A codec without I/O: it converts bytes and descriptors to frames.
 
-A frame is a header of 16 bytes, little-endian, and a body of JSON:
+A frame is a header of 16 bytes, little-endian, and a body of JSON. The header:
 
-    u32 length of the body | u16 kind | u16 flags | u32 channel | u8 number of descriptors | u8 0 | u16 0
+- u32 length of the body
+- u16 kind, u16 flags
+- u32 channel
+- u8 number of descriptors, u8 0, u16 0
 
-The descriptors of a frame travel with its first byte (SCM_RIGHTS, unix(7)). Each OPEN gets one REPLY or one ERROR on
-its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it. CLOSE on channel
-0 is the daemon's last frame on a connection. The daemon has not started any request without an answer there.
+The descriptors of a frame travel with its first byte (SCM_RIGHTS, unix(7)).
+
+Each OPEN gets one REPLY or one ERROR on its channel, and before that any number of CONTROL frames. CLOSE by the side
+that opened it cancels it. CLOSE on channel 0 is the daemon's last frame on a connection. The daemon has not started any
+request without an answer there.
 
 Both sides send their PROTOCOL in HELLO. The part before their agreement never changes, so that every version can name
 and replace a daemon of every other one. It has the header, HELLO, REPLY, ERROR and CLOSE, and the commands `status`,

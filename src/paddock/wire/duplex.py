@@ -197,7 +197,7 @@ class Duplex(Line):
         for channel, answer in self._asked.items():
             if not answer.done():
                 answer.set_exception(NotSent(*self.why.args) if channel in unheard else self.why)
-                answer.exception()  # whoever waited may have left
+                answer.exception()  # the waiting caller may have left
         self._ended(self)
 
     def _unwritten(self, error: OSError) -> None:

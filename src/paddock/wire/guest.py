@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 from struct import Struct
 
 from ._frames import Kind as Kind
-from ._message import Field, Message, Shape
+from .message import Field, Message, Shape
 
 VERSION = 5
 
@@ -431,7 +431,7 @@ class Attach(Message):
 
 
 class AttachReply(Message):
-    """What comes first on each stream. More than asked for: what is between is not kept any more."""
+    """The offset of the first byte on each stream. If it is above the requested one, the guest has dropped bytes."""
 
     SHAPE = Shape(
         Struct("<IIQQQ"),
@@ -456,7 +456,7 @@ class AttachReply(Message):
 
 
 class Execs(Message):
-    """What runs, and background commands that have ended, the newest first."""
+    """Lists running commands, and background commands that have ended, the newest first."""
 
     SHAPE = Shape(
         Struct("<Q"),
@@ -600,7 +600,7 @@ class KillReply(Message):
 
 
 class File(Message):
-    """What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD."""
+    """The object behind a name: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD."""
 
     SHAPE = Shape(
         Struct("<IIIIQq"),
@@ -1181,7 +1181,7 @@ class AgentReply(Message):
 
 
 class Lost(Message):
-    """What became of an agent whose connection ended. Answered when nothing that it had started is left."""
+    """Asks for the end of an agent whose connection ended. The answer comes when none of its processes is left."""
 
     SHAPE = Shape(
         Struct("<Ixxxx"),
@@ -1217,7 +1217,7 @@ class LostReply(Message):
 
 
 class Renew(Message):
-    """What a machine is from now on, that was copied or slept. Parts are done in the order of their flags."""
+    """The new identity of a machine that was copied or slept. The guest sets parts in the order of their flags."""
 
     SHAPE = Shape(
         Struct("<IIQQQQ"),
@@ -1301,7 +1301,7 @@ class RenewReply(Message):
 
 
 class Trust(Message):
-    """What programs are to trust on the way out: a file at `place`, and wherever of `systems` there is one."""
+    """Certificates that programs trust in the gateway: a file at `place`, and at each of `systems` that exists."""
 
     SHAPE = Shape(
         Struct("<"),

@@ -126,7 +126,7 @@ class Endpoint:
             resource = attrgetter(self._api.RESOURCE)(self._client)
             answer = resource.with_raw_response.create(**fields, timeout=seconds)
             body: bytes = answer.http_response.content
-        except Exception as error:  # whatever the SDK and what is below it raise, it is the endpoint's answer
+        except Exception as error:  # any error of the SDK or below it is the endpoint's answer
             raise failure(self.name, error, self._client.api_key) from error
         return self._api.reply(self.name, body)
 

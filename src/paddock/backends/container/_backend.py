@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
+from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
     AlreadyExistsError,
@@ -30,8 +30,8 @@ from paddock.errors import (
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
 from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
-from paddock.supervisor._namespace_entry import TOLD
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
+from paddock.supervisor.namespace_entry import TOLD
 
 from . import _life, _probe, _start
 from ._carry import Carrier, owner, require_apart
@@ -129,7 +129,7 @@ class ContainerBackend:
             except asyncio.CancelledError:
                 await asyncio.shield(self._start(self._unmake(making)))
                 raise
-        with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+        with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
             await instance.connection("user")
         return instance
 
@@ -276,12 +276,12 @@ class ContainerBackend:
             if record.id in self._being_made:
                 continue
             if not record.lives() and record.owes:
-                found[record.id] = None  # until its work is where everybody looks for it
+                found[record.id] = None  # until its work is in the workspace
                 self._start(self.remains.settle_quietly(record))
                 continue
             found[record.id] = None if record.lives() else await self.remains.ending(record.id, record.incarnation)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
-                self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
+                self._start(self._end_overdue(record))  # its pid 1 stands still, or a request holds it
         return found
 
     async def kept(self) -> Mapping[ExecId, Kept]:
@@ -393,7 +393,7 @@ class ContainerBackend:
         with contextlib.suppress(PaddockError, OSError):
             life = self._life(record)
             if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
-                await life.ask_times()  # it was paused for idleness, and nobody was there to write that down
+                await life.ask_times()  # it was paused for idleness while no daemon ran
             await self.kill(record.id, record.incarnation, life, why="deadline")
 
     def _life(self, record: Record) -> Life:

@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.backends._base import SandboxPlan, TreeMount
 from paddock.backends._trees import scratch_tree
+from paddock.backends.base import SandboxPlan, TreeMount
 from paddock.backends.guest import pack_whole, unpack_exact
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.jail.backend import JailInstance
 from paddock.errors import (
     ErrandFailedError,
     FileError,

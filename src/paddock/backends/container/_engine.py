@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from paddock.backends._base import Ending
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.base import Ending
+from paddock.backends.threads import in_its_own_thread
 from paddock.errors import ErrandFailedError, PlatformError
 from paddock.model import Limit, SandboxId
 

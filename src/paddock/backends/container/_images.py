@@ -22,7 +22,7 @@ from typing import IO
 
 import msgspec
 
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.threads import in_its_own_thread
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux import mountinfo
 from paddock.linux.descriptors import closing

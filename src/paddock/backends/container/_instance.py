@@ -7,13 +7,13 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._environment import certificates
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Command, Ending, Paused
 from paddock.backends.guest import Nothing, place_of
 from paddock.backends.guest import orders as pid1
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import PaddockError, SandboxDiedError
 from paddock.linux import caps
 from paddock.linux.cgroups import Refusals

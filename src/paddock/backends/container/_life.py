@@ -15,12 +15,12 @@ import signal
 from collections.abc import AsyncGenerator, Callable
 
 from paddock.backends import _look as look
-from paddock.backends._base import Paused
 from paddock.backends._checks import ok, weak
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Paused
 from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
-from paddock.backends.guest._connection import Channel, GuestConnection
+from paddock.backends.guest.connection import Channel, GuestConnection
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError
 from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
@@ -41,7 +41,7 @@ class Life:
         """ProcessLookupError: it has ended."""
         self.record, self._records = record, records
         self._fd = os.pidfd_open(record.pid)
-        if not record.lives():  # somebody else has its number
+        if not record.lives():  # another process has its number
             os.close(self._fd)
             raise ProcessLookupError(record.pid)
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Life:
             if self._connection is not None:
                 self._connection.close()
             self.ways.close()
-            self.pause_clock.end()  # whoever waits for that waits no more
+            self.pause_clock.end()  # no caller waits for that any more
 
     def _gone(self) -> None:
         self.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.backends.guest import program
 from paddock.linux import masks, sizes
 from paddock.model import Limits
@@ -134,7 +134,7 @@ def guest_directory(directory: Path) -> Path:
     scratch.mkdir(mode=0o755)
     shutil.copyfile(source, scratch / _PROGRAM)
     (scratch / _PROGRAM).chmod(0o555)
-    scratch.chmod(0o755)  # whatever the umask
+    scratch.chmod(0o755)  # with any umask
     scratch.rename(place)
     return place
 

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template

@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.backends.guest import Nothing, Place, Request, user_of
 from paddock.backends.guest import orders as pid1
-from paddock.backends.guest._connection import GuestConnection
+from paddock.backends.guest.connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
 from paddock.linux import local_sockets, seccomp_profile
 from paddock.model import MountMode

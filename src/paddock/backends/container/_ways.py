@@ -1,4 +1,4 @@
-"""Setup in a container's namespaces instead of by the engine (`supervisor/_namespace_entry.py`): masks of /proc and
+"""Setup in a container's namespaces instead of by the engine (`supervisor/namespace_entry.py`): masks of /proc and
 /sys, mounts, and the gateway's sockets as the only network access.
 """
 
@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from paddock.backends._base import Exits
+from paddock.backends.base import Exits
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux.descriptors import closing
-from paddock.supervisor import _namespace_entry, layout
+from paddock.supervisor import layout, namespace_entry
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records
@@ -35,7 +35,7 @@ def show_trust(place: Path) -> None:
     for name in (layout.TRUST, layout.TRUST_JAVA, layout.TRUST_CHROMIUM):
         with suppress(FileExistsError):
             made = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
+            os.fchmod(made, 0o644)  # another user reads it inside, with any umask
             os.close(made)
 
 
@@ -111,7 +111,7 @@ class NamespaceEntry:
     def __init__(self) -> None:
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._peer.settimeout(_SECONDS)
-        argv = [sys.executable, "-I", "-S", "-c", _namespace_entry.START, _SOURCE]
+        argv = [sys.executable, "-I", "-S", "-c", namespace_entry.START, _SOURCE]
         with theirs:
             self._process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/")
 
@@ -125,14 +125,14 @@ class NamespaceEntry:
         with closing(process):
             try:
                 socket.send_fds(self._peer, [json.dumps(orders).encode()], [process, *mounts])
-                said, fds, _, _ = socket.recv_fds(self._peer, _namespace_entry.MOST_BYTES, _MOST_SOCKETS)
+                said, fds, _, _ = socket.recv_fds(self._peer, namespace_entry.MOST_BYTES, _MOST_SOCKETS)
             except OSError as error:
                 self._process.kill()
                 said, fds = str(error).encode(), []
             finally:
                 self.close()
         made = [socket.socket(fileno=fd) for fd in fds]
-        if said == _namespace_entry.MADE or said == _namespace_entry.TAKEN:
+        if said == namespace_entry.MADE or said == namespace_entry.TAKEN:
             return made
         words = said.decode("utf-8", "replace") or "it died"
         raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")

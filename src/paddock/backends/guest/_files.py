@@ -32,8 +32,8 @@ from paddock.model import (
 )
 from paddock.wire import WireError
 from paddock.wire import guest as wire
-from paddock.wire._message import Message
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
+from paddock.wire.message import Message
 
 from ._place import encode, show
 from ._regex import compile_pattern
@@ -41,7 +41,7 @@ from ._requests import Nothing, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
-    from ._connection import Channel, GuestConnection
+    from .connection import Channel, GuestConnection
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from paddock.errors import (
     SandboxError,
 )
 from paddock.wire import WireError
-from paddock.wire._message import Message, Shape
 from paddock.wire.guest import Error, Hand, Op
+from paddock.wire.message import Message, Shape
 
 from ._place import encode
 

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from paddock.backends._pump import Flow
+from paddock.backends.pump import Flow
 from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
-from ._pipes import PipeReader, PipeWriter
 from ._requests import Nothing, Request, ask, of_door, of_port
+from .pipes import PipeReader, PipeWriter
 
 if TYPE_CHECKING:
-    from ._connection import Channel, GuestConnection
+    from .connection import Channel, GuestConnection
 
 Info: TypeAlias = Callable[["Channel", File], FileInfo | None]
 """Convert what the guest says of a file."""

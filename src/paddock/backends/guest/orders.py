@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from paddock.errors import PaddockError, SandboxError
 from paddock.model import User
 from paddock.wire import guest as wire
-from paddock.wire._message import Message
 from paddock.wire.guest import IdentityFlags, Op
+from paddock.wire.message import Message
 
 from ._place import encode
 from ._requests import Request, ask, flags, of_guest
 
 if TYPE_CHECKING:
-    from ._connection import GuestConnection
+    from .connection import GuestConnection
 
 _LARGEST = (1 << 64) - 1
 _NANOSECONDS = 1_000_000_000

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends._checks import missing, ok, weak
+from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
@@ -17,7 +17,7 @@ from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Temp
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE as KIT
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
-from paddock.supervisor._plan import KVM, JailPlan, Tree
+from paddock.supervisor.plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
@@ -182,7 +182,7 @@ class GvisorBackend(VmmBackend):
 
         It can't if the sandbox has sockets of the jail. It can't if the sentry opens files itself (where all files have
         one id): the state then forgets its mounts. A mount at /tmp or below it also prevents it. runsc hides an empty
-        /tmp below one of its own, and the baked state has that, because its /tmp is empty.
+        /tmp below a private one, and the baked state has that, because its /tmp is empty.
         """
         if plan is not None and (
             plan.exits or any(PurePosixPath(m.target).is_relative_to(_TMP) for m in plan.spec.mounts)

@@ -1,6 +1,6 @@
 """Baking: paddock starts a guest once for a shape of sandbox, and every sandbox of that shape begins from its state.
 
-The result is a tree of the pool with the state of a sentry (`vmm/_saved.py`), in which our guest waits for its first
+The result is a tree of the pool with the state of a sentry (`vmm/_saved.py`). In it our guest waits for its first
 message. It is independent of the template. paddock builds it like templates: under a lock, atomically.
 """
 
@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import FROZEN
+from paddock.backends.base import FROZEN
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Recipe, of_kit
 

@@ -30,7 +30,7 @@ def saves(date: int) -> bool:
 def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> list[str]:
     """Return the flags of gofer and sentry, of a runsc of `date`.
 
-    There are no namespaces, new roots or groups, because the jail has them.
+    It has no namespaces, new roots or groups, because the jail has them.
 
     `one_id`: all files have the only id there is. The sentry then opens them itself, within the jail's limits. A gofer
     without more rights opens each new file a second time, and so can't make a read-only one (`git add`). `loopback`:

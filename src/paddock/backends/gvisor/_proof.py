@@ -11,8 +11,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from paddock.backends._base import SandboxPlan
 from paddock.backends._trees import scratch_tree
+from paddock.backends.base import SandboxPlan
 from paddock.backends.vmm import nobodys
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc

@@ -11,14 +11,14 @@ from typing import Any
 
 from paddock.linux import prctl
 from paddock.model import Limits
-from paddock.vmm._control import Json
+from paddock.vmm.control import Json
 from paddock.vmm.controller import Controller
 
 from ._bundle import flags, served, specification
 
 _RAN, _TERMINALS, _STATS = 40, 1, 2
 """Exit code of the program, which no other program has: the first, plus bits for the features that work."""
-# A terminal counts if it can switch to raw mode and back at once, and delivers signals for Ctrl-C and a change of size.
+# A terminal counts if it can switch to raw mode and back at once. It must deliver signals for Ctrl-C and a new size.
 # The test uses stat with AT_NO_AUTOMOUNT, like coreutils from 9.1 on: without it `ls` fails.
 _LOOK = f"""
 import ctypes, fcntl, os, signal, termios, tty

@@ -8,20 +8,20 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from paddock.backends._base import Command, Ending, Paused
-from paddock.backends._pause_clock import PauseClock
-from paddock.backends._pump import Journal
+from paddock.backends.base import Command, Ending, Paused
 from paddock.backends.guest import Nothing, orders, place_of
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._instance import GuestInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.instance import GuestInstance
+from paddock.backends.pause_clock import PauseClock
+from paddock.backends.pump import Journal
 from paddock.errors import SandboxDiedError, SupervisorUnavailableError
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 from paddock.model.caller import PROCESS
 
 if TYPE_CHECKING:
-    from paddock.backends.jail._backend import JailBackend
     from paddock.backends.jail._supervisor import SupervisorClient
+    from paddock.backends.jail.backend import JailBackend
 
 
 _OOM_SCORE = 500

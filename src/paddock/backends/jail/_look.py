@@ -10,8 +10,8 @@ from paddock.backends._checks import posture as _check
 from paddock.linux import namespaces, proc
 from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process
-from paddock.supervisor._records import Record
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID, range_base
+from paddock.supervisor.records import Record
 
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Capabilities
 from paddock.backends._checks import SLEEP, missing, ok, weak
+from paddock.backends.base import Capabilities
 from paddock.linux import subordinate_ids
 from paddock.model import Check, Limit
 from paddock.supervisor.layout import DEFAULT_SPARES

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import SandboxPlan
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
+from paddock.backends.base import SandboxPlan
 from paddock.errors import PaddockError
 from paddock.model import Noun, SandboxId, mint, replace
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 
 if TYPE_CHECKING:
-    from paddock.backends.jail._backend import JailBackend
+    from paddock.backends.jail.backend import JailBackend
 
 LIFE_SECONDS = 30.0
 """A spare sees the machine's programs as they were when it was made, and it costs memory."""
@@ -61,7 +61,7 @@ class JailSpares(Spares[JailPlan, Spare]):
     def take(self, plan: SandboxPlan) -> SandboxId | None:
         """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists.
 
-        It belongs to the caller: `create`, `give_back` or `forget` follows. None: there is no such spare.
+        It belongs to the caller: `create`, `give_back` or `forget` follows. Return None without such a spare.
         """
         if (kind := kind_of(self._backend, plan)) is None:
             return None

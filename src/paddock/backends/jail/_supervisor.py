@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from paddock.backends._threads import to_its_end
 from paddock.backends.guest import program
+from paddock.backends.threads import to_its_end
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -33,7 +33,7 @@ from paddock.errors import (
 from paddock.linux import local_sockets
 from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
-from paddock.supervisor._bootstrap import BOOTSTRAP, READY, VERSION
+from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
 from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
@@ -72,7 +72,7 @@ class SupervisorClient:
     """Hold the daemon's one connection to the supervisor of `state_dir`, which all backends share. It connects when
     first needed, and again when the supervisor was replaced. It closes after the last backend has left.
 
-    News of the supervisor goes to all backends: `ended` (id, incarnation, limit, reason), `paused`, `resumed`. So does
+    News of the supervisor goes to all backends: `ended` (id, number, limit, reason), `paused`, `resumed`. So does
     `lost`, when the supervisor has gone, and `replaced` after a new connection: then they list what they missed.
     """
 
@@ -176,7 +176,7 @@ class SupervisorClient:
         async with self._connecting:
             if self._line is not None or await self._greet():
                 return
-            await to_its_end(self._start)  # else it would start a supervisor that nobody wants
+            await to_its_end(self._start)  # else it would start an unwanted supervisor
             if not await self._greet():
                 raise SupervisorUnavailableError(
                     "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
@@ -231,7 +231,7 @@ class SupervisorClient:
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:
-        """Start a supervisor and wait until it is ready or gone. Gone is no error: another one may hold the lock."""
+        """Start a supervisor and wait until it is ready or gone. Gone isn't an error: another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends._checks import missing, ok
+from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
@@ -44,9 +44,9 @@ from paddock.model import (
     replace,
 )
 from paddock.storage.pool.memories import Memories
-from paddock.supervisor import _trust_places, layout
-from paddock.supervisor._plan import KVM, JailPlan
-from paddock.supervisor._plan import User as JailUser
+from paddock.supervisor import layout, trust_places
+from paddock.supervisor.plan import KVM, JailPlan
+from paddock.supervisor.plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
@@ -277,7 +277,7 @@ class MicrovmInstance(VmmInstance):
         stamp = (info.st_mtime_ns, info.st_size)
         if info.st_size and stamp != self._trusted:
             self._trusted = stamp
-            for name, place, systems in _trust_places.KINDS:
+            for name, place, systems in trust_places.KINDS:
                 over = [f"/{path.decode()}" for path in systems]
                 await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
 

@@ -21,7 +21,7 @@ from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.model import Limits, Template
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Entry, Manifest, Recipe, of_kit, write_manifest
-from paddock.supervisor._plan import Tree
+from paddock.supervisor.plan import Tree
 
 TEMPLATE = f"{PLACE}/template"
 _VERSION = "6"

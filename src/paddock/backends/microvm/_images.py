@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
-from paddock.backends._threads import to_its_end
+from paddock.backends.threads import to_its_end
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError
 from paddock.storage.pool.memories import PREFIX, Image, Memories
 

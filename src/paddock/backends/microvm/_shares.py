@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.errors import UnsupportedError
 from paddock.model import MountMode
-from paddock.supervisor._plan import JailPlan
+from paddock.supervisor.plan import JailPlan
 
 _PLACE = "/exports"
 

@@ -1,4 +1,4 @@
-"""Levels whose wall is a program: it runs in a jail, and a controller beside it speaks with the guest behind it."""
+"""Levels whose isolation is a program in a jail. A controller beside it talks to the guest behind it."""
 
 from ._backend import GUEST as GUEST
 from ._backend import VmmBackend as VmmBackend

@@ -1,4 +1,4 @@
-"""The base of levels whose wall is a program that runs in a jail. All that a jail does, it does for the VMM too."""
+"""The base of levels whose isolation is a program in a jail. The jail does the same for the VMM as for a sandbox."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paddock.backends._base import Ending, SandboxPlan
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.base import Ending, SandboxPlan
 from paddock.backends.guest import program
 from paddock.backends.jail import JailBackend, SupervisorClient
+from paddock.backends.threads import in_its_own_thread
 from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, plan_of_nobody
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
@@ -23,7 +23,7 @@ from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, repl
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
-from paddock.supervisor._plan import JailPlan, Tree
+from paddock.supervisor.plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
 """By the end of this path it knows that it is pid 1 (`native/init.h`)."""
@@ -34,24 +34,23 @@ _ENDING_SECONDS = 2.0
 
 
 class VmmBackend(JailBackend):
-    """A level has `name` and `level` of its own, says how strong it is, and overrides `build_plan` and `orders`.
+    """A level sets `name` and `level`, says how strong it is, and overrides `build_plan` and `orders`.
 
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
     hinted = False
     extra_memory_mib = 64
-    """What the isolation itself needs, beside what the caller asked for."""
+    """The need of the isolation itself, beside the caller's limit."""
     extra_processes = 32
     at_hand = True
-    """Who serves the first command is there when the sandbox is, and not first spoken with then."""
+    """The agent for the first command runs before the create returns."""
     late_trees = False
-    """What it is over (workspace, repository, directories of the host) can be mounted when one that waited is claimed:
-    nobody in it looks there before."""
+    """A claim of a warm VMM can mount workspace, repository and host directories: nothing in it looks there before."""
     oom_score: int | None = None
     """Of commands, where the guest's own kernel shall kill them before their agent."""
     tells = False
-    """The guest tells which limit struck a command that failed: its kernel is not the machine's."""
+    """The guest says which limit a failed command exceeded, because its kernel isn't the machine's."""
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
@@ -66,23 +65,23 @@ class VmmBackend(JailBackend):
         return jail
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        """Return what the controller in that jail is told."""
+        """Return the orders for the controller in that jail."""
         raise NotImplementedError
 
     async def ready(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """Finish a create: the guest has greeted, and nothing was served yet. What it raises undoes the create."""
+        """Finish a create: the guest has greeted, and has served nothing yet. An exception undoes the create."""
 
     def hosts_is_its_own(self, plan: SandboxPlan) -> bool:
         """Tell whether /etc/hosts may be written. A mount over /etc is the host's: nothing is written there."""
         return not any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
 
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """Make the waiting VMM, which served nobody, the sandbox of the plan, and tell its guest. What it raises ends
+        """Make the warm VMM, which has served no caller, the sandbox of the plan, and tell its guest. An exception ends
         it."""
         await self.ready(plan, instance)
 
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
-        """Do once what the first command will ask for. What it raises ends the VMM.
+        """Do the work of a first command once. An exception ends the VMM.
 
         It looks for a program, and runs the guest's own, which refuses. Nothing foreign runs: no template can know the
         name that it looks for.
@@ -140,7 +139,7 @@ class VmmBackend(JailBackend):
 
     @contextlib.asynccontextmanager
     async def oven(self, plan: SandboxPlan, jail: JailPlan) -> AsyncGenerator[VmmInstance]:
-        """Yield a VMM that never is a sandbox: no backend takes it for one of its own."""
+        """Yield a VMM that never becomes a sandbox. No backend takes it for one."""
         instance = await self.make(plan, jail._replace(kind="oven"))
         assert isinstance(instance, VmmInstance)
         try:
@@ -149,7 +148,7 @@ class VmmBackend(JailBackend):
             await asyncio.shield(self.start(self.put_out(instance)))
 
     async def put_out(self, instance: VmmInstance) -> None:
-        """End a VMM that isn't a sandbox. What fails here, a sweep finds."""
+        """End a VMM that isn't a sandbox. A sweep finds leftovers."""
         with contextlib.suppress(PaddockError):
             await instance.kill()
             await self.forget(instance.id)
@@ -181,7 +180,7 @@ class VmmBackend(JailBackend):
                 if not orders.waiting:
                     await self.ready(plan, instance)
             if self.at_hand or orders.waiting:
-                with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                     await instance.connection("user")
         except BaseException as error:
             # Should the caller lose patience here too, this is still done.
@@ -215,7 +214,7 @@ class VmmBackend(JailBackend):
         return instance
 
     async def take_back(self, plan: SandboxPlan) -> None:
-        """End what was made of it; no news of that end comes later, to whoever has its name then."""
+        """End a half-made sandbox. Wait for the report of its end, so that it can't reach the next one of that name."""
         with contextlib.suppress(PaddockError, TimeoutError):
             await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             async with asyncio.timeout(_NEWS_SECONDS):

@@ -1,4 +1,4 @@
-"""A connection with a controller (`vmm/_control.py`): requests as lines of JSON, answers in any order."""
+"""A connection with a controller (`vmm/control.py`): requests as lines of JSON, answers in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._pause_clock import PauseClock, Stopwatch
+from paddock.backends.pause_clock import PauseClock, Stopwatch
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 
 # The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Control:
-    """Belongs to the event loop it is made in; owns the socket. What deviates from the protocol ends it."""
+    """Belongs to the event loop it is made in; owns the socket. A message outside the protocol ends it."""
 
     def __init__(self, stream: socket.socket, pause_clock: PauseClock | None = None) -> None:
         """Start on a stream. The controller is frozen with the sandbox that `pause_clock` is of, and can't
@@ -132,7 +132,7 @@ class Control:
         id, error = said["id"], _refusal(said["error"]) if "error" in said else None
         answer = self._asked.pop(id)
         if answer.done():
-            return  # whoever asked has left
+            return  # the caller has left
         if error is None:
             answer.set_result(said)
         else:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paddock.backends._base import Command, Ending, SandboxPlan
+from paddock.backends.base import Command, Ending, SandboxPlan
 from paddock.backends.guest import PING, Nothing, Request, hand, orders, place_of, user_of
-from paddock.backends.guest._connection import GuestConnection
-from paddock.backends.guest._exec import exec_request, execs, kill_request
-from paddock.backends.jail._backend import JailInstance
+from paddock.backends.guest.connection import GuestConnection
+from paddock.backends.guest.exec import exec_request, execs, kill_request
+from paddock.backends.jail.backend import JailInstance
 from paddock.errors import (
     InvalidStateError,
     PaddockError,
@@ -26,7 +26,7 @@ from paddock.errors import (
 )
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
-from paddock.vmm._control import pack_orders
+from paddock.vmm.control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
 
@@ -35,7 +35,7 @@ from ._control import Control, Environment, Said
 if TYPE_CHECKING:
     from ._backend import VmmBackend
 
-OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, with any spec
 FOREVER = 1e15  # the supervisor and the jail's pid 1 hold the deadline
 _CONTROLLER = "paddock_controller"
 _NO_PART = Part(0)
@@ -60,7 +60,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nobodys(spec: SandboxSpec) -> SandboxSpec:
-    """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
+    """Return `spec` without the parts of one sandbox, for a VMM that any create of its kind may take."""
     return replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
@@ -104,15 +104,15 @@ class VmmInstance(JailInstance):
         self._guest_init: GuestConnection | None = None
         self._exit_report: _ExitReport | None = None
         self._environment: dict[str, str] | None = None
-        """What comes with each command; the controller knows it of those that others have made."""
+        """The environment for each command. Of a VMM that an earlier daemon made, the controller knows it."""
         self._listening: asyncio.Task[None] | None = None
         self._resumptions = 0
-        """How often somebody has wanted it to go on."""
+        """How often a caller has asked for a resume."""
         self.copying = asyncio.Lock()
         """One copy at a time: the state is saved for one alone."""
 
     async def turn_to(self) -> None:
-        """There is nobody yet."""
+        """Do nothing: no agent runs yet."""
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         """Start a command with the sandbox's own environment, which a guest that was started for any sandbox doesn't
@@ -124,7 +124,7 @@ class VmmInstance(JailInstance):
         return await super().start(spec, id=id, background=background)
 
     async def run(self, spec: ExecSpec) -> None:
-        """Run a command to its end, whatever comes of it."""
+        """Run a command to its end, and ignore its result."""
         handle = await self.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         try:
             await handle.wait()
@@ -140,8 +140,8 @@ class VmmInstance(JailInstance):
         await self.order(orders.begin(deadline=FOREVER, idle=0.0, retention=0.0, limits={}))
 
     async def end_copies(self) -> None:
-        """End the commands that were in somebody's hands where its memory is from. Nobody has them here. SandboxError:
-        they do not end."""
+        """End the commands that clients held in the sandbox that this memory comes from. No client holds them here.
+        Raises SandboxError if they don't end."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 for identity in ("user", *(("root",) if await self._serves_root() else ())):
@@ -231,7 +231,7 @@ class VmmInstance(JailInstance):
         return self.lost_error()
 
     async def _set_out(self, config: dict[str, Any]) -> Control:
-        """Start the controller, and tell it what to do where nobody else reads it. SandboxDied."""
+        """Start the controller, and send its configuration over a socket that no other process reads. SandboxDied."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
@@ -268,8 +268,7 @@ class VmmInstance(JailInstance):
 
     @contextlib.asynccontextmanager
     async def kept_awake(self, idle_seconds: float | None) -> AsyncGenerator[None]:
-        """Its idle time does not begin before somebody can use it: what is behind the isolation takes longer
-        than that."""
+        """Keep its idle time from starting before a caller can use it: its start may take longer than that."""
         let_go = None if idle_seconds is None else await self.stay_awake()
         try:
             yield
@@ -294,8 +293,8 @@ class VmmInstance(JailInstance):
         try:
             yield
         finally:
-            if stood and resumptions == self._resumptions:  # else somebody uses it by now
-                with contextlib.suppress(SandboxDiedError):  # whoever asks next is told
+            if stood and resumptions == self._resumptions:  # else a caller uses it by now
+                with contextlib.suppress(SandboxDiedError):  # the next call gets the error
                     await self.pause()
 
     @contextlib.asynccontextmanager
@@ -387,7 +386,7 @@ class VmmInstance(JailInstance):
         return "root" if self._level.whole else "user"
 
     async def _handed(self, say: str) -> socket.socket:
-        """Return a socket whose other end the controller has been given. OSError: there is no controller."""
+        """Return a socket whose other end the controller has. Raises OSError without a controller."""
         for _ in range(_TRIES):
             ours, theirs = socket.socketpair()
             try:

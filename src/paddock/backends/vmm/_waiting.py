@@ -1,4 +1,4 @@
-"""VMMs that wait: up, greeted, nobody's, so that a create takes one instead of starting it (docs/design/waiting.md).
+"""The warm pool: VMMs that are up and have greeted, so that a create takes one (docs/design/waiting.md).
 
 They belong to the program that made them, and end with it.
 """
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import SandboxPlan
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
+from paddock.backends.base import SandboxPlan
 from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
 from paddock.errors import PaddockError, SandboxError
 from paddock.linux import proc
 from paddock.model import Limits, SandboxId, Template, replace
 from paddock.storage.pool import trees as trees
-from paddock.supervisor._plan import WAITING, JailPlan
+from paddock.supervisor.plan import WAITING, JailPlan
 
 if TYPE_CHECKING:
     from ._backend import VmmBackend
@@ -43,7 +43,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, backend: VmmBackend, plan: SandboxPlan, jail: JailPlan) -> Kind | None:
-        """None: nothing that was made for anybody could be made into this one."""
+        """Return the kind of this plan, or None if it needs something that can't change after a start."""
         bare = backend.bare(plan, jail)
         if bare is None or (kind := common(bare)) is None:
             return None
@@ -161,7 +161,7 @@ class Waiting(Spares[Kind, Prestarted]):
         self._stock.append(vmm)
 
     async def _await_end(self, vmm: Prestarted) -> None:
-        """Wait for its end: it was killed, or nobody came."""
+        """Wait for its end: it was killed, or no create took it in time."""
         await vmm.instance.wait_ended()
         if vmm in self._stock:
             self._stock.remove(vmm)
@@ -185,7 +185,7 @@ class Waiting(Spares[Kind, Prestarted]):
 
 
 async def end(backend: VmmBackend, vmm: Prestarted) -> None:
-    """And takes its tree away. What fails here, a sweep finds."""
+    """End it and delete its tree. A sweep finds leftovers."""
     await backend.put_out(vmm.instance)
     await delete_tree(await backend.trees(), vmm.id)
 

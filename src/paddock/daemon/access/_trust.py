@@ -1,7 +1,7 @@
 """Write the certificates that programs inside trust: the machine's and the sandbox's own authority in one file; the
 same in another for Java; and the authority alone in a policy for Chromium, which has the others itself.
 
-The backend has mounted the files where programs look for them (`supervisor/_trust_places.py`). This module writes their
+The backend has mounted the files where programs look for them (`supervisor/trust_places.py`). This module writes their
 content in place, so that programs with an open file see it.
 """
 

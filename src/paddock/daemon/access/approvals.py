@@ -105,7 +105,7 @@ class Approvals(Component):
         )
 
     def judge(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """Answer the gateway's question: may that sandbox do this once?"""
+        """Answer the gateway's question, whether that sandbox may do this once."""
         row = self._store.get(request.sandbox)
         if (
             row is None
@@ -178,7 +178,7 @@ class Approvals(Component):
 
     def _owner(self, op: Operation) -> str:
         """Return whose approvals are meant, and mark expired ones."""
-        if op.principal.sandbox is not None:  # whatever a policy says
+        if op.principal.sandbox is not None:  # with any policy
             raise PolicyDeniedError("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
         self._expire()
         return op.principal.id

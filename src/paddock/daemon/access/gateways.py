@@ -187,7 +187,7 @@ class Gateways(Component):
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
-        """Stop recording and return the exchanges. Raises InvalidStateError if there is no recording."""
+        """Stop recording and return the exchanges. Raises InvalidStateError without a recording."""
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
@@ -203,9 +203,7 @@ class Gateways(Component):
             self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
 
     async def _shut(self, rows: list[Row]) -> None:
-        with suppress(
-            GatewayUnavailableError
-        ):  # then it serves no sandbox, and its successor is told the rules that hold
+        with suppress(GatewayUnavailableError):  # then it serves no sandbox, and its successor gets the rules that hold
             if await self._client.connect(start=False):
                 from paddock.policy.network import compile
 

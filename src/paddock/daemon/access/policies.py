@@ -311,8 +311,8 @@ def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: i
 
 
 def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:
-    """Return the tree where the file at `path` was written, its lower layers, and the path in it; None: in no tree of
-    paddock."""
+    """Return the tree in which a program wrote `path`, its lower layers, and the path in it. None: not a tree of
+    paddock's."""
     if row.workspace is not None and path.startswith(WORKSPACE + "/"):
         return row.workspace.tree, row.workspace.layers, path.removeprefix(WORKSPACE + "/")
     elsewhere = (*(mount.target for mount in row.sandbox.spec.mounts), *(("/usr",) if template.host_usr else ()))

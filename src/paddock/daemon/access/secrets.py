@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from paddock import model
-from paddock.backends._base import SandboxPlan
+from paddock.backends.base import SandboxPlan
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
@@ -189,8 +189,9 @@ class SecretBindings(Component):
         self._sandboxes: dict[str, _State] = {}
 
     def _add(self, secrets: Sequence[SandboxSecret]) -> None:
-        """Add secrets, or replace the rules of known ones. Forget those of forgotten sandboxes. (A new one's own row
-        may come a little later.)"""
+        """Add secrets, or replace the rules of known ones. Forget those of forgotten sandboxes.
+
+        The row of a new sandbox may come a little later."""
         now = self._clock.wall()
         with self._store.writing() as db:
             db.execute(

@@ -21,7 +21,7 @@ from paddock.model import Action, Principal
 from paddock.supervisor import layout
 
 if TYPE_CHECKING:
-    from paddock.backends._base import Backend
+    from paddock.backends.base import Backend
     from paddock.backends.jail import SupervisorClient
     from paddock.storage import Templates
     from paddock.storage.git import Proof, Remote

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from paddock import model
-from paddock.backends._pump import Flow, Pump, draw, pour
+from paddock.backends.pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgumentError, PaddockError
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply

@@ -285,7 +285,7 @@ class _Connection(Line):
             self.close()
 
     def _unwritten(self, error: OSError) -> None:
-        """Try again soon if there is no room. Release a handle whose descriptors can't be sent."""
+        """Try again soon if the kernel has no room. Release a handle whose descriptors can't be sent."""
         exhausted = exhaustion(error)
         if exhausted is None or isinstance(error, ConnectionError):
             self._fail(error)

@@ -89,7 +89,7 @@ def _locked(pid: int, files: Set[Path]) -> Iterator[Path]:
             if path in files and path.samefile(link) and "FLOCK" in _fdinfo(pid, descriptor):
                 yield path
         except OSError:
-            continue  # closed meanwhile, or there is no such file here
+            continue  # closed meanwhile, or the file is missing here
 
 
 def _fdinfo(pid: int, descriptor: str) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from paddock import model
-from paddock.backends._pump import Pump
+from paddock.backends.pump import Pump
 from paddock.errors import DaemonLostError, InvalidArgumentError, InvalidStateError, PaddockError, exhaustion
 from paddock.model import codec, replace
 from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS

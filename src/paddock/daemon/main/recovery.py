@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from paddock.backends._base import Backend, Ending
+from paddock.backends.base import Backend, Ending
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context
 from paddock.daemon.sandboxes.cleanup import Cleanup
@@ -121,7 +121,7 @@ class Recovery(Component):
                 if lives:
                     message = "it lives without a row that says so; killed"
                     self._audit.event("sandbox.orphan", sandbox=id, message=message)
-                await destroy(backend, id)  # the backend keeps an end until it is told to forget it
+                await destroy(backend, id)  # the backend keeps an end until the daemon has it forget it
             elif was.state is State.CREATING:
                 await destroy(backend, id)
                 await self._cleanup.finalize(row, None)
@@ -136,7 +136,7 @@ class Recovery(Component):
 
         async def some() -> None:
             for row in left:
-                with suppress(PaddockError, OSError):  # the first use is told
+                with suppress(PaddockError, OSError):  # the first use gets the error
                     await self._running.get_or_adopt(row)
 
         await asyncio.gather(*(some() for _ in range(_AT_ONCE)))

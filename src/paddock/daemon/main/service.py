@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Backend
+from paddock.backends.base import Backend
 from paddock.daemon.access.approvals import Approvals
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies

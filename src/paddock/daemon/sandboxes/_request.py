@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import Backend, SandboxPlan
+from paddock.backends.base import Backend, SandboxPlan
 from paddock.daemon.store.database import Row
 from paddock.model import Principal, Template, replace
 

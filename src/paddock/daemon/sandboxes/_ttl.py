@@ -6,7 +6,7 @@ record nothing: `Store.set_deadline` does.
 
 from __future__ import annotations
 
-from paddock.backends._base import Paused
+from paddock.backends.base import Paused
 from paddock.daemon.clock import Clock, boot_id
 from paddock.daemon.store.database import Row
 from paddock.model import replace

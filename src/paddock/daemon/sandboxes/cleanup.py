@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from paddock.backends._base import Ending
+from paddock.backends.base import Ending
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
@@ -35,7 +35,7 @@ class Cleanup(Component):
         """
         now = self._store.get(row.id) or row
         if has_ended(now):
-            row = now  # somebody else was there first
+            row = now  # another request was first
         else:
             verdict = self._unrecorded.get(row.id)
             if verdict is None:

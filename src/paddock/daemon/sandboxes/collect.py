@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from paddock.backends._base import Command
-from paddock.backends._pause_clock import PauseClock, Stopwatch
-from paddock.backends._pump import Meter
-from paddock.backends.guest._pipes import PipeReader
+from paddock.backends.base import Command
+from paddock.backends.guest.pipes import PipeReader
+from paddock.backends.pause_clock import PauseClock, Stopwatch
+from paddock.backends.pump import Meter
 from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
 
@@ -79,7 +79,7 @@ class Capture:
         )
 
     def close(self) -> None:
-        """Close the file. Without room on disk for the buffered rest, there is no file."""
+        """Close the file. Without room on disk for the buffered rest, delete it."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -102,7 +102,7 @@ class Capture:
                 self._file.write(self._tail)
             self._file.write(data)
         except OSError:
-            # A full disk of the host doesn't fail the command: the result says that there is no file.
+            # A full disk of the host doesn't fail the command: the result says that the file is missing.
             self._spooling = False
             self.close()
             _remove(self._spool)
@@ -162,7 +162,7 @@ class Outliving:
     async def _keep(self) -> None:
         try:
             await self._handle.keep(self._timeout)
-        except Exception as error:  # whatever it is: its output has to be read
+        except Exception as error:  # any error: its output still has to be read
             _log.info("command %s ends with this daemon: %s", self._handle.id, error)
         self._then()
 

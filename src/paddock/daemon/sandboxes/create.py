@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from paddock import model
-from paddock.backends._base import FROZEN, Backend, Instance
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.base import FROZEN, Backend, Instance
+from paddock.backends.threads import in_its_own_thread
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings
@@ -270,7 +270,10 @@ class Creation(Component):
             )
         async with self._lanes.shared(id):
             row = self._store.get(id)
-        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
+        if row is None or row.state in (
+            State.FAILED,
+            State.CREATING,
+        ):  # creating, and no request works on it
             reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
             raise InvalidStateError(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._running.check(row)).sandbox

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from paddock import model
-from paddock.backends._base import Backend, Command, Kept
+from paddock.backends.base import Backend, Command, Kept
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation, handles
@@ -164,7 +164,7 @@ class Execs(Component):
 
     async def _reattach(self, sandbox: str, id: model.ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
         async with self._sandboxes.use(sandbox, op) as (row, held):
-            before = await _hits(held)  # of what struck earlier, nobody knows whether it ran then
+            before = await _hits(held)  # an earlier limit may not have been its own
             found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
             try:
                 return StartedCommand(row, held, before, await found)
@@ -369,7 +369,7 @@ class GuardedExec:
                 self._op.amend("exec.streams", passed)
             return
         self._closing = True
-        self._end.cancel()  # before the command is ended: whoever waits for it hears that the handle was closed
+        self._end.cancel()  # before the command's end: a waiting caller gets the error that the handle is closed
         try:
             await self._close_inner()
         except BaseException as error:
@@ -410,7 +410,7 @@ class GuardedExec:
         if self._outlives is not None:
             await self._outlives.over()
             self._drained.set()
-            await asyncio.sleep(0)  # whoever waits for that begins to read
+            await asyncio.sleep(0)  # the waiting caller begins to read
         if self._printed_too_much:
             return replace(status, limit=model.Limit.OUTPUT)
         if status.limit is None and status.code != 0 and self.stderr is not None and self.stderr.flow is not None:
@@ -462,7 +462,7 @@ async def _with_limit(
 async def _limit_hit(
     running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
 ) -> model.Limit | None:
-    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit where there is no quota
+    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit without a quota
         return model.Limit.DISK
     held = started.held
     usage = await running.with_disk(held, await held.instance.usage())

@@ -7,8 +7,8 @@ from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from paddock import model
-from paddock.backends._base import Instance
-from paddock.backends._pump import Meter
+from paddock.backends.base import Instance
+from paddock.backends.pump import Meter
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from paddock.backends._threads import in_its_own_thread
+from paddock.backends.threads import in_its_own_thread
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.candidates import Candidate, discarded, measured
 from paddock.daemon.store.references import why_needed
@@ -18,8 +18,7 @@ from paddock.linux import subordinate_ids
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 if TYPE_CHECKING:
-    from paddock.storage.templates.images import Images
-    from paddock.storage.templates.images._images import Record
+    from paddock.storage.templates.images import Images, Record
 
 LANE = "images"
 _log = logging.getLogger("paddock")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from paddock.backends._base import Backend, Instance
+from paddock.backends.base import Backend, Instance
 from paddock.daemon.store.database import Row
 
 _log = logging.getLogger("paddock")

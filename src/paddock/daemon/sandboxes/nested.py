@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from paddock import model
-from paddock.backends._base import Instance
+from paddock.backends.base import Instance
 from paddock.daemon.context import Component
 from paddock.daemon.store.database import Row, has_ended
 from paddock.daemon.tasks import in_thread

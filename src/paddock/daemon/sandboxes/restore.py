@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from paddock.backends._base import Backend, Instance, Paused
+from paddock.backends.base import Backend, Instance, Paused
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings
@@ -137,7 +137,7 @@ class Restore(Component):
         return _copies.plan(self._pool(), snapshot.id, staged(row.id), limit, theirs, own)
 
     async def _start(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
-        """Start the next incarnation of `row`, which is dead, with the copied trees in place of its own."""
+        """Start `row`, which is dead, under its next number, with the copied trees in place of the old ones."""
         # A request of the last daemon may have taken effect since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
@@ -197,7 +197,7 @@ class Restore(Component):
         taken: Row | None = None
         ended = False
         try:
-            # It stays paused from the copy to its end, whatever dies: no later work is lost.
+            # It stays paused from the copy to its end, also if a process dies: no later work is lost.
             async with self._snapshots.hibernation(row, held) as (snapshot, times):
                 taken = self._mark(row, snapshot.id, times)
                 held.dying = True

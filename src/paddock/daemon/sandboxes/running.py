@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from paddock.backends._base import Backend, Ending, Instance, Paused
+from paddock.backends.base import Backend, Ending, Instance, Paused
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row
@@ -197,7 +197,7 @@ class RunningSandboxes(Component):
                     with contextlib.suppress(SandboxDiedError):
                         await instance.kill()
             except BaseException:
-                await self.release(id)  # whatever it is now: the next one who asks will find out
+                await self.release(id)  # in any state: the next request finds out
                 raise
             was, row = row, await self._cleanup.finalize(row, Ending(limit=None, reason=reason), audited=audited)
             await self.release(id)

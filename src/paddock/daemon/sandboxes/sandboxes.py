@@ -206,7 +206,7 @@ class Sandboxes(Component):
             raise InvalidStateError(f"{row.id} has no network: there is nothing to record", hint="paddock policy set")
         try:
             return await order(self._gateways, row)
-        except NotFoundError:  # the gateway that had it has died, and nobody has opened it again yet
+        except NotFoundError:  # its gateway has died, and it isn't open at another one yet
             await self._policies.resume(row)
             return await order(self._gateways, row)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock import model
-from paddock.backends._base import Backend, Paused
+from paddock.backends.base import Backend, Paused
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row, SnapshotRow, SnapshotStore, exactly_one

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from paddock.backends._pump import Flow, Meter, draw, pour
+from paddock.backends.pump import Flow, Meter, draw, pour
 from paddock.daemon.context import Operation
 from paddock.daemon.store.database import Row
 from paddock.errors import SandboxDiedError

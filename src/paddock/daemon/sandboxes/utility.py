@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from paddock import model
-from paddock.backends._base import Instance, SandboxPlan, TreeMount
+from paddock.backends.base import Instance, SandboxPlan, TreeMount
 from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread
@@ -33,8 +33,8 @@ _ERROR_BYTES = 4096
 _log = logging.getLogger("paddock")
 
 # The first step of each script in which git reads a workspace: it names files that git would block on.
-# Git opens these by name, whatever they are. It opens no hook here, and to a socket nothing can be opened; fsmonitor
-# leaves one. Links to plain files and directories are an everyday thing.
+# Git opens these by name, of any kind. It opens no hook here. No program can open a socket file; fsmonitor leaves one.
+# Links to plain files and directories are common.
 PLAIN_FILES = f"""
 odd=$(find {WORKSPACE} \\( -path '*/.git/hooks' -o -name fsmonitor--daemon.ipc \\) -prune -o \\
     \\( -path '*/.git/*' -o -name .gitignore -o -name .gitattributes -o -name .gitmodules -o -name .git \\) \\
@@ -160,7 +160,7 @@ class UtilitySandboxes(Component):
 
         Raises PlatformError if it died, and what a backend raises that can't make one.
         """
-        backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
+        backend = self._backends.choose(Level.JAIL)  # for sandboxes of any template: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
         template = await asyncio.to_thread(self._templates().get, TEMPLATE, _log.info)
         id = SandboxId(mint(Noun.WORKSHOP))

@@ -18,7 +18,7 @@ _encode = msgspec.json.Encoder().encode
 class Table(Generic[T]):
     """Convert rows of type `row`, whose first field has what callers see. A column has the name of a field of either.
 
-    The columns in `json` hold JSON: their fields are no plain values.
+    The columns in `json` hold JSON: their fields aren't plain values.
     """
 
     def __init__(self, name: str, row: type[T], seen: type[Value], json: tuple[str, ...]) -> None:

@@ -227,7 +227,7 @@ class Store:
         `incarnation`: its new number. One that was never whole releases its idempotency key when it ends.
 
         Raises InvalidStateError if that move isn't legal from its current state, or it was restored since `row` was
-        read. There is no await between check and write.
+        read. It doesn't await between check and write.
         """
         now = self.get(row.id)
         if now is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 
 WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"

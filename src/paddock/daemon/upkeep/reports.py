@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paddock import __version__, audit, model
-from paddock.backends._base import Backend
+from paddock.backends.base import Backend
 from paddock.daemon.context import Component, Context, Operation, Perform, handles
 from paddock.daemon.sandboxes.images import ImageHandlers
 from paddock.daemon.sandboxes.sandboxes import Sandboxes

@@ -1,14 +1,14 @@
 """Find what a workspace holds that is nowhere else, and archive it, in utility sandboxes.
 
-An archive is a tar of what the base doesn't have: `.git` as it is; every file that is new, is tracked, or differs from
-the base's, in mode or owner too; and directories that are empty or differ from a checkout's. Files that git ignores are
-left out. Without a repository it has all. `tmp/kept/gone` in front names what to remove from the base first, each name
-ended by a NUL.
+An archive is a tar of all that the base doesn't have. It holds `.git` as it is, and every file that is new, is tracked,
+or differs from the base's, in mode or owner too. It holds directories that are empty or differ from a checkout's. It
+leaves out files that git ignores. Without a repository it has all. `tmp/kept/gone` in front names the files to remove
+from the base first, each ended by a NUL.
 """
 
 from __future__ import annotations
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.daemon.context import Operation
 from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, UtilitySandbox, UtilitySandboxes
 from paddock.daemon.store.database import Kept, WorkspaceRow
@@ -134,7 +134,7 @@ class Archiver:
         self._utilities, self.archives = utilities, archives
 
     async def status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
-        """Return what it holds that is nowhere else. What can't be determined is reported, never skipped."""
+        """Return what it holds that is nowhere else. It reports what it can't determine, and never skips it."""
         mounts = _mounts(row, writable=False)
         async with self._utilities.open(mounts, op, command_seconds=READING_SECONDS) as utility:
             return await self._status(row, utility)

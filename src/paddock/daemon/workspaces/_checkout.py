@@ -1,9 +1,9 @@
 """Check a commit out, in a utility sandbox: its git directory, its files and an index that knows them. Do the same with
 its submodules, each with objects copied from its own cache.
 
-What a repository says of its submodules is an attacker's. They are fetched only if the caller asked for them, only from
-the network, and by URLs checked like a caller's. They come from public addresses, or from the origin of the repository,
-and only with a proof of access to it; public ones are fetched without credentials. A refused one stays empty, as after
+An attacker may write a repository's list of submodules. paddock fetches them only if the caller asked for them, only
+from the network, and by URLs checked like a caller's. They come from public addresses, without credentials, or from the
+origin of the repository, and then only with a proof of access to it. A refused one stays empty, as after
 `git clone`, and is recorded.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from paddock.backends._base import TreeMount
+from paddock.backends.base import TreeMount
 from paddock.daemon.sandboxes.utility import UtilitySandbox, git_environment
 from paddock.daemon.store.repositories import NOBODY, PUBLIC
 from paddock.errors import ErrandFailedError, InvalidArgumentError
@@ -37,8 +37,8 @@ git ls-files --stage -z | grep --null-data '^160000 ' || :
 printf '\0\0'
 git config --blob HEAD:.gitmodules -z --get-regexp '^submodule\..*\.(path|url)$' || :
 """
-# $1 where it belongs, $2 its commit, $3 its URL, $4 where its repository is, $5 a name for its git directory, $6 whose
-# it is, $7 what it is called there.
+# $1 its target, $2 its commit, $3 its URL, $4 the path of its repository, $5 a name for its git directory.
+# $6 the submodule's parent, $7 its name there.
 _LAY_OUT = r"""
 set -eu
 git -C "$WORKSPACE/$6" config "submodule.$7.url" "$3"
@@ -82,8 +82,8 @@ fi
 git reset --quiet --hard
 """
 
-# $1 the time of all files, which the index is younger than, so that git need not read a file to know that it is as it
-# was; the others: where submodules are.
+# $1 the time of all files. The index is younger, so git need not read a file to know that it hasn't changed.
+# The others: the paths of submodules.
 _SETTLE = r"""
 set -eu
 cd "$WORKSPACE"
@@ -102,7 +102,7 @@ git status --porcelain > /dev/null
 
 ENVIRONMENT = {
     **git_environment({"core.protectNTFS": "true", "core.protectHFS": "true"}),
-    "GIT_OPTIONAL_LOCKS": "1",  # the index is made here, and nobody else writes it
+    "GIT_OPTIONAL_LOCKS": "1",  # this script makes the index, and no other writes it
 }
 
 

@@ -19,7 +19,7 @@ MOST_CHANGES = 100_000
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MODE = re.compile(r"[0-7]{6}")
 
-# $1 the commit that it began with. Leaves `index` and `tree` behind, and `head`, empty where there is no commit.
+# $1 the commit that it began with. Leaves `index` and `tree` behind, and `head`, empty without a commit.
 _PRELUDE = """\
 set -eu
 mkdir -p /tmp/result && cd /tmp/result
@@ -63,7 +63,7 @@ PATCH = f"""{_PRELUDE}
 own diff-tree -r -p -M --no-commit-id --binary --full-index --no-color --no-ext-diff --no-textconv \\
     --src-prefix=a/ --dst-prefix=b/ "$1" "$(cat tree)"
 """
-# $2 what the remote has at the branch, or nothing; $3 whether we have put it there; stdin the message of a commit.
+# $2 the remote's commit at the branch, or nothing; $3 whether paddock has put it there. stdin: the message of a commit.
 COMMIT = f"""{_PRELUDE}
 tree=$(cat tree) head=$(cat head)
 cat >message

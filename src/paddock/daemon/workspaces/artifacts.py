@@ -7,7 +7,7 @@ import os
 import re
 
 from paddock import model
-from paddock.backends._base import Instance
+from paddock.backends.base import Instance
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.collect import KeptOutput
@@ -102,7 +102,7 @@ class ArtifactResults(Component):
         return artifact
 
     async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
-        """Refuse another content under the same name. The same content again is no error."""
+        """Refuse another content under the same name. The same content again isn't an error."""
         (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
             await in_thread(self._contents.keep_only, self._rows.digests())

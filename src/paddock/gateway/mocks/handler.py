@@ -23,7 +23,7 @@ import msgspec
 from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
 from paddock.linux import caps, descriptors, landlock, prctl, seccomp
-from paddock.linux._syscall_names import numbers
+from paddock.linux.syscall_names import numbers
 
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
@@ -142,7 +142,7 @@ def _words(error: BaseException) -> str:
     where = f", line {lines[-1]}" if lines else f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
     try:
         return f"{type(error).__name__}: {error}{where}"[:1000]
-    except BaseException:  # of its own classes' making
+    except BaseException:  # instances of handler classes
         return f"an exception that cannot be shown{where}"
 
 

@@ -32,8 +32,8 @@ _Unit = tuple[str, str]
 
 
 class _State(NamedTuple):
-    """Where the globs stand, in both readings. `part` and `slash` keep the walk to normal paths: `part` is what was
-    begun of a part of the path (nothing yet, `.`, `..`, or more), `slash` whether the last character is one."""
+    """The positions of the globs, in both readings. `part` and `slash` keep the walk to normal paths: `part` is the
+    begun part of the path (nothing yet, `.`, `..`, or more), `slash` whether the last character is one."""
 
     written: int
     decoded: int

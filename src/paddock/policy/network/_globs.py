@@ -75,7 +75,7 @@ def glob(tokens: tuple[Token, ...]) -> Glob:
 
 
 def together(globs: Iterable[Glob]) -> Glob:
-    """Return one automaton that steps through all of them at once: each has bits of its own, one behind the other."""
+    """Return one automaton that steps through all of them at once. The bits of each follow those of the one before."""
     literals: dict[str, int] = {}
     masks = [0, 0, 0, 0]
     at = 0

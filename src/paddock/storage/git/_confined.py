@@ -202,7 +202,7 @@ def _be_first(order: Order) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         try:
-            os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606 (there is no shell to want)
+            os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606 (without a shell on purpose)
         except OSError as error:
             _fail(f"cannot execute {order['argv'][0]}: {error}")
     _exit_as(pid)

@@ -248,7 +248,7 @@ class BtrfsPool(Pool):
         if self._quota == "off" or self.config.image is None:
             return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
-            with self._alone:  # nobody begins to make a tree
+            with self._alone:  # no thread begins to make a tree
                 if not self._at_work:
                     self._remove_stale_groups()
         return left

@@ -104,7 +104,9 @@ class Image:
         If paddock dies meanwhile, the file is longer than its device. The next call continues there.
         """
         with closing(os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # as whoever mounts it (supervisor/pool.py), and others who let it grow
+            fcntl.flock(
+                file, fcntl.LOCK_EX
+            )  # as the process that mounts it (supervisor/pool.py) and those that let it grow
             before = self._total()
             length, taken = self.size()
             if self._inside()[1] >= min(before // _NEARLY, _MOST_KEPT):

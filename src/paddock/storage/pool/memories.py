@@ -125,7 +125,7 @@ def _copy(origin: int, place: int, keep_owner: bool) -> int:
             Copier(keep_owners=False).content(reader, writer, info.st_size)
             if keep_owner:
                 os.fchown(writer, info.st_uid, info.st_gid)
-            os.fchmod(writer, 0o666)  # for this program, which need not be who owns it; nobody else gets here
+            os.fchmod(writer, 0o666)  # for this program, which may not be the owner; no other gets here
         return info.st_size
 
 

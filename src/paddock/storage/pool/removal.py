@@ -143,7 +143,7 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
                 raise
             action()
     except FileNotFoundError:
-        return False  # somebody else deletes the same tree
+        return False  # another thread deletes the same tree
     except OSError as error:
         if error.errno in _OUT_OF_DESCRIPTORS:
             raise

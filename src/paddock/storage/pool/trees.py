@@ -227,4 +227,4 @@ def _below(directory: int, depth: int = 0) -> Iterator[os.stat_result]:
                     with closing(os.open(entry.name, DIRECTORY, dir_fd=directory)) as fd:
                         yield from _below(fd, depth + 1)
             except (FileNotFoundError, PermissionError, NotADirectoryError):
-                continue  # whoever owns the tree goes on with it
+                continue  # the tree's owner continues with it

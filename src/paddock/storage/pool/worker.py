@@ -85,7 +85,7 @@ class Worker:
         with self._lock:
             try:
                 socket.send_fds(self._running(), [message], fds)
-            except ConnectionError:  # it was idle for long enough, or somebody killed it: this job has not begun
+            except ConnectionError:  # it was idle for long enough, or was killed: this job has not begun
                 self._end()
                 socket.send_fds(self._running(), [message], fds)
 

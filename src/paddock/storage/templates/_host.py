@@ -99,7 +99,7 @@ _WRITTEN = {
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
         "protocols: files\nservices: files\nethers: files\nrpc: files\n"
     ),
-    # Mount targets for the certificates of browsers (`supervisor/_trust_places.py`).
+    # Mount targets for the certificates of browsers (`supervisor/trust_places.py`).
     "etc/chromium/policies/managed/paddock.json": "{}\n",
     "etc/opt/chrome/policies/managed/paddock.json": "{}\n",
     "etc/timezone": "Etc/UTC\n",

@@ -2,4 +2,5 @@
 
 from ._finish import find_user as find_user
 from ._images import Images as Images
+from ._images import Record as Record
 from .limits import ImageLimits as ImageLimits

@@ -171,7 +171,7 @@ class Finish:
             self._file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n" + line.decode())
             return
         except OSError:
-            return  # it is no file: then nobody has a name in there
+            return  # not a file: then it names no user
         with closing(fd):
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 os.write(fd, line)

@@ -19,11 +19,11 @@ from typing import Any
 
 from paddock.linux import mounts, namespaces, netlink, prctl
 from paddock.linux.descriptors import closing
-from paddock.supervisor import _exits, _places, _trust_places
+from paddock.supervisor import _exits, _places, trust_places
 from paddock.supervisor._errors import JailError
 
 # `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
-START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor._namespace_entry import main;main()"
+START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.supervisor.namespace_entry import main;main()"
 MADE, TAKEN = b"made", b"taken"
 TOLD = "told"
 """The directory below `shown` with the files that cover some of /proc and /sys."""
@@ -42,7 +42,7 @@ def main() -> None:
     """
     peer = socket.socket(fileno=0)
     data, fds, _, _ = socket.recv_fds(peer, MOST_BYTES, 1 + MOST_MOUNTS)
-    if not data:  # there is no container that it could go into
+    if not data:  # no container is there to enter
         return
     try:
         prctl.set_dumpable(False)
@@ -97,6 +97,6 @@ def _make(orders: dict[str, Any], process: int, attached: list[int]) -> _exits.E
     _places.protect(tuple(orders["protect"]))
     if not orders["exits"]:
         return None
-    _trust_places.attach_shown(os.fsencode(orders["shown"]))
+    trust_places.attach_shown(os.fsencode(orders["shown"]))
     netlink.set_loopback_up()
     return _exits.build_here()

@@ -10,23 +10,23 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from paddock.backends._pump import Journal
+from paddock.backends.pump import Journal
 from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize, User
 from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._pipes import PipeReader, PipeWriter, open_pipe
 from ._place import Place, encode, show
 from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
 from ._streams import FileReader
+from .pipes import PipeReader, PipeWriter, open_pipe
 
 if TYPE_CHECKING:
-    from paddock.backends._pump import Flow
     from paddock.backends.jail import SupervisorKeeping
+    from paddock.backends.pump import Flow
 
-    from ._connection import Channel, GuestConnection
+    from .connection import Channel, GuestConnection
 
 _UMASK = 0o022
 # As plain numbers: every command has some, and an enumeration's `|` and `&` are calls.
@@ -166,7 +166,7 @@ class ChannelReader:
         self._stream = stream
         self._cut = cut
         self.journal = journal
-        """Where it writes what it reads, if set; set it before reading."""
+        """It writes all bytes that it reads there, if set. Set it before reading."""
 
     async def read(self, size: int = 65536) -> bytes:
         if self.journal is not None and self.journal.unread:
@@ -269,7 +269,7 @@ class GuestExecHandle:
     """Hold a command inside. Its streams end at what was printed when its main process died."""
 
     _outlives = False
-    """Whether it continues after it is let go."""
+    """Whether it continues after the daemon releases it."""
 
     def __init__(
         self,
@@ -399,7 +399,7 @@ class GuestExecHandle:
             return
         self._channel.close()
         if self._connection.pause_clock.now:
-            return  # it ends when the sandbox goes on: to let go of it is no use that wakes it
+            return  # it ends when the sandbox resumes: a release doesn't wake it
         try:
             with self._channel.attended():
                 await self._channel.finished()

@@ -30,7 +30,7 @@ from paddock.model import (
 )
 from paddock.supervisor.layout import RETENTION_SECONDS
 
-from ._pause_clock import PauseClock
+from .pause_clock import PauseClock
 
 R = TypeVar("R")
 FROZEN = ".frozen"
@@ -61,7 +61,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     exits: bool = False
     """Programs inside can reach the gateway's sockets, and nothing else."""
     pause: bool = False
-    """It can be paused until a resume, whatever happens to the daemon."""
+    """It can be paused until a resume. The daemon's end doesn't resume it."""
     idle: bool = False
     """It pauses itself after its plan's `idle_seconds` without use."""
     trees: bool = False
@@ -197,8 +197,8 @@ class Instance(Protocol):
         ...
 
     async def take_up(self, exec: ExecId) -> Command:
-        """Return a command that an earlier daemon kept. What that daemon had read comes again. Raises NotFoundError if
-        it is not kept, or is forgotten."""
+        """Return a command that an earlier daemon kept. Its output comes again from the first kept byte. Raises
+        NotFoundError if it isn't kept, or is forgotten."""
         ...
 
     async def output(self, exec: ExecId, stream: int) -> ByteReader:
@@ -268,7 +268,7 @@ class Instance(Protocol):
         ...
 
     async def wait_ended(self) -> Ending:
-        """Wait until this one has died, of whatever cause. Another with the same id doesn't count."""
+        """Wait until this one has died, of any cause. Another with the same id doesn't count."""
         ...
 
     async def aclose(self) -> None:
@@ -281,7 +281,7 @@ class Ahead(Protocol):
 
     def take(self, plan: SandboxPlan) -> SandboxId | None:
         """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists, and it
-        belongs to the caller: `create`, `give_back` or `forget` follows. None: there is no such spare."""
+        belongs to the caller: `create`, `give_back` or `forget` follows. Return None without such a spare."""
         ...
 
     def give_back(self, id: SandboxId) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from paddock.backends._base import Command, Paused
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Command, Paused
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import (
     OUT_OF,
     FileError,
@@ -38,10 +38,10 @@ from paddock.model import (
 from paddock.wire import close_all
 
 from . import orders
-from ._connection import GuestConnection
-from ._exec import attach, execs, output, signal_exec, start_background, start_foreground, take_up
 from ._files import perform
 from ._streams import accept
+from .connection import GuestConnection
+from .exec import attach, execs, output, signal_exec, start_background, start_foreground, take_up
 
 if TYPE_CHECKING:
     from paddock.backends.jail import SupervisorKeeping
@@ -68,7 +68,7 @@ class GuestInstance:
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
         self.keeping: SupervisorKeeping | None = None
-        """Where commands are kept that outlive the daemon, if this level can."""
+        """Keeps commands that outlive the daemon, if this level can."""
 
     @property
     def pause_clock(self) -> PauseClock:
@@ -233,7 +233,7 @@ class GuestInstance:
                 if closings != self._closings:
                     known.close()
                     raise self.lost_error()
-                if known.closed:  # before anybody could ask why: the next call makes another one
+                if known.closed:  # before a caller could ask why: the next call makes another one
                     raise await self._explain(identity, known)
                 self._hold(identity, known)
             return known

@@ -53,7 +53,7 @@ def make(parent: int, name: str, late: list[int]) -> tuple[int, ...]:
 def _make(parent: int, name: str) -> int:
     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with closing(os.open(name, flags, 0o644, dir_fd=parent)) as made:
-        os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
+        os.fchmod(made, 0o644)  # another user reads it inside, with any umask
         mount = mounts.open_tree(b"", made)
     mounts.set_attributes(mount, set=_ATTRIBUTES)
     return mount

@@ -14,7 +14,7 @@ def read(path: Path, dir_fd: int | None = None) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         chunks: list[bytes] = []
-        while data := os.read(fd, 65536):  # a short read is no end: seq_file stops between two entries
+        while data := os.read(fd, 65536):  # a short read isn't the end: seq_file stops between two entries
             chunks.append(data)
         return b"".join(chunks)
     except OSError as error:

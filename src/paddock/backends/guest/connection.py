@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import (
     GuestLostError,
     GuestProtocolError,
@@ -28,9 +28,9 @@ from paddock.errors import (
 )
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, close_all
-from paddock.wire._message import Message
 from paddock.wire.duplex import Line
 from paddock.wire.guest import VERSION, Credit, GuestHello, HostHello, Limit, Stream
+from paddock.wire.message import Message
 
 from . import _frames as frames
 from ._requests import PING

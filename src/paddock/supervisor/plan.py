@@ -123,7 +123,7 @@ class JailPlan(NamedTuple):
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """Return the fields that its record takes (`_records.Record`)."""
+        """Return the fields that its record takes (`records.Record`)."""
         names = ("id", "kind", "deadline", "tree", "template", "incarnation", "parent", "idle_seconds")
         return {name: getattr(self, name) for name in (*names, "retention_seconds", "env")} | {"trees": self.written}
 

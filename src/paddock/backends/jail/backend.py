@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends._pause_clock import PauseClock
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
+from paddock.backends.pause_clock import PauseClock
 from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
 from paddock.model.config import read_config
-from paddock.supervisor import _trust_places, layout
-from paddock.supervisor._plan import CLAIM, LATE, JailPlan, Mount, Tree, User
+from paddock.supervisor import layout, trust_places
+from paddock.supervisor.plan import CLAIM, LATE, JailPlan, Mount, Tree, User
 
 if TYPE_CHECKING:
     from paddock.storage import Pool
-    from paddock.supervisor._records import Record
+    from paddock.supervisor.records import Record
 
 R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
-_CERTIFICATES = certificates(f"/{_trust_places.PLACE}")
+_CERTIFICATES = certificates(f"/{trust_places.PLACE}")
 
 
 class Rest:
@@ -49,7 +49,7 @@ class Rest:
         return self._pause_clock.get(id) or self._pause_clock.setdefault(id, PauseClock())
 
     def forget(self, id: SandboxId) -> None:
-        self.told(id, False)  # whoever waits for that waits no more
+        self.told(id, False)  # no caller waits for that any more
         self._pause_clock.pop(id, None)
 
     def told(self, id: str, paused: bool) -> None:
@@ -118,7 +118,7 @@ class JailBackend:
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
-        """Ends of sandboxes that are or were held here, by incarnation."""
+        """Ends of sandboxes that are or were held here, by the number of the start."""
         self._being_made: set[SandboxId] = set()
         self._late: set[SandboxId] = set()
         """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
@@ -217,7 +217,7 @@ class JailBackend:
             answer = await asyncio.shield(making)
             instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
-            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                 await instance.turn_to()
         except BaseException as error:
             if not known:
@@ -318,7 +318,7 @@ class JailBackend:
 
     async def record(self, id: SandboxId) -> Record:
         """Return what the supervisor has recorded of a living one. SandboxDied."""
-        from paddock.supervisor._records import Record
+        from paddock.supervisor.records import Record
 
         return Record(**await self.supervisor.request("inspect", id=id))
 
@@ -415,7 +415,7 @@ class JailBackend:
 
         # Its successor takes over living sandboxes and reports their ends: callers go on waiting.
         async def reconnect() -> None:
-            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                 await self.supervisor.connect()
 
         if self._awaited():

@@ -9,8 +9,8 @@ import os
 from typing import Any, NamedTuple, cast
 
 from paddock.linux.descriptors import closing
-from paddock.supervisor._plan import JAIL, WAITING, is_name
 from paddock.supervisor.layout import RETENTION_SECONDS
+from paddock.supervisor.plan import JAIL, WAITING, is_name
 
 STATE = "state.json"
 ENDED = ".ended"

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
-from paddock.backends._pump import Flow, Journal, grow, held
+from paddock.backends.pump import Flow, Journal, grow, held
 
 _TURN = 64
 _FEED = 1 << 20
@@ -93,7 +93,7 @@ class PipeReader(_Pipe):
 
     _left: int | None = None
     journal: Journal | None = None
-    """Where it writes what it reads, if set; set it before reading."""
+    """It writes all bytes that it reads there, if set. Set it before reading."""
 
     @property
     def is_cut(self) -> bool:
@@ -115,8 +115,8 @@ class PipeReader(_Pipe):
                 data = os.read(self._fd, size) if self.journal is None else self.journal.read(self._fd, size)
             except BlockingIOError:
                 if self._left:
-                    # What was in it when the command ended, somebody inside has taken: an ordinary user's sandbox has
-                    # this user's own uid, and may open the pipe anew. There is nothing to wait for.
+                    # A program inside has read the bytes that were left when the command ended: an ordinary user's
+                    # sandbox has this user's uid, and may open the pipe anew. No byte can come.
                     super().close()
                     break
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
@@ -162,7 +162,7 @@ class PipeReader(_Pipe):
 
 class PipeWriter(_Pipe):
     after_close: Callable[[], Awaitable[None]] | None = None
-    """What to call to close its other copies: the reader sees no end before."""
+    """Closes its other copies: the reader sees no end before."""
 
     def __init__(self, fd: int, file: int = -1) -> None:
         super().__init__(fd)

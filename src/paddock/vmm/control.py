@@ -135,7 +135,7 @@ class Control:
                 request = json.loads(line)
                 given = [self._descriptors.pop(0) for _ in range(request["fds"])]
                 self._take(request["id"], request, given)
-        except (ValueError, KeyError, TypeError, IndexError):  # it is no service of ours
+        except (ValueError, KeyError, TypeError, IndexError):  # it isn't our daemon
             data = b""
         if not data:
             self._hang_up()

@@ -41,7 +41,7 @@ async def in_its_own_thread(work: Callable[P, T], *arguments: P.args, **named: P
             done = partial(coming.set_result, work(*arguments, **named))
         except BaseException as error:
             done = partial(coming.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and no caller waits
             loop.call_soon_threadsafe(tell, done)
 
     threading.Thread(target=run, name=f"paddock {work.__name__}", daemon=True).start()
