@@ -9,7 +9,7 @@ import pytest
 
 from paddock import CommandFailedError, Limits, Sandbox, Snapshot
 from paddock.client._dockerfile import Dockerfile
-from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, UnsupportedError
+from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PaddockError, UnsupportedError
 
 WHOLE = """\
 # syntax=docker/dockerfile:1
@@ -99,6 +99,17 @@ def test_a_user_that_a_run_has_added_needs_ids(shared_state: Path, tmp_path: Pat
     with pytest.raises(CommandFailedError, match=r"^Dockerfile:2: ") as failed:
         Snapshot.build(tmp_path)
     assert "subordinate_ids = true" in (failed.value.hint or "")
+
+
+def test_a_name_that_is_taken_is_refused_before_the_build(shared_state: Path, tmp_path: Path) -> None:
+    context = _context(tmp_path, "FROM host\nRUN echo >&2 built\n")
+    snapshot = Snapshot.build(context, name="taken")
+    said: list[str] = []
+    with pytest.raises(AlreadyExistsError, match="already named 'taken'") as caught:
+        Snapshot.build(context, name="taken", on_output=said.append)
+    assert "paddock snapshot rm taken" in (caught.value.hint or "")
+    assert said == []
+    snapshot.delete()
 
 
 def test_the_level_without_isolation_builds_nothing(shared_state: Path, tmp_path: Path) -> None:
