@@ -24,6 +24,8 @@ from paddock.errors import InvalidArgumentError
 from tests.cli.command_line import Paddock, argv, environment, started
 from tests.cli.screen import screen
 
+LEVELS = {"gvisor": "missing", "jail": "ok"}
+
 
 def performed(directory: Path) -> list[str]:
     return (directory / "performed").read_text().splitlines()
@@ -212,6 +214,24 @@ def test_doctor_says_the_fix_of_several_lines_once(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert (out.count("be root"), out.count("fix: ask for ids")) == (1, 1)
     assert "\nfix of 2 of these lines: be root\n" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [
+        ([], "Ready: the default level jail works; 1 of 2 levels are available."),
+        (["jail"], "Ready: jail works; 1 of 2 levels are available."),
+        (["jail", "gvisor"], "Not ready: gvisor fails; 1 of 2 levels are available."),
+    ],
+)
+def test_doctors_verdict_is_about_the_levels_that_were_named(
+    capsys: pytest.CaptureFixture[str], asked: list[str], verdict: str
+) -> None:
+    levels = [
+        model.LevelReport(level=level, backend=level, status=status, detail="") for level, status in LEVELS.items()
+    ]
+    _doctor._tell(model.Diagnosis(checks=(), default_level="jail", state_dir="/s", levels=tuple(levels)), asked)
+    assert capsys.readouterr().out.splitlines()[0] == verdict
 
 
 def test_escaping_keeps_what_is_readable() -> None:

@@ -52,9 +52,12 @@ def verb_doctor(options: argparse.Namespace) -> int:
 
 def _tell(found: model.Diagnosis, levels: list[str]) -> None:
     usable = [one.level for one in found.levels if one.status != "missing"]
-    ready = found.default_level in usable
+    asked = levels or [found.default_level]
+    failed = [level for level in asked if level not in usable]
+    named = failed or asked
+    verb = ("fail" if failed else "work") + ("s" if len(named) == 1 else "")
     _render.plain(
-        f"{'Ready' if ready else 'Not ready'}: the default level {found.default_level} {'works' if ready else 'fails'};"
+        f"{'Not ready' if failed else 'Ready'}: {'' if levels else 'the default level '}{' and '.join(named)} {verb};"
         f" {len(usable)} of {len(found.levels)} levels are available."
     )
     _render.line()

@@ -152,7 +152,7 @@ class Store:
                 return known
             raise AlreadyExistsError(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
-                hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
+                hint=f"take another name, or end that one first: paddock kill {row.sandbox.spec.name}",
             ) from None
         return None
 
