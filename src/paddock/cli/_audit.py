@@ -171,7 +171,10 @@ def list_some(options: argparse.Namespace) -> int:
     """List the actions, decisions and outcomes, the newest last."""
     records = ask(model.ListAudit, options, tag=options.action)
     headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
-    return answer(options, records, show=lambda: _render.table(headings, [_row(record) for record in records]))
+    rows = [
+        _row(record) for record in records if record.action != "audit.list" or record.ok is not None
+    ]  # not this one
+    return answer(options, records, show=lambda: _render.table(headings, rows))
 
 
 def _row(record: model.AuditRecord) -> tuple[str, ...]:
