@@ -78,5 +78,18 @@ def on_post_build(config: Any) -> None:
 
 
 def _index(config: Any) -> Iterator[str]:
-    yield f"# {config.site_name}\n\n> {config.site_description}\n"
-    yield from (f"- [{title}]({source})" for source, (title, _text) in sorted(_pages.items()))
+    """Yield the lines of llms.txt: the pages in the order of the navigation (https://llmstxt.org)."""
+    yield f"# {config.site_name}\n\n> {config.site_description}"
+    for section in config.nav:
+        for title, pages in section.items():
+            yield f"\n## {title}\n"
+            yield from (f"- [{_pages[source][0]}]({source})" for source in _sources(pages))
+
+
+def _sources(pages: list[Any]) -> Iterator[str]:
+    for page in pages:
+        if isinstance(page, str):
+            yield page
+        else:
+            for inner in page.values():
+                yield from _sources(inner)

@@ -1,7 +1,13 @@
-"""paddock: disposable, forkable, observable computers for AI coding agents.
+"""Run code that AI agents wrote on your own Linux machine, safely.
 
-The names are resolved on first use, so that `import paddock.linux` in the supervisor
-and `paddock --help` pay for nothing else.
+`Sandbox.create()` makes a sandbox: own files, own processes, no network, hard limits. Its `with` block deletes it.
+
+    from paddock import Sandbox
+
+    with Sandbox.create() as sandbox:
+        print(sandbox.exec("echo hello").stdout)
+
+`help(Sandbox)` has its methods. `AsyncSandbox` has the same, awaited. Every error is a `PaddockError`.
 """
 
 from __future__ import annotations
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
+# Names are resolved on first use: `import paddock.linux` in the supervisor and `paddock --help` import nothing else.
 _HOMES = {
     name: module
     for module, names in {

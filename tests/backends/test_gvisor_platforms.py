@@ -70,7 +70,7 @@ def test_a_device_of_others_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> Non
     if closed is None:
         pytest.skip("every device here is open to us")
     monkeypatch.setattr(_platforms, "DEVICE", closed)
-    assert "not for you to open" in str(_platforms.why_not_kvm(None))
+    assert "you may not open" in str(_platforms.why_not_kvm(None))
 
 
 def test_what_is_asked_for_and_not_to_be_had_is_said() -> None:

@@ -47,7 +47,7 @@ def test_a_device_of_others_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(_accelerator, "DEVICE", closed)
     choice = _accelerator.choose(tmp_path, PROGRAMS)
     assert (choice.name, choice.proven) == ("tcg", True)
-    assert "not for you to open" in choice.words
+    assert "you may not open" in choice.words
 
 
 def test_the_setting_spares_the_trial(tmp_path: Path, device: Path) -> None:

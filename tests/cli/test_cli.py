@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from paddock.cli import _render
+from paddock import model
+from paddock.cli import _doctor, _render
 from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgumentError
 from tests.cli.command_line import Paddock, argv, environment, started
 from tests.cli.screen import screen
+
+LEVELS = {"gvisor": "missing", "jail": "ok"}
 
 
 def performed(directory: Path) -> list[str]:
@@ -204,6 +207,33 @@ def test_doctor_shows_no_level_that_is_for_tests_alone(paddock: Paddock) -> None
     assert b"for tests only" not in paddock("doctor").stdout
 
 
+def test_doctor_says_the_fix_of_several_lines_once(capsys: pytest.CaptureFixture[str]) -> None:
+    fixes = {"cpus": "be root", "disk": "be root", "ids": "ask for ids"}
+    checks = (model.Check(status="weak", area="limits", name=name, detail="d", fix=fix) for name, fix in fixes.items())
+    _doctor._tell(model.Diagnosis(checks=tuple(checks), default_level="jail", state_dir="/s"), [])
+    out = capsys.readouterr().out
+    assert (out.count("be root"), out.count("fix: ask for ids")) == (1, 1)
+    assert "\nfix of 2 of these lines: be root\n" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [
+        ([], "Ready: the default level jail works; 1 of 2 levels are available."),
+        (["jail"], "Ready: jail works; 1 of 2 levels are available."),
+        (["jail", "gvisor"], "Not ready: gvisor fails; 1 of 2 levels are available."),
+    ],
+)
+def test_doctors_verdict_is_about_the_levels_that_were_named(
+    capsys: pytest.CaptureFixture[str], asked: list[str], verdict: str
+) -> None:
+    levels = [
+        model.LevelReport(level=level, backend=level, status=status, detail="") for level, status in LEVELS.items()
+    ]
+    _doctor._tell(model.Diagnosis(checks=(), default_level="jail", state_dir="/s", levels=tuple(levels)), asked)
+    assert capsys.readouterr().out.splitlines()[0] == verdict
+
+
 def test_escaping_keeps_what_is_readable() -> None:
     assert _render.escape("grüße 漢字 🙂") == "grüße 漢字 🙂"
     assert _render.escape("a\nb\t\x9b\u200b\ud800\U000e0001") == "a\\x0ab\\x09\\x9b\\u200b\\ud800\\U000e0001"
@@ -346,6 +376,8 @@ def parts(one: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     ("words", "hint"),
     [
         (("lss",), "paddock ls"),
+        (("rnu",), "paddock run"),
+        (("run", "-m", "1g", "--", "true"), "paddock run --memory"),
         (("zzz",), "paddock --help"),
         (("run", "--memroy", "5", "--", "true"), "paddock run --memory"),
         (("kill",), "paddock kill --help"),

@@ -78,12 +78,14 @@ def test_a_command_waits_for_its_approval_and_why_says_how_to_give_it(
     why = paddock("why", box.id).stdout
     assert f"{box.id} waits for your answer: the command touch kept\n  to do: paddock approvals approve {id}" in why
     assert "nothing was refused" in why
+    assert "refused: paddock why" not in refused.stderr
     argv = [sys.executable, "-m", "paddock", "exec", "--wait", box.id, "--", "touch", "kept"]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
         assert f"Waiting for: paddock approvals approve {id}" in waiting.stderr.readline()
         assert f"approved {id}: the command touch kept" in paddock("approvals", "approve", id).stdout
         assert waiting.wait(60) == 0
+        assert waiting.stderr.read() == ""  # the answer was yes: nothing was refused
     assert box.files.exists("kept")
     assert "approvals approve" not in paddock("why", box.id).stdout
 
@@ -288,11 +290,27 @@ def test_a_run_over_a_directory_gives_what_changed(paddock: Paddock, sandbox: Sa
     assert (shown.returncode, shown.stderr) == (3, "paddock: modified a\npaddock: added new\n")
     assert paddock("run", *where, "--patch", str(tmp_path / "p"), "--", "sh", "-c", script).returncode == 0
     assert "+two\n" in (tmp_path / "p").read_text()
+    assert paddock("run", *where, "--patch", "-", "--", "sh", "-c", script).stdout == (tmp_path / "p").read_text()
     refused = paddock("run", *where, "--promote", "--", "sh", "-c", f"{script}; false")
     assert (refused.returncode, (tmp_path / "a").read_text()) == (1, "one\n")
     assert "nothing was promoted: the command ended with exit code 1" in refused.stderr
-    assert paddock("run", *where, "--promote", "--", "sh", "-c", script).returncode == 0
+    (tmp_path / "p").unlink()
+    promoted = paddock("run", *where, "--promote", "--", "sh", "-c", script)
+    assert (promoted.returncode, promoted.stderr) == (0, "paddock: 2 changes promoted\n")
     assert (tmp_path / "a").read_text() == "one\ntwo\n"
+
+
+def test_a_script_that_cannot_start_is_answered_with_what_is_missing(
+    paddock: Paddock, sandbox: SandboxFactory, tmp_path: Path
+) -> None:
+    sandbox()
+    script = tmp_path / "script"
+    script.write_text("echo hello\n")
+    for mode, hint in ((0o644, "chmod +x ./script"), (0o755, "put `#!/bin/sh` on the first line")):
+        script.chmod(mode)
+        done = paddock("run", "--mount", str(tmp_path), "--", "./script")
+        assert done.returncode == 126
+        assert f"try: {hint}" in done.stderr
 
 
 def test_what_was_refused_is_said_once_and_why_knows_it(paddock: Paddock, sandbox: SandboxFactory) -> None:
@@ -304,6 +322,9 @@ def test_what_was_refused_is_said_once_and_why_knows_it(paddock: Paddock, sandbo
     )
     assert said is not None, done.stderr
     assert "198.51.100.7" in paddock("why", said[2]).stdout
+    done = paddock("run", "--network", "pypi", "--", "getent", "hosts", "host.example")
+    told = paddock("why", done.stderr.split()[-1]).stdout
+    assert "if it may: --network host.example, or {host: host.example} in `egress.allow`" in told
     assert "refused" not in paddock("run", "--network", "pypi", "--", "true").stderr
 
 
@@ -318,6 +339,12 @@ def test_a_port_of_this_machine_leads_inside(paddock: Paddock, sandbox: SandboxF
         url = forward.stdout.readline().strip()
         with urllib.request.urlopen(url) as answer:
             assert answer.read() == b"there\n"
+        taken = paddock("forward", box.id, f"{url.rsplit(':')[-1]}:8000")
+        assert (taken.returncode, taken.stderr) == (
+            125,
+            f"paddock: port {url.rsplit(':')[-1]} of 127.0.0.1 cannot be used: Address already in use\n"
+            f"  try: another one: paddock forward {box.id} 8000\n",
+        )
         forward.send_signal(signal.SIGINT)
         assert forward.wait(10) == 130
 

@@ -121,6 +121,12 @@ def test_stats_are_lines_of_json_or_a_table(box: str) -> None:
     assert paddock("stats", "none", "--once").returncode == 125
 
 
+def test_stats_without_a_sandbox_say_what_makes_one(sandbox: SandboxFactory) -> None:
+    sandbox().kill()
+    done = paddock("stats")
+    assert (done.stdout, done.stderr) == ("", "paddock: no sandboxes run: paddock create makes one\n")
+
+
 def test_why_explains_a_death_and_what_was_refused(box: str) -> None:
     assert "is running" in paddock("why", box).stdout
     assert paddock("exec", "--timeout", "0.2s", box, "--", "sleep", "60").returncode == 137

@@ -9,7 +9,14 @@ import pytest
 
 from paddock import CommandFailedError, Limits, Sandbox, Snapshot
 from paddock.client._dockerfile import Dockerfile
-from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, UnsupportedError
+from paddock.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    UnsupportedError,
+)
 
 WHOLE = """\
 # syntax=docker/dockerfile:1
@@ -99,6 +106,37 @@ def test_a_user_that_a_run_has_added_needs_ids(shared_state: Path, tmp_path: Pat
     with pytest.raises(CommandFailedError, match=r"^Dockerfile:2: ") as failed:
         Snapshot.build(tmp_path)
     assert "subordinate_ids = true" in (failed.value.hint or "")
+
+
+def test_a_sandbox_from_one_takes_directories_of_the_host(shared_state: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a").write_text("one\n")
+    tools = Snapshot.build(_context(tmp_path, "FROM host\nRUN echo tool > ~/tool\n"))
+    with Sandbox.create(snapshot=tools, mounts=[str(project)]) as sandbox:
+        assert sandbox.exec("cat ~/tool a; echo two >>a").stdout == "tool\none\n"
+        assert [change.path for change in sandbox.diff_mount().changes] == ["a"]
+        later = sandbox.snapshot()
+        with Sandbox.create(snapshot=later) as other:
+            assert other.files.read_text("a") == "one\ntwo\n"
+        with pytest.raises(InvalidArgumentError, match="has mounts, and what was written in them"):
+            Sandbox.create(snapshot=later, mounts=[str(tmp_path)])
+        with pytest.raises(InvalidStateError, match="other mounts"):
+            sandbox.rollback(tools)
+    assert (project / "a").read_text() == "one\n"
+    later.delete()
+    tools.delete()
+
+
+def test_a_name_that_is_taken_is_refused_before_the_build(shared_state: Path, tmp_path: Path) -> None:
+    context = _context(tmp_path, "FROM host\nRUN echo >&2 built\n")
+    snapshot = Snapshot.build(context, name="taken")
+    said: list[str] = []
+    with pytest.raises(AlreadyExistsError, match="already named 'taken'") as caught:
+        Snapshot.build(context, name="taken", on_output=said.append)
+    assert "paddock snapshot rm taken" in (caught.value.hint or "")
+    assert said == []
+    snapshot.delete()
 
 
 def test_the_level_without_isolation_builds_nothing(shared_state: Path, tmp_path: Path) -> None:

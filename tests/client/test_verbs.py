@@ -98,6 +98,14 @@ def test_a_wrong_argument_is_named_with_what_to_write(
     assert rig.door.performed == []
 
 
+def test_content_that_is_none_is_named(rig: Rig) -> None:
+    with Sandbox.create(transport=rig.transport) as sandbox:
+        with pytest.raises(TypeError, match="content is a text, bytes, a file or an iterable of bytes, not int"):
+            sandbox.files.write("a", 5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError, match="'/no/such' does not exist"):
+            sandbox.files.upload("/no/such", "x")
+
+
 @pytest.mark.parametrize("command", [123, b"ls", [1], None])
 def test_what_is_no_command_is_a_type_error(rig: Rig, command: Any) -> None:
     with Sandbox.create(transport=rig.transport) as sandbox, pytest.raises(TypeError, match="command"):

@@ -491,6 +491,13 @@ def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_the
     os.chown(state_dir, 0, 0)
 
 
+@pytest.mark.user
+def test_a_state_directory_below_one_that_is_closed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(NotConfiguredError, match="closed/state cannot be used: Permission denied"):
+        Sandbox.list(transport=default_transport(tmp_path / "closed" / "state"))
+
+
 @pytest.mark.both
 def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path) -> None:
     state_dir.chmod(0o777)

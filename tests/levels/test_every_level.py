@@ -10,7 +10,7 @@ import pytest
 
 from paddock import Limit, Limits, Sandbox, local
 from paddock.audit import read_records
-from paddock.errors import SandboxDiedError, UnsupportedError
+from paddock.errors import InvalidArgumentError, SandboxDiedError, UnsupportedError
 from paddock.eval._attacks import attack, bait
 from paddock.model import InspectSandbox, ListAudit
 from paddock.supervisor import layout
@@ -42,6 +42,24 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
     assert hashlib.sha256(made.filesystem.read("/workspace/out")).digest() == hashlib.sha256(data[::-1]).digest()
     (record,) = read_records(shared_state / layout.AUDIT, ListAudit(sandbox=made.id, tag="sandbox.create"))
     assert record.result["level"] == made.level
+
+
+@pytest.mark.both
+def test_a_sandbox_from_a_snapshot_without_memory_takes_a_directory_of_the_host(
+    create: SandboxFactory, level: str, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    base = create()
+    base.exec("echo kept > ~/kept", check=True)
+    snapshot = base.snapshot()
+    if level == "microvm":
+        with pytest.raises(InvalidArgumentError, match="has memory"):
+            create(snapshot=snapshot.id, mounts=[str(tmp_path)])
+    else:
+        made = create(snapshot=snapshot.id, mounts=[str(tmp_path)])
+        assert made.exec("cat ~/kept theirs; rm theirs").stdout == "kept\ntheirs"
+    assert (tmp_path / "theirs").exists()
+    snapshot.delete()
 
 
 @pytest.mark.both

@@ -25,6 +25,8 @@ def refused(text: str) -> PolicyInvalidError:
         ("egress:\n  allow:\n    - hots: a.test", (3, 7), "`host`?"),
         ("egress:\n  allow:\n    - domain: a.test", (3, 7), "`host`?"),
         ("netwrk: {}", (1, 1), "there is no key `netwrk`"),
+        ("egress:\n  approve: []", (2, 3), "at the left margin, not below `egress`"),
+        ("commands:\n  approve: [git push]", (2, 13), "{prefix: [git, push]}"),
         ("egress:\n  default: allow", (2, 12), "cannot be turned round"),
         ("egress:\n  allow:\n    - host: a.test\n      ports: 443", (4, 14), "in brackets"),
         ("egress:\n  allow:\n    - host: a.test\n      ports: [0]", (4, 15), "not a port"),

@@ -47,6 +47,11 @@ def test_processes_that_use_too_much_memory_together_lose_the_largest(sandbox: F
 
 
 @pytest.mark.user
+def test_a_sandbox_with_little_memory_starts(sandbox: Factory) -> None:
+    assert watched(sandbox, memory_mib=4).exec("echo ok").stdout == "ok\n"
+
+
+@pytest.mark.user
 def test_a_tree_that_grows_beyond_its_disk_limit_ends_the_sandbox(sandbox: Factory) -> None:
     box = sandbox(level="jail", limits=Limits(disk_mib=64))
     box.start("for n in $(seq 20); do head -c 4M /dev/zero > /workspace/$n; done; sleep 600", background=True)

@@ -26,6 +26,9 @@ _FACTS = frozenset(
         "exec.streams",
         "process.end",
         "process.start",
+        "sandbox.slept",
+        "sandbox.woken",
+        "workshop",
         "workspace.push",
     }
 )

@@ -171,7 +171,10 @@ def list_some(options: argparse.Namespace) -> int:
     """List the actions, decisions and outcomes, the newest last."""
     records = ask(model.ListAudit, options, tag=options.action)
     headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
-    return answer(options, records, show=lambda: _render.table(headings, [_row(record) for record in records]))
+    rows = [
+        _row(record) for record in records if record.action != "audit.list" or record.ok is not None
+    ]  # not this one
+    return answer(options, records, show=lambda: _render.table(headings, rows))
 
 
 def _row(record: model.AuditRecord) -> tuple[str, ...]:
@@ -489,6 +492,9 @@ def _todo(record: model.AuditRecord) -> str | None:
     if isinstance(limit, str):
         return REMEDY.get(limit)
     if record.allowed is False:
+        if record.rule == "default" and record.action == "egress.name":
+            host = record.detail.get("host")
+            return f"if it may: --network {host}, or {{host: {host}}} in `egress.allow` of a policy"
         if record.principal is None:  # the sandbox did it by itself: its own policy was asked
             return f"`paddock policy show {record.sandbox}` has what it is held to, `policy set` changes it"
         return f"ask for less, or have the rule {record.rule!r} changed: it is the policy of this state directory"

@@ -25,7 +25,7 @@ _MOUNT = argument(
     help="which mount, by where it is inside; needed where there are several",
 )
 _COMMIT = together(
-    argument("-m", "--message", help="of the commit, if one has to be made"),
+    argument("-m", "--message", help="of the commit, if paddock makes one"),
     argument("--author", metavar="NAME <MAIL>", help="of that commit; default: yours, as git knows it"),
     argument("--force", action="store_true", help="take the place of what others have pushed there"),
 )
@@ -67,7 +67,8 @@ def show_stat(changes: Sequence[model.Change], *, colour: bool) -> None:
         _render.plain(f" {name.ljust(width)} | {change.insertions + deletions:4} {bar}".rstrip())
     if files:
         more, less = (sum(getattr(c, field) or 0 for c in files) for field in ("insertions", "deletions"))
-        _render.line(f" {len(files)} files, {more} lines added, {less} deleted")
+        names = _render.count(len(files), "file"), _render.count(more, "line")
+        _render.line(f" {', '.join(names)} added, {less} deleted")
 
 
 def show_patch(patch: bytes, *, colour: bool) -> None:
@@ -165,7 +166,7 @@ def verb_patch(options: argparse.Namespace) -> int:
     SANDBOX,
     argument("paths", nargs="*", metavar="PATH", help="relative to the directory: only these"),
     _MOUNT,
-    argument("-n", "--dry-run", action="store_true", help="show what would be taken over, and do nothing"),
+    argument("-n", "--dry-run", action="store_true", help="show what would be written, and write nothing"),
     argument("--git", action="store_true", help="commits and refs in .git too; never hooks or configuration"),
     argument("--force", action="store_true", help="also what the host has changed since: its changes go"),
 )
@@ -177,10 +178,11 @@ def verb_promote(options: argparse.Namespace) -> int:
     """
     target, paths = target_and_paths(options)
     done = ask(model.PromoteMount, options, target=target, paths=paths)
-    would = "would be taken over" if done.dry_run else "taken over"
-    notes = [f"{len(done.applied)} changes {would} into {done.source}"]
+    would = "would be written" if done.dry_run else "written"
+    notes = [f"{_render.count(len(done.applied), 'change')} {would} to {done.source}"]
     if done.left_out:
-        notes.append(f"{len(done.left_out)} changes in .git stay in the sandbox; --git takes commits and refs over")
+        left = _render.count(len(done.left_out), "change")
+        notes.append(f"not written, since it is in .git: {left}; --git writes commits and refs too")
     return answer(options, done, show=lambda: show_table(done.applied), notes=notes)
 
 

@@ -95,7 +95,15 @@ def _ports(text: str) -> tuple[int, int]:
 def verb_forward(options: argparse.Namespace) -> int:
     """Have a port of this machine lead to a port that a program inside listens on, until Ctrl-C. Prints the URL."""
     local_port, port = options.ports
-    with client.Sandbox.connect(options.sandbox).forward(port, local_port=local_port, host=options.host) as url:
+    sandbox = client.Sandbox.connect(options.sandbox)
+    try:
+        forward = sandbox.forward(port, local_port=local_port, host=options.host)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"port {local_port} of {options.host} cannot be used: {os.strerror(error.errno or 0)}",
+            hint=f"another one: paddock forward {options.sandbox} {port}",
+        ) from None
+    with forward as url:
         if options.json:
             _render.document({"url": str(url), "host": url.host, "port": url.port})
         else:

@@ -21,10 +21,10 @@ from ._verbs import WrongUsage
     argument(
         "--storage",
         action="store_true",
-        help="look through the pool: what is on the disk against what is recorded; exit code 1 if something is wrong",
+        help="compare the pool on the disk with the records; exit code 1 if something is wrong",
     ),
-    argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes"),
-    argument("--repair", action="store_true", help="with --storage: delete what is half made first"),
+    argument("--scrub", action="store_true", help="with --storage: read all data, however long that takes"),
+    argument("--repair", action="store_true", help="with --storage: first delete what is half made"),
     argument(
         "--level",
         action="append",
@@ -52,9 +52,12 @@ def verb_doctor(options: argparse.Namespace) -> int:
 
 def _tell(found: model.Diagnosis, levels: list[str]) -> None:
     usable = [one.level for one in found.levels if one.status != "missing"]
-    ready = found.default_level in usable
+    asked = levels or [found.default_level]
+    failed = [level for level in asked if level not in usable]
+    named = failed or asked
+    verb = ("fail" if failed else "work") + ("s" if len(named) == 1 else "")
     _render.plain(
-        f"{'Ready' if ready else 'Not ready'}: the default level {found.default_level} {'works' if ready else 'fails'};"
+        f"{'Not ready' if failed else 'Ready'}: {'' if levels else 'the default level '}{' and '.join(named)} {verb};"
         f" {len(usable)} of {len(found.levels)} levels are available."
     )
     _render.line()
@@ -63,8 +66,15 @@ def _tell(found: model.Diagnosis, levels: list[str]) -> None:
         rows = [(one.status, one.level, time, one.detail, one.fix or "") for one, time in zip(shown, took, strict=True)]
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
         _render.line()
-    _table([check for check in found.checks if check.area != "process"])  # that level is for tests
+    checks = [check for check in found.checks if check.area != "process"]  # that level is for tests
+    fixes = [check.fix for check in checks if check.fix]
+    shared = max(fixes, key=fixes.count, default="")
+    times = fixes.count(shared)
+    _table(checks, unless=shared if times > 1 else None)
     _render.line()
+    if times > 1:
+        _render.line(f"fix of {times} of these lines: {shared}")
+        _render.line()
     _render.line(f"state: {found.state_dir}")
     _render.line(f"config: {found.config_file}")
     _render.lines(f"  {key} = {value}" for key, value in found.config.items())
@@ -76,8 +86,9 @@ def _storage(options: argparse.Namespace) -> int:
     return 1 if any(check.status == "missing" for check in checks) else 0
 
 
-def _table(checks: Sequence[model.Check]) -> None:
-    rows = [(c.status, c.area, c.name, c.detail, c.fix or "") for c in checks]
+def _table(checks: Sequence[model.Check], *, unless: str | None = None) -> None:
+    """Print checks, each with its fix, except for one that stands below the table."""
+    rows = [(c.status, c.area, c.name, c.detail, "" if c.fix == unless else c.fix or "") for c in checks]
     _render.checklist(("STATUS", "AREA", "CHECK", "DETAIL"), rows)
 
 

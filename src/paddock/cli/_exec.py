@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, TypeVar
 
-    from paddock.model import ExecResult, Limit
+    from paddock.model import AuditRecord, ExecResult, Limit
 
     R = TypeVar("R")
 
@@ -70,7 +70,7 @@ def verb_exec(options: argparse.Namespace) -> int:
         "afterwards, about the directory of --mount",
         exclusive(
             argument("--diff", action="store_true", help="list what changed in it, on stderr"),
-            argument("--patch", metavar="FILE", help="write what changed to FILE, for `git apply`"),
+            argument("--patch", metavar="FILE", help="write what changed to FILE, for `git apply`; - is stdout"),
             argument(
                 "--promote", action="store_true", help="write what changed to the directory, if the exit code is 0"
             ),
@@ -106,10 +106,10 @@ def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -
     if options.promote and code:
         return _render.note(f"nothing was promoted: the command ended with exit code {code}")
     if options.promote:
-        return _render.note(f"{len(sandbox.promote_mount().applied)} changes promoted")
+        return _render.note(f"{_render.count(len(sandbox.promote_mount().applied), 'change')} promoted")
     diff = sandbox.diff_mount(patch=options.patch is not None)
     if options.patch is not None:
-        with open(options.patch, "wb") as file:
+        with open(1 if options.patch == "-" else options.patch, "wb", closefd=options.patch != "-") as file:
             file.write(diff.patch or b"")
     for change in diff.changes:
         _render.note(f"{change.kind} {change.path}")
@@ -243,10 +243,15 @@ def _tell_refused(sandbox: client.Sandbox, since: float) -> None:
 
     with contextlib.suppress(PaddockError):  # the sandbox or the daemon has ended: the command's own error says so
         records = perform(ListAudit(sandbox=sandbox.id, trouble=True, since=since))
-        count = sum(record.allowed is False and record.principal is None for record in records)
+        count = sum(record.allowed is False and record.principal is None and not _is_told(record) for record in records)
         if count:
-            what = "1 request was" if count == 1 else f"{count} requests were"
-            _render.note(f"{what} refused: paddock why {sandbox.id}")
+            were = "was" if count == 1 else "were"
+            _render.note(f"{_render.count(count, 'request')} {were} refused: paddock why {sandbox.id}")
+
+
+def _is_told(record: AuditRecord) -> bool:
+    """Return whether it is the command's own question: its error says so, or the answer was yes."""
+    return record.action == "policy.command" and "approval" in record.detail
 
 
 def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:

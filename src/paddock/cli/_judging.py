@@ -32,17 +32,19 @@ def _judging(*parts: Part) -> Callable[[Run], Usage]:
     """Return the usage of a verb with these arguments and the ones about the tests of attempts."""
     return usage(
         *parts,
-        argument("--repo", default=".", metavar="DIR", help="a directory; it is never changed (default: here)"),
-        argument("--test", required=True, metavar="COMMAND", help="passes with exit code 0"),
-        argument("--setup", metavar="COMMAND", help="run once, before the first fork"),
-        argument("--parallel", type=positive, metavar="N", help="so many at once"),
-        argument("--first", action="store_true", help="be content with the first that passes"),
+        argument(
+            "--repo", default=".", metavar="DIR", help="the directory to work on; it never changes (default: this one)"
+        ),
+        argument("--test", required=True, metavar="COMMAND", help="an attempt passes if its exit code is 0"),
+        argument("--setup", metavar="COMMAND", help="run this once, before the first attempt"),
+        argument("--parallel", type=positive, metavar="N", help="test so many at once"),
+        argument("--first", action="store_true", help="stop at the first attempt that passes"),
         argument(
             "--test-timeout",
             type=seconds,
             default=600.0,
             metavar="TIME",
-            help="for each run of the tests (default: 600)",
+            help="end a run of the tests after that (default: 600)",
         ),
         argument("--junit", metavar="PATH", help="a report that the tests write, below the directory"),
         sandbox_spec(ttl_seconds=TTL_SECONDS),

@@ -25,7 +25,7 @@ _FILE = argument("file", metavar="FILE")
 
 @usage(_FILE)
 def _check(options: argparse.Namespace) -> int:
-    """Check whether a file says one thing, and show which."""
+    """Check whether a policy is valid, and count its rules."""
     snapshot = _load(options.file).snapshot
     rules = snapshot.rules
     document = snapshot.document
@@ -37,7 +37,7 @@ def _check(options: argparse.Namespace) -> int:
     facts = [("revision", snapshot.revision), *((name, str(number)) for name, number in counts.items())]
     facts.append(("secrets", ", ".join(sorted(document.secrets)) or "none"))
     told = {"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)}
-    return answer(options, told, show=lambda: _render.facts(facts))
+    return answer(options, told, show=lambda: _render.facts([("valid", options.file), *facts]))
 
 
 @usage(

@@ -66,6 +66,10 @@ def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None
         print(f"  try: {escape(hint)}", file=sys.stderr, flush=True)
 
 
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def document(value: object) -> None:
     """One JSON document."""
     sys.stdout.write(as_json(value, indent=2) + "\n")

@@ -24,12 +24,10 @@ _SANDBOXES = argument("sandboxes", nargs="+", metavar="ID", help="id, unique pre
 
 
 @usage(
-    argument("--name", help="another way to say which; unique among the living"),
+    argument("--name", help="a name to use in place of the id; unique among living sandboxes"),
     ENV,
-    argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE"),
-    argument(
-        "--nested", type=positive, default=0, metavar="N", help="programs inside may have N children of it at a time"
-    ),
+    argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE", help="for your own bookkeeping"),
+    argument("--nested", type=positive, default=0, metavar="N", help="let programs inside have N sandboxes at a time"),
     IDLE,
     sandbox_spec(),
 )
@@ -227,7 +225,7 @@ def _of(used: int | None, most: int) -> str:
     return f"at most {_render.size(most)}" if used is None else f"{_render.size(used)} of {_render.size(most)}"
 
 
-@usage(SANDBOX, argument("--name", help="another way to say which; unique among snapshots"))
+@usage(SANDBOX, argument("--name", help="a name to use in place of the id; unique among snapshots"))
 def _make_snapshot(options: argparse.Namespace) -> int:
     """Keep the files of a sandbox as they are at this instant, and print the snapshot's id."""
     snapshot = ask(model.CreateSnapshot, options)
@@ -237,7 +235,7 @@ def _make_snapshot(options: argparse.Namespace) -> int:
 @usage(
     argument("directory", nargs="?", default=".", metavar="DIR", help="COPY takes files from it (default: .)"),
     argument("-f", "--file", default="Dockerfile", metavar="FILE", help="the Dockerfile in DIR (default: Dockerfile)"),
-    argument("--name", help="another way to say which; unique among snapshots"),
+    argument("--name", help="a name to use in place of the id; unique among snapshots"),
     argument("--build-arg", type=pair, action="append", default=[], metavar="NAME=VALUE", help="the value of an ARG"),
     sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
 )

@@ -49,7 +49,10 @@ def verb_stats(options: argparse.Namespace) -> int:
                     _render.json_line(_document(sample))
         elif options.once or not sys.stdout.isatty():
             for samples in looks:
-                _render.table(_HEADINGS, [_row(sample) for sample in samples])
+                if samples:
+                    _render.table(_HEADINGS, [_row(sample) for sample in samples])
+                else:
+                    _render.note("no sandboxes run: paddock create makes one")
         else:
             _render.live_table(_HEADINGS, ([_row(sample) for sample in samples] for samples in looks))
     except KeyboardInterrupt:

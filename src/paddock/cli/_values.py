@@ -90,29 +90,41 @@ ENV = argument(
 )
 
 
-IDLE = argument("--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used")
+IDLE = argument(
+    "--idle", type=seconds, metavar="TIME", help="pause it when it was unused for so long; any use resumes it"
+)
 
 
 def sandbox_spec(*, ttl_seconds: float = 300.0, template: bool = True, files: bool = True) -> Part:
     """Return the part about the sandbox's properties. `template`, `files`: also about those."""
-    parts = [argument("--template", default="host", help="what it starts from (default: host)")] if template else []
+    parts = (
+        [
+            argument(
+                "--template",
+                default="host",
+                help="its files: `paddock template ls`, or an image such as docker://python:3.12 (default: host)",
+            )
+        ]
+        if template
+        else []
+    )
     parts += [
         argument(
             "--level",
-            help="isolation: jail, gvisor, microvm or container; that one or a refusal; default: jail, or what"
-            " config.toml says (`paddock doctor` shows it)",
+            help="isolation: jail, gvisor, microvm or container; never a weaker one (default: jail, or config.toml's:"
+            " `paddock doctor` shows it)",
         ),
         argument(
             "--ttl",
             type=seconds,
             default=ttl_seconds,
             metavar="TIME",
-            help=f"it ends after that: 90, 5m, 2h (default: {ttl_seconds / 60:g}m)",
+            help=f"it ends after that: 90 (seconds), 5m, 2h, 1d (default: {ttl_seconds / 60:g}m)",
         ),
-        argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g (default: 2g)"),
+        argument("--memory", type=mebibytes, metavar="SIZE", help="512 (MiB), 512m or 2g (default: 2g)"),
         argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores (default: 2)"),
-        argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g (default: 4g)"),
-        argument("--processes", type=int, metavar="N", help="how many at a time (default: 512)"),
+        argument("--disk", type=mebibytes, metavar="SIZE", help="512 (MiB), 512m or 2g (default: 4g)"),
+        argument("--processes", type=int, metavar="N", help="at most so many at a time (default: 512)"),
         argument(
             "--network",
             type=_names,
@@ -130,24 +142,24 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, template: bool = True, files: bo
                 action="append",
                 default=[],
                 metavar="DIR[:TARGET][:ro|:rw]",
-                help="a directory of the host, at /workspace if nothing else is said; it never changes, unless :rw",
+                help="show a directory of the host (default: at /workspace). Changes stay inside, unless :rw",
             ),
         ]
     return group("the sandbox", *parts)
 
 
 HOW = together(
-    argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started"),
+    argument("--timeout", type=seconds, metavar="TIME", help="end it after that, with all that it started: 30s, 5m"),
     ENV,
     argument("--user", metavar="NAME", help="a user of the sandbox, such as root"),
-    argument("--cwd", metavar="PATH", help="the directory (default: the template's, /workspace)"),
+    argument("--cwd", metavar="PATH", help="the directory it starts in (default: the template's, /workspace)"),
 )
 """Arguments about a command's directory, environment, user and limits."""
 COMMAND = together(
     group(
         "the command",
         HOW,
-        argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`"),
+        argument("-t", "--tty", action="store_true", help="run it on this terminal, as ssh does: see `paddock sh`"),
         argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal"),
         argument("--wait", action="store_true", help="wait for the approval that the policy asks for, at most 15m"),
     ),

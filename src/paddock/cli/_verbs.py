@@ -189,7 +189,9 @@ _MEANT = {
     "--workdir": "--cwd PATH",
     "-e": "--env NAME=VALUE",
     "-it": "-t",
+    "-m": "--memory",
     "-p": "paddock forward ID PORT",
+    "-u": "--user NAME",
     "-v": "--mount DIR:TARGET",
     "-w": "--cwd PATH",
 }
@@ -376,7 +378,8 @@ def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
     """Return the most similar known word, or None."""
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
+    swapped = (one for one in known if sorted(one) == sorted(word))
+    return next(swapped, None) or next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
 
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:

@@ -94,8 +94,10 @@ def chunks(content: Content) -> Iterator[bytes]:
         file = cast("BinaryIO", content)
         while data := file.read(CHUNK_BYTES):
             yield data
-    else:
+    elif hasattr(content, "__iter__"):
         yield from cast("Iterable[bytes]", content)
+    else:
+        raise TypeError(f"content is a text, bytes, a file or an iterable of bytes, not {type(content).__name__}")
 
 
 async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:

@@ -141,6 +141,8 @@ def _try(state_dir: str) -> socket.socket | None:
         peer = local_sockets.connect(state_dir, SOCKET)
     except FileNotFoundError:  # the directory itself
         return None
+    except PermissionError as error:
+        raise _unusable(state_dir, error) from None
     if peer is not None:
         _, uid = listener(peer)  # another user's daemon would learn what this one sends
         if uid != os.geteuid():
@@ -163,6 +165,12 @@ def _foreign(state_dir: str, how: str) -> NotConfiguredError:
     )
 
 
+def _unusable(state_dir: str, error: OSError) -> NotConfiguredError:
+    return NotConfiguredError(
+        f"the state directory {state_dir} cannot be used: {error.strerror}", hint="PADDOCK_STATE_DIR names another one"
+    )
+
+
 def _lock(state_dir: str) -> int | None:
     """Return the daemon's lock, or None where a daemon has it."""
     try:
@@ -177,10 +185,7 @@ def _lock(state_dir: str) -> int | None:
             )
         lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise NotConfiguredError(
-            f"the state directory {state_dir} cannot be used: {error.strerror}",
-            hint="PADDOCK_STATE_DIR names another one",
-        ) from None
+        raise _unusable(state_dir, error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -25,7 +25,9 @@ class Packer:
         self._entries = self._bytes = 0
         self._skipped: list[str] = []
         if not os.path.isdir(self._directory):
-            raise InvalidArgumentError(f"{self._directory!r} is not a directory", hint="filesystem.write_from()")
+            there = os.path.lexists(self._directory)
+            why, hint = ("is not a directory", "files.write_from() takes a file") if there else ("does not exist", None)
+            raise InvalidArgumentError(f"{self._directory!r} {why}", hint=hint)
 
     def report(self) -> TransferReport:
         return TransferReport(entries=self._entries, total_bytes=self._bytes, skipped=tuple(self._skipped))

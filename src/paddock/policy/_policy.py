@@ -99,5 +99,6 @@ def _ceilings(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str]
             return None
     for name, (value, most) in asked.items():
         if not value <= most:  # written so that NaN is refused
-            return False, f"{name}={value:.10g} is above the ceiling of {most:.10g}"
+            days = f", {most // 86400:g} days" if name == "ttl_seconds" else ""
+            return False, f"{name}={value:.10g} is above the ceiling of {most:.10g}{days}"
     return None

@@ -32,6 +32,8 @@ them could use up what the caller and all the others have. Counts go through eve
 first one, each with its own limits (kernel/ucount.c). The limits of a sandbox's outer namespace hold for all of it.
 """
 _GRACE_SECONDS = 1.0
+_LEAST_DATA = 32 << 20
+"""What the guest agent maps. Pages that it doesn't touch count for RLIMIT_DATA too."""
 _NANOSECONDS = 1_000_000_000
 _LONGEST = (1 << 63) - 1
 _FOR_ALL = (resource.RLIMIT_CORE, 0, resource.RLIMIT_MEMLOCK, 8 << 20)
@@ -97,7 +99,7 @@ def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
     if "pids" not in context.held:
         rlimits += [resource.RLIMIT_NPROC, plan.processes]
     if not counted:
-        rlimits += [resource.RLIMIT_DATA, plan.memory_bytes]
+        rlimits += [resource.RLIMIT_DATA, max(plan.memory_bytes, _LEAST_DATA)]
     flags = PlanFlags(0) if plan.kind == JAIL else PlanFlags.FRAIL
     if not counted and plan.kind == JAIL:  # the memory of a virtual machine or of gVisor is a memfd, which they map
         flags |= PlanFlags.UNCOUNTED

@@ -160,11 +160,17 @@ def of_exec(program: str, cwd: str, id: str) -> Refusal:
             hint = "; lines of shell need one, a command as a sequence does not" if program == "/bin/sh" else ""
             return ProgramNotFoundError(f"no program {program!r}{hint}", errno=name)
         if step == "exec" and number == errno.EACCES:
-            return ProgramNotExecutableError(f"{program!r} is not executable", errno=name)
+            hint = f"chmod +x {program}" if "/" in program else None
+            return ProgramNotExecutableError(f"{program!r} is not executable", hint=hint, errno=name)
         if number == errno.E2BIG:
             return InvalidArgumentError(f"cannot execute {program!r}: {reason}: {_LARGEST}", errno=name)
         if step == "exec" and number in _NO_PROGRAM:
-            return ProgramNotExecutableError(f"cannot execute {program!r}: {reason}", errno=name)
+            hint = (
+                "put `#!/bin/sh` on the first line of a script; a binary has to be one for this processor"
+                if number == errno.ENOEXEC
+                else None
+            )
+            return ProgramNotExecutableError(f"cannot execute {program!r}: {reason}", hint=hint, errno=name)
         if step == "id" and number == errno.EEXIST:
             return AlreadyExistsError(f"there is a command {id} already")
         if number == errno.EINVAL:

@@ -44,7 +44,7 @@ def why_not_kvm(name: str | None) -> str | None:
     if not DEVICE.is_char_device():
         return f"there is no {DEVICE}"
     if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return f"{DEVICE} is not for you to open (usermod -aG kvm, and a new login)"
+        return f"you may not open {DEVICE} (usermod -aG kvm, and a new login)"
     if not name and _virtual():
         return f"this machine is a virtual one itself, where {SYSTRAP} is faster ({SETTING} = {KVM!r} has it tried)"
     return None

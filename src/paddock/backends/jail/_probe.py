@@ -23,19 +23,19 @@ _ENFORCED = {
     Limit.INODES: "the supervisor, who counts by btrfs",
 }
 _WATCHED = {
-    Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
-    " and TCP; the rest is watched, not hard: the supervisor counts processes and unix sockets four times a second,"
-    " ends the largest process, then the sandbox; each process is limited by RLIMIT_DATA, System V IPC to 64 MiB, /tmp"
-    " and /dev/shm by tmp_mib; memfd_create is refused",
-    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts; all together are watched",
-    Limit.DISK: "watched, not hard: the supervisor walks through the tree; each file is limited by RLIMIT_FSIZE",
+    Limit.MEMORY: "watched, not hard: four times a second the supervisor adds up processes and unix sockets; over the"
+    " limit it ends the largest process, then the sandbox. It doesn't count shared memory that was unmapped, nor"
+    " buffers of files, pipes and TCP. Hard: RLIMIT_DATA for each process, 64 MiB of System V IPC, tmp_mib for /tmp and"
+    " /dev/shm; memfd_create is refused",
+    Limit.PROCESSES: "watched, not hard; RLIMIT_NPROC limits each user inside",
+    Limit.DISK: "watched, not hard: the supervisor walks through the tree; RLIMIT_FSIZE limits each file",
     Limit.INODES: "watched, not hard: the supervisor walks through the tree",
 }
 _NOTHING = {
-    Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA, System V IPC to"
-    " 64 MiB, /tmp and /dev/shm by tmp_mib; memfd_create is refused",
-    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts",
-    Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
+    Limit.MEMORY: "not enforced for the sandbox: no cgroup. Hard: RLIMIT_DATA for each process, 64 MiB of System V IPC,"
+    " tmp_mib for /tmp and /dev/shm; memfd_create is refused",
+    Limit.PROCESSES: "not enforced for the sandbox: no cgroup; RLIMIT_NPROC limits each user inside",
+    Limit.DISK: "not enforced for the sandbox: no quota; RLIMIT_FSIZE limits each file",
     Limit.INODES: "not enforced",
 }
 
@@ -105,10 +105,10 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
     if Limit.MEMORY in capabilities.enforced:
         lines.append(ok("limits", "sockets", "enforced"))
     else:
-        uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
+        uncounted = "not enforced: no cgroup; the machine pays for the buffers of sockets"
         lines.append(weak("limits", "sockets", uncounted, subordinate_ids.as_root()))
     if not root:
-        counts = "inotify and queued signals inside are counted with your own; a sandbox has at most a quarter"
+        counts = "inotify watches and queued signals inside count with your own; a sandbox has at most a quarter"
         lines += (_ids(capabilities), weak("jail", "tables", counts, subordinate_ids.as_root()))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
@@ -118,18 +118,16 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
 
 def _ids(capabilities: Capabilities) -> Check:
     """Check an ordinary user's ids."""
-    own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
+    own = "the user inside has your uid outside: only the namespaces separate the two"
     if capabilities.root_user:
-        others = "; root and all others inside are subordinate ids of yours, the same in all your sandboxes"
+        others = "; root and other users inside have subordinate ids of yours, the same in all your sandboxes"
         return weak("jail", "ids", own + others, subordinate_ids.as_root())
     granted = subordinate_ids.granted()
     if isinstance(granted, str):
         why, fix = granted, subordinate_ids.remedy()
     else:
-        why, fix = "a new state directory has them if it is asked for", "subordinate_ids = true in its config.toml"
-    return weak(
-        "jail", "ids", f"{own}; he is the only one there, since the sandboxes use no subordinate ids: {why}", fix
-    )
+        why, fix = "ask for them in a new state directory", "subordinate_ids = true in its config.toml"
+    return weak("jail", "ids", f"{own}; there is no root and no other user inside, without subordinate ids: {why}", fix)
 
 
 def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:

@@ -54,7 +54,7 @@ def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None)
     if not DEVICE.is_char_device():
         return Choice(TCG, f"there is no {DEVICE}")
     if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return Choice(TCG, f"{DEVICE} is there and not for you to open (usermod -aG kvm, and a new login)")
+        return Choice(TCG, f"you may not open {DEVICE} (usermod -aG kvm, and a new login)")
     kept = recall(state_dir / _FILE, _Kept)
     if kept is not None and kept.facts == _facts(programs):
         return kept.choice

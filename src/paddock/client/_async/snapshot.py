@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from paddock import model
-from paddock.errors import NotFoundError, PaddockError, UnsupportedError
+from paddock.errors import AlreadyExistsError, NotFoundError, PaddockError, UnsupportedError
 
 from .daemon import default_async_transport
 
@@ -77,6 +77,7 @@ class AsyncSnapshot:
             InvalidArgumentError: paddock can't do an instruction; the message has its line.
             UnsupportedError: USER needs ids that an ordinary user doesn't have, or the level has no snapshots.
             CommandFailedError: A RUN failed; the message has its line.
+            AlreadyExistsError: Another snapshot has that name.
             ImageInvalidError, NotFoundError: FROM names an image that paddock can't get.
 
         Example:
@@ -92,6 +93,11 @@ class AsyncSnapshot:
 
         if level == "process":
             raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
+        if name is not None and any(one.name == name for one in await cls.list(transport=transport)):
+            raise AlreadyExistsError(
+                f"a snapshot is already named {name!r}",
+                hint=f"take another name, or delete that one first: paddock snapshot rm {name}",
+            )
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()
         template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)

@@ -103,7 +103,7 @@ class Creation(Component):
             if source is not None:
                 if backend.capabilities.memory and spec.limits == model.Limits():  # what has memory has a size
                     spec = replace(spec, limits=source.snapshot.spec.limits)
-                self._snapshots.fits(source, spec.limits, backend)
+                self._snapshots.fits(source, spec, backend)
             if spec.mounts:
                 self._check_layers(spec.mounts)
             if spec.policy is not None:
@@ -148,6 +148,8 @@ class Creation(Component):
                 trees = (source.workspace, row.workspace)
                 copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
                 await in_thread(_copies.make, pool, copies)
+                if spec.mounts and not source.snapshot.spec.mounts:
+                    await in_thread(pool.add_mounts, row.id, len(spec.mounts))
 
         def recorded() -> None:
             # Without a recorded outcome the sandbox is undone as well.

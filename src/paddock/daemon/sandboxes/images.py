@@ -78,7 +78,7 @@ class ImageHandlers(Component):
         number = f"{count} here" if count else "none here yet"
         if kept:
             return (Check(area="storage", name="images", status="ok", detail=f"{number}; users are the image's"),)
-        detail = f"{number}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
+        detail = f"{number}; all files of an image belong to one user, without a root: sandboxes have one id here"
         fix = "`subordinate_ids = true` in config.toml of a new state directory"
         if isinstance(subordinate_ids.granted(), str):
             fix = subordinate_ids.remedy()

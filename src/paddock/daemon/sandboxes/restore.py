@@ -177,7 +177,7 @@ class Restore(Component):
             )
         if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
             raise InvalidStateError(f"snapshot {snapshot.id} has other mounts than {row.id}")
-        self._snapshots.fits(snapshot, row.sandbox.spec.limits, held.backend)
+        self._snapshots.fits(snapshot, row.sandbox.spec, held.backend)
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
             ours = "another" if theirs and own else _kind(own)

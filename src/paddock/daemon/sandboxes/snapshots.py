@@ -156,7 +156,7 @@ class Snapshots(Component):
         return self._rows.get(id)
 
     async def spec_from(self, row: SnapshotRow, asked: model.SandboxSpec) -> model.SandboxSpec:
-        """Return the spec of a sandbox made from it: its template and mounts, and its level unless another is named.
+        """Return the spec of a sandbox made from it: its template, and its mounts and level unless others are named.
         Raises InvalidArgumentError."""
         of = row.snapshot
         if asked.template not in (model.SandboxSpec().template, of.template):
@@ -164,24 +164,31 @@ class Snapshots(Component):
                 f"snapshot {row.id} was made on template {of.template!r}; it cannot be laid over {asked.template!r}",
                 hint=f"leave the template out, or name {of.template!r}",
             )
-        if asked.mounts:
+        if asked.mounts and of.spec.mounts:
             raise InvalidArgumentError(
-                "a sandbox from a snapshot has the mounts of its source", hint="leave mounts out"
+                f"snapshot {row.id} has mounts, and what was written in them: there can be no others",
+                hint="leave mounts out, or take a snapshot of a sandbox without any",
             )
         await self.check_layers(row)
         return replace(
             asked,
             template=of.template,
-            mounts=of.spec.mounts,
+            mounts=asked.mounts or of.spec.mounts,
             snapshot=row.id,
             env={**of.spec.env, **asked.env},
             level=asked.level or of.spec.level,
         )
 
-    def fits(self, row: SnapshotRow, limits: model.Limits, backend: Backend) -> None:
+    def fits(self, row: SnapshotRow, spec: model.SandboxSpec, backend: Backend) -> None:
         """InvalidArgumentError if either is of a level that copies memory as well, and the other is not; or if that
-        would be of another size."""
+        would be of another size, or with other mounts."""
+        limits, mounts = spec.limits, spec.mounts
         of, size = row.snapshot.spec.level, row.snapshot.spec.limits
+        if backend.capabilities.memory and mounts != row.snapshot.spec.mounts:
+            raise InvalidArgumentError(
+                f"snapshot {row.id} has memory, and its system goes on without other mounts",
+                hint="leave mounts out, or copy the files in: paddock cp",
+            )
         if backend.capabilities.memory and _size(limits) != _size(size):
             raise InvalidArgumentError(
                 f"snapshot {row.id} is of {size.memory_mib} MiB of memory, {size.cpus:g} processors and a disk of"

@@ -83,7 +83,7 @@ def _check_workspace(spec: SandboxSpec) -> None:
 def check_name(name: str | None, noun: Noun) -> None:
     if name is not None and (not _NAME.fullmatch(name) or name.startswith(noun)):
         raise InvalidArgumentError(
-            f"name {name!r} is not a name: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
+            f"name {name!r} is not allowed: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
             f" and no `{noun.value}` in front, which is for ids",
             field="name",
         )

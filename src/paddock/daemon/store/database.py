@@ -152,7 +152,7 @@ class Store:
                 return known
             raise AlreadyExistsError(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
-                hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
+                hint=f"take another name, or end that one first: paddock kill {row.sandbox.spec.name}",
             ) from None
         return None
 
@@ -419,7 +419,7 @@ class SnapshotStore(_Rows[SnapshotRow]):
         except sqlite3.IntegrityError:
             raise AlreadyExistsError(
                 f"a snapshot is already named {row.snapshot.name!r}",
-                hint=f"delete it or take another name: {row.snapshot.name}",
+                hint=f"take another name, or delete that one first: paddock snapshot rm {row.snapshot.name}",
             ) from None
 
     def whole(self, id: str) -> None:

@@ -72,9 +72,11 @@ def read(path: str | os.PathLike[str]) -> str:
             data = file.read(_yaml.MOST_BYTES + 1)
         return data.decode()
     except OSError as error:
-        raise InvalidArgumentError(
-            f"the policy {os.fspath(path)!r} cannot be read: {error.strerror}", hint="name a file"
-        ) from None
+        name = os.fspath(path)
+        hint = "name a file" + (
+            "" if "/" in name or "." in name else "; hosts and registries are a list, for `network`"
+        )
+        raise InvalidArgumentError(f"the policy {name!r} cannot be read: {error.strerror}", hint=hint) from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"the policy {os.fspath(path)!r} is not UTF-8") from None
 
@@ -128,6 +130,8 @@ def _problem(text: str, value: object) -> Problem:
     if near not in known:
         near = nearest(name, known)
     hint = f"`{near}`?" if near else f"there are: {', '.join(known)}"
+    if path and name in PolicyDocument.__struct_encode_fields__:
+        hint = f"`{name}:` stands at the left margin, not below `{path[0]}`"
     return Problem((*path, name, "#"), f"there is no key `{name}`", hint)
 
 
@@ -202,6 +206,8 @@ def _hint(path: Path, what: str) -> str | None:
         return "write true or false"
     if "Expected `array" in what:
         return f"write it in brackets: {path[-1]}: [ … ]" if path else None
+    if path[:1] == ("commands",) and "got `str" in what:
+        return "{prefix: [git, push]} is a rule for `git push …`"
     if path == ("egress", "default"):
         return "what nothing allows is denied: that cannot be turned round"
     if path[:1] == ("version",):

@@ -38,7 +38,7 @@ from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 from . import _confined
 from ._ambient import target
 from ._confined import BindMount
-from ._remote import Remote
+from ._remote import OFFLINE, Remote
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
 """The user id of the host's git if paddock is root. It owns no tree and exists in no sandbox."""
@@ -51,7 +51,6 @@ TEMPLATE = "/etc/paddock.template"
 
 # Pins are files, one for each object with a need. git must not pack them.
 _REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
-OFFLINE = "check this machine's network, then try again"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
 _LOOK_SECONDS = 3.0

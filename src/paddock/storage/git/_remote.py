@@ -29,6 +29,7 @@ _SCP = re.compile(rf"(?:({_USER.pattern})@)?([A-Za-z0-9._-]+):(?!//)(.+)")
 _SCP_PATH = re.compile(r"[!-&(-?A-~]+")  # an @ would come after a password
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 SSH = "ssh"
+OFFLINE = "check this machine's network, then try again"
 _PORTS = {"https": 443, "http": 80, "git": 9418, SSH: 22}
 _REF = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock/|@\{))(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]+(?<![/.])(?<!\.lock)")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -230,7 +231,7 @@ async def located(remote: Remote) -> Remote:
             entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "its name has no answer"
-        raise PlatformError(f"{remote.url} cannot be reached: {host}: {why}", hint="try again") from None
+        raise PlatformError(f"{remote.url} cannot be reached: {host}: {why}", hint=OFFLINE) from None
     addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))[:_MOST]
     return msgspec.structs.replace(remote, addresses=addresses, public=all(map(_is_public, addresses)))
 

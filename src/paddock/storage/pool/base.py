@@ -189,7 +189,7 @@ class Pool:
 
     def checks(self) -> tuple[Check, ...]:
         """Return lines for `doctor`."""
-        return pool_checks(self.config, "no directory can be given a ceiling here")
+        return pool_checks(self.config, "this pool can limit no directory")
 
     def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
         """Return lines for `doctor --storage`. `scrub` reads all data. None: only if that is quick."""
