@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -96,6 +97,14 @@ def test_the_tools_of_a_system_see_the_limits(create: SandboxFactory) -> None:
     )
     assert said.stdout.split()[:2] == ["1", str(MEMORY_MIB)]
     assert "-j1" in said.stdout, said.stderr
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_shows_the_default_size(create: SandboxFactory, level: str) -> None:
+    limits = Limits()
+    processors, kib = create().exec("nproc; awk '/MemTotal/ {print $2}' /proc/meminfo").stdout.split()
+    assert int(processors) == min(math.ceil(limits.cpus), len(os.sched_getaffinity(0)))
+    assert 0.85 * limits.memory_mib < int(kib) / 1024 <= limits.memory_mib, "a machine's kernel keeps some"
 
 
 def test_half_a_processor_is_one_to_programs(create: SandboxFactory) -> None:
