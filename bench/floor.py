@@ -21,11 +21,14 @@ from bench.contest import Contender, Record, contest
 from bench.cycle import PADDOCK, REFERENCE
 from bench.plan import Plan
 from bench.reference import minimal_root
-from bench.report import Row, Section
+from bench.report import Section
 from bench.worker import TOTAL
 from paddock.linux import cgroups, masks, seccomp_profile
 
 PARTS = ("groups", "network", "mounts", "masks", "agent", "seccomp")
+KERNEL = "kernel"
+PROCESSOR = "processor time"
+MEANS = (("time", TOTAL), (PROCESSOR, PROCESSOR), ("threads of the kernel", KERNEL))
 MEMORY = Path("/dev/shm")
 _LIMITS = {"memory": "536870912", "memory.swap": "1073741824", "pids": "512", "cpu": "100000"}
 
@@ -64,7 +67,7 @@ class Floor:
             raise RuntimeError(f"floor ended with {self._process.wait()}")
         found = {TOTAL: int(said) * 1e-9}
         after = self._processor_seconds()
-        return found if before is None or after is None else found | {"processor time": after - before}
+        return found if before is None or after is None else found | {PROCESSOR: after - before}
 
     def _processor_seconds(self) -> float | None:
         """Of the program and of all that it starts, from their common control group."""
@@ -120,23 +123,27 @@ def measure(plan: Plan) -> list[Section]:
         section.add_kernel(records[contender.name])
     section.compare(records[PADDOCK.name], [records[REFERENCE.name], records[whole.name]])
     section.compare(records[whole.name], [records[REFERENCE.name]])
-    parts = Section("floor's parts", "what the system calls take less when one part of them is left out (medians)")
+    parts = Section("floor's parts", "the same without one part of the system calls")
     for contender, part in zip(lesser, PARTS, strict=True):
         record = records[contender.name]
-        parts.rows.append(Row(part, _differences(records[whole.name], record, TOTAL)))
-        parts.rows.append(Row("processor time", _differences(records[whole.name], record, "processor time"), part=True))
-        if record.failure is not None:
-            parts.notes.append(f"{part}: {record.failure}")
+        parts.add(record)
+        parts.add_kernel(record)
+        if record.samples:
+            less = ", ".join(
+                f"{name} {_median(records[whole.name], of) - _median(record, of):.2f}" for name, of in MEANS
+            )
+            parts.notes.append(f"{part}, in ms by medians: {less}")
     section.notes.append(f"the machine's kernel threads took {1e3 * idle:.1f} ms of a second before this")
     return [section, parts]
 
 
-def _differences(whole: Record, less: Record, part: str) -> list[float]:
-    """Milliseconds by round: one median less the other."""
-    if part not in whole.parts or part not in less.parts:
-        return []
-    pairs = zip(whole.rounds(part), less.rounds(part), strict=False)
-    return [1e3 * (statistics.median(one) - statistics.median(other)) for one, other in pairs]
+def _median(record: Record, of: str) -> float:
+    """Milliseconds; of the kernel's threads by round."""
+    if of == KERNEL:
+        return 1e3 * statistics.median(
+            used / len(block) for used, block in zip(record.kernel, record.samples, strict=True)
+        )
+    return 1e3 * statistics.median(record.seconds(of)) if of in record.parts else 0.0
 
 
 def _kernel_rate() -> float:
