@@ -19,6 +19,7 @@ from bench.report import OUT, Section, machine, show
 
 BENCHMARKS = {
     "cycle": "create + exec + destroy, back to back and ten a second, beside bubblewrap",
+    "floor": "the same by a C program that makes only the system calls, and what each part of them costs",
     "warm": "a command in a sandbox that is there, beside subprocess.run",
     "steps": "where the time of a create goes",
     "crowd": "cycles a second with many callers, and the processor time of each",

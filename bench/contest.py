@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from bench.account import supervisor_pid
+from bench.account import kernel_seconds, supervisor_pid
 from bench.worker import TOTAL
 from paddock.client import stop_daemon
 from paddock.wire import Kind, pack
@@ -51,6 +51,8 @@ class Record:
     name: str
     samples: list[list[dict[str, float]]] = field(default_factory=list[list[dict[str, float]]])
     cpu: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+    kernel: list[float] = field(default_factory=list[float])
+    """Seconds of the kernel's threads by round: for this, and for all else on the machine."""
     exact: bool = True
     version: str | None = None
     source: str | None = None
@@ -192,6 +194,7 @@ def contest(
         for number in range(-warm_up, rounds):
             for worker in list(workers if number % 2 == 0 else reversed(workers)):
                 record = records[worker.contender.name]
+                kernel = kernel_seconds()
                 try:
                     answer = worker.block(worker.contender.block or block, interval)
                 except Failed as reason:
@@ -201,5 +204,6 @@ def contest(
                 if number >= 0:
                     record.samples.append(answer["samples"])
                     record.cpu.append(answer["cpu"])
+                    record.kernel.append(kernel_seconds() - kernel)
                     record.exact = record.exact and answer["exact"]
     return records

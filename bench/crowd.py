@@ -1,4 +1,5 @@
-"""How many cycles a second one program gets out of this machine, with 1, 4 and 16 callers at once."""
+"""How many cycles a second one program gets out of this machine, with 1, 4 and 16 callers at once; and how long a
+hundred creates take that come together."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ from bench.plan import Plan
 from bench.reference import Reference
 from bench.report import Row, Section
 from bench.worker import TOTAL
+from paddock import Sandbox
 
 CALLERS = (1, 4, 16)
 CYCLES = 32
+BURST = 100
 PADDOCK = Contender("paddock", "bench.crowd:Crowd", state=True)
 REFERENCE = Contender("bwrap", "bench.crowd:ReferenceCrowd")
 
@@ -43,12 +46,41 @@ class Crowd:
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()
-        taken = list(self._threads.map(self._live, self._lives))
+        taken = list(chain.from_iterable(self._threads.map(self._live, self._lives)))
         wall = time.perf_counter() - start
-        return {TOTAL: wall / CYCLES, "latency": statistics.median(chain.from_iterable(taken))}
+        creates = [parts.get("create", 0.0) for parts in taken]
+        return {
+            TOTAL: wall / CYCLES,
+            "latency": statistics.median(parts[TOTAL] for parts in taken),
+            "create": statistics.median(creates),
+            "slowest create": max(creates),
+        }
 
-    def _live(self, life: Life) -> list[float]:
-        return [life.once()[TOTAL] for _ in range(CYCLES // len(self._lives))]
+    def _live(self, life: Life) -> list[dict[str, float]]:
+        return [life.once() for _ in range(CYCLES // len(self._lives))]
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+class Burst:
+    """A hundred callers that each want a sandbox and the end of a first command, at the same moment."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(BURST)
+        Cycle()
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        boxes = list(self._threads.map(self._begin, range(BURST)))
+        wall = time.perf_counter() - start
+        list(self._threads.map(Sandbox.kill, boxes))
+        return {TOTAL: wall}
+
+    def _begin(self, _: int) -> Sandbox:
+        sandbox = Sandbox.create(ttl=60)
+        sandbox.exec(["true"], check=True)
+        return sandbox
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -94,7 +126,13 @@ def measure(plan: Plan) -> list[Section]:
     for one, other in zip(ours, theirs, strict=True):
         section.compare(one, [other])
     section.notes.append("ratios are of the time per cycle")
-    return [section]
+    burst = Section("burst", f"{BURST} creates at one moment, until each has run `true`")
+    for record in contest(
+        [Contender("paddock", "bench.crowd:Burst", state=True)], rounds=plan.rounds(5), block=1
+    ).values():
+        burst.add(record)
+        burst.add_cpu(record)
+    return [section, burst]
 
 
 def _add(section: Section, record: Record) -> None:
@@ -103,5 +141,10 @@ def _add(section: Section, record: Record) -> None:
         return
     section.rows.append(Row(record.name, [1 / value for value in record.seconds()]))
     section.rows.append(Row("ms until each has its answer", [1e3 * v for v in record.seconds("latency")], part=True))
+    if any(record.seconds("create")):
+        section.rows.append(Row("ms of a create, median", [1e3 * v for v in record.seconds("create")], part=True))
+        section.rows.append(
+            Row(f"ms of the slowest create of {CYCLES}", [1e3 * v for v in record.seconds("slowest create")], part=True)
+        )
     cpu = [1e3 * value / CYCLES for value in chain.from_iterable(record.cpu_rounds())]
     section.rows.append(Row("ms of processor time per cycle", cpu, part=True))

@@ -63,6 +63,11 @@ class Section:
         if not record.exact:
             self.notes.append(f"{record.name}: no control group counts what runs inside; its processor time is more")
 
+    def add_kernel(self, record: Record) -> None:
+        """The kernel's threads meanwhile, per repetition."""
+        values = [1e3 * used / len(block) for used, block in zip(record.kernel, record.samples, strict=True)]
+        self.rows.append(Row(f"{record.name}, threads of the kernel", values))
+
     def compare(self, one: Record, others: Iterable[Record]) -> None:
         """Ratios of the whole, `one` above."""
         for other in others:

@@ -46,7 +46,7 @@ def test_an_image_without_a_shell_runs_its_program_at_every_level(
     assert "/bin/sh" in said.stderr
 
 
-@pytest.mark.parametrize("level", ["container", "gvisor", pytest.param("microvm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("level", ["jail", "container", "gvisor", pytest.param("microvm", marks=pytest.mark.slow)])
 def test_what_podman_builds_of_one_static_program_is_all_that_a_sandbox_needs(
     create: SandboxFactory, tmp_path: Path, busybox: bytes
 ) -> None:

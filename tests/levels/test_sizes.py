@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
+import math
 import os
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -35,6 +38,7 @@ print(json.dumps({
 NODE = "console.log(JSON.stringify([os.totalmem(), os.cpus().length, os.availableParallelism()]))"
 HEAP = "console.log(Math.ceil(require('v8').getHeapStatistics().heap_size_limit / 2**20))"
 JAVA = "java -XX:+PrintFlagsFinal -version 2>/dev/null | awk '$2 == \"MaxHeapSize\" {print $4}'"
+PSUTIL = ("linux", "system", "process", "process_all", "posix", "misc", "contracts", "connections", "unicode")
 TOLD_BY = (
     "cmdline",
     "diskstats",
@@ -95,6 +99,14 @@ def test_the_tools_of_a_system_see_the_limits(create: SandboxFactory) -> None:
     assert "-j1" in said.stdout, said.stderr
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_shows_the_default_size(create: SandboxFactory, level: str) -> None:
+    limits = Limits()
+    processors, kib = create().exec("nproc; awk '/MemTotal/ {print $2}' /proc/meminfo").stdout.split()
+    assert int(processors) == min(math.ceil(limits.cpus), len(os.sched_getaffinity(0)))
+    assert 0.85 * limits.memory_mib < int(kib) / 1024 <= limits.memory_mib, "a machine's kernel keeps some"
+
+
 def test_half_a_processor_is_one_to_programs(create: SandboxFactory) -> None:
     assert create(limits=Limits(cpus=0.5)).exec("nproc").stdout == "1\n"
 
@@ -108,6 +120,14 @@ def test_node_sees_the_limits_and_collects_before_it_is_killed(create: SandboxFa
     assert int(kept.exec(["node", "-e", HEAP], check=True).stdout) < 200, "the caller's own word counts"
 
 
+def test_go_sees_the_limits(create: SandboxFactory) -> None:
+    program = next(filter(shutil.which, ("runc", "runsc", "podman", "go")), None)
+    if program is None:
+        pytest.skip("no program of Go's on this machine, and so in its template `host`")
+    said = create(limits=LIMITS).exec([program, "--version"], env={"GODEBUG": "schedtrace=1"})
+    assert "gomaxprocs=1 " in said.stderr
+
+
 def test_java_sizes_its_heap_by_the_limit(create: SandboxFactory, level: str) -> None:
     has("java")
     # Debian's java reads its settings there.
@@ -118,6 +138,26 @@ def test_java_sizes_its_heap_by_the_limit(create: SandboxFactory, level: str) ->
         pytest.skip("a container of an ordinary user's has no mounts, and so no settings of Debian's java")
     heap = int(create(limits=LIMITS, mounts=places).exec(JAVA, check=True).stdout)
     assert heap <= MEMORY_MIB * MIB // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["jail"])
+def test_the_suite_of_psutil_fails_where_the_page_says(create: SandboxFactory) -> None:
+    page = Path(__file__).parents[2].joinpath("docs/levels.md").read_text()
+    told = page[page.index("psutil 6.1.1 passes") : page.index("[The design](design/levels.md)")]
+    package = importlib.util.find_spec("psutil")
+    assert package is not None
+    assert package.submodule_search_locations
+    box = create(limits=Limits(memory_mib=1024))
+    box.files.upload(package.submodule_search_locations[0], "/workspace/psutil")
+    names = [f"psutil.tests.test_{name}" for name in PSUTIL]
+    done = box.exec(
+        ["python3", "-m", "unittest", "-q", *names], cwd="/workspace", env={"PYTHONPATH": "/workspace"}, timeout=500
+    )
+    assert "\nRan 4" in done.stderr, "all of it"
+    failed = set(re.findall(r"^(?:FAIL|ERROR): (\S+) \(\S+\.(\S+)\.", done.stderr, re.MULTILINE))
+    explained = set(re.findall("`([^`]+)`", told))
+    assert [names for names in failed if explained.isdisjoint(names)] == []
 
 
 @pytest.mark.parametrize("level", LEVELS)

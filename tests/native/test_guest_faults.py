@@ -138,3 +138,9 @@ def test_any_allocation_may_fail(faulty: Path) -> None:
 def test_every_system_call_may_fail(faulty: Path, error: int) -> None:
     for n in range(1, 450):
         struck(faulty, n, error)
+
+
+@pytest.mark.slow
+def test_every_allocation_may_fail(faulty: Path) -> None:
+    refused = [n for n in range(1, 40) if struck(faulty, n, ALLOCATION)]
+    assert not refused, "the request fails, never the agent"

@@ -26,7 +26,7 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     voices: list[socket.socket] = []
 
-    def begin(context: object, stem: object, fault: str = "") -> _spare.Spare:
+    def begin(context: object, spawner: object, fault: str = "") -> _spare.Spare:
         if len(voices) == MOST_AT_ONCE:
             raise JailError("nothing is left to make it of")
         sync, voice = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
