@@ -32,7 +32,7 @@ def measure(plan: Plan) -> list[Section]:
             stop_supervisor(state)
     whole = Section("steps", "a sandbox's life below the service: storage, supervisor, guest")
     whole.rows = [Row(name, [1e3 * value for value in life[name]]) for name in LIFE]
-    inner = Section("create", "the steps of create (inside.*: in the sandbox; spare.*: ahead, when nobody waits)")
+    inner = Section("create", "the steps of create (inside.*: in the sandbox; spare.*: ahead, before a caller waits)")
     for name, seconds in steps.items():
         inner.rows.append(Row(name, [1e3 * value for value in seconds]))
     return [whole, inner]

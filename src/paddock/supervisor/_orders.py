@@ -33,7 +33,7 @@ first one, each with its own limits (kernel/ucount.c). The limits of a sandbox's
 """
 _GRACE_SECONDS = 1.0
 _LEAST_DATA = 32 << 20
-"""What the guest agent maps. Pages that it doesn't touch count for RLIMIT_DATA too."""
+"""The guest agent maps so much. Pages that it doesn't touch count for RLIMIT_DATA too."""
 _NANOSECONDS = 1_000_000_000
 _LONGEST = (1 << 63) - 1
 _FOR_ALL = (resource.RLIMIT_CORE, 0, resource.RLIMIT_MEMLOCK, 8 << 20)
