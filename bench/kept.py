@@ -17,9 +17,11 @@ from bench.report import figure
 
 HERE = Path(__file__).parent / "results"
 PAGE = HERE / "README.md"
-_HEAD = """# Results of the benchmarks
+_HEAD = """<!-- Generated from the files beside it by bench/kept.py. Do not edit: `python -m bench.kept`. -->
 
-`python -m bench.kept` writes this page from the files beside it. Only ratios carry over to other machines.
+# Results of the benchmarks
+
+Only ratios carry over to other machines.
 [Benchmarks](../../docs/benchmarks.md) says what each one measures.
 """
 

@@ -106,7 +106,7 @@ def python_module(schema: dict[str, Any]) -> Iterator[str]:
     yield "from enum import IntEnum, IntFlag"
     yield "from struct import Struct\n"
     yield "from ._frames import Kind as Kind"
-    yield "from ._message import Field, Message, Shape\n"
+    yield "from .message import Field, Message, Shape\n"
     assert schema["KINDS"].items() <= Kind.__members__.items(), "wire/_frames.py has other kinds"
     yield f"VERSION = {schema['VERSION']}"
     for title, name in (("STREAMS", "Stream"), ("OPS", "Op")):
