@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.backends._pump import Journal
 from paddock.backends.guest import PING, Place, _frames
 from paddock.backends.guest._files import MAX_RESULT_BYTES
 from paddock.backends.guest.connection import _MOST_REQUESTS, GuestConnection
