@@ -22,6 +22,7 @@ from tests.backends.spares import settled
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, open_yard, run
+from tests.supervisor.test_exits import call, close, taken
 from tests.supervisor.test_jail import children, fresh_state, state_of, supervisor_pid
 from tests.supervisor.test_plan import plan as jail_plan
 
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.root
 Play = Callable[[Callable[[Yard], Any]], Any]
 _STEPS = ("cgroup", "sockets", "clone", "maps", "record", "limits", "overlay", "sizes", "attach", "stage", "pivot")
 _STEPS += ("send", "detach", "init", "posture")
+_OF_A_NETWORK = ("trust", "exits")
 _INSIDE = ("unshare", "agent", "filter", "limits", "user", "confine")
 
 
@@ -151,11 +153,31 @@ def test_other_settings_do_not_take_it(play: Play) -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("step", [*(f"supervisor:{step}" for step in _STEPS), *_INSIDE])
+def test_one_with_a_network_is_taken_with_its_exits(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        async with stocked(yard, exits=True) as (stock, plan):
+            stock.spares.count = 0
+            assert stock.spares.take(replace(plan, exits=False)) is None
+            plan = stock.taken(plan)
+            instance = await yard.backend.create(plan)
+            exits = await taken(yard, instance)
+            try:
+                await call(instance, exits)
+            finally:
+                close(exits)
+            await instance.kill()
+            await yard.backend.forget(plan.id)
+            yard.pool.delete(plan.tree)
+            await stock.tidied()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("step", [*(f"supervisor:{step}" for step in (*_STEPS, *_OF_A_NETWORK)), *_INSIDE])
 def test_one_that_cannot_be_made_leaves_nothing_and_keeps_no_create(step: str, play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         stock = Stock(yard)
-        plan = stock.plan()
+        plan = stock.plan(exits=step.removeprefix("supervisor:") in _OF_A_NETWORK)
         await stock.fill(plan)
         for spare in list(stock.spares._stock):  # pyright: ignore[reportPrivateUsage]
             await stock.spares._retire(spare)  # pyright: ignore[reportPrivateUsage]
