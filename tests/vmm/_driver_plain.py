@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._control import Fault
+from .control import Fault
 from .controller import LINE, OUT
 
 
