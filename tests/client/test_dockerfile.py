@@ -145,7 +145,7 @@ def test_the_level_without_isolation_builds_nothing(shared_state: Path, tmp_path
 
 
 def test_a_full_disk_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:
-    limits = Limits(disk_mib=16)
+    before, limits = Snapshot.list(), Limits(disk_mib=16)
     for line in ("COPY large .", "RUN head -c 40000000 /dev/zero >large"):
         context = tmp_path / line[:3]
         context.mkdir()
@@ -153,7 +153,7 @@ def test_a_full_disk_is_named_with_its_line(shared_state: Path, tmp_path: Path) 
         (context / "Dockerfile").write_text(f"FROM host\n{line}\n")
         with pytest.raises(PaddockError, match=r"^Dockerfile:2: .*(?i:disk|space)"):
             Snapshot.build(context, limits=limits)
-    assert Snapshot.list() == ()
+    assert Snapshot.list() == before
 
 
 def test_an_ordinary_snapshot_takes_variables_a_directory_and_a_user(shared_state: Path) -> None:
@@ -176,9 +176,10 @@ def test_an_image_that_is_missing_is_named_with_its_line(shared_state: Path, tmp
 
 
 def test_a_command_that_fails_is_named_with_its_line(shared_state: Path, tmp_path: Path) -> None:
+    before = Snapshot.list()
     with pytest.raises(CommandFailedError, match=r"^Dockerfile:2: 'exit 3' exited with 3"):
         Snapshot.build(_context(tmp_path, "FROM host\nRUN exit 3\n"))
-    assert Snapshot.list() == ()
+    assert Snapshot.list() == before
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,9 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Things in words. What belongs to nobody's state directory is not in it."""
 
-    processes: Found
-    """That hold a file or socket of the state directory, their descendants, and all in the same pid namespace."""
+    processes: dict[int, str]
+    """By pid, with a description. They hold a file or socket of the state directory, or descend from one that does, or
+    are in its pid namespace."""
     mounts: Found
     """Of this process's mount namespace, and of those of `processes`."""
     cgroups: Found
@@ -52,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         root = state_dir.resolve()
         pids = _owned_processes(root, marker)
         return cls(
-            processes=frozenset(_describe(pid) for pid in pids),
+            processes={pid: _describe(pid) for pid in pids},
             mounts=frozenset(_mounts(root, pids)),
             cgroups=frozenset(_cgroups([*sandboxes, _supervisors_group(state_dir)])),
             namespaces=frozenset(_namespaces(pids)),
@@ -67,7 +68,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         left: dict[str, Found] = {}
         for kind in self.__struct_fields__:
             was, now = getattr(self, kind), getattr(later, kind)
-            new: Found = frozenset(now[key] for key in now if key not in was) if kind == "descriptors" else now - was
+            new: Found = frozenset(now[key] for key in now if key not in was) if isinstance(now, dict) else now - was
             if kind not in ignore and new:
                 left[kind] = new
         return left

@@ -44,7 +44,7 @@ def at_rest(state: Path) -> Snapshot:
 
     def still() -> bool:
         seen.append(Snapshot.take(state))
-        return len(seen) > _ALIKE and len({one.processes for one in seen[-_ALIKE:]}) == 1
+        return len(seen) > _ALIKE and len({frozenset(one.processes) for one in seen[-_ALIKE:]}) == 1
 
     assert wait_until(still)
     return seen[-1]
