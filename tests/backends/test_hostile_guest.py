@@ -8,6 +8,8 @@ import errno
 import os
 import random
 import socket
+import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddock.backends._pump import Journal
 from paddock.backends.guest import PING, Place
 from paddock.backends.guest import _frames as frames
 from paddock.backends.guest._connection import _MOST_REQUESTS, GuestConnection
@@ -444,8 +447,8 @@ ASKED = {op for op in Op if op < Op.IDENTITY} - {Op.ECHO, Op.HAND}
 class _Nowhere:
     """Holds nothing of a command."""
 
-    def journal(self) -> int:
-        return os.memfd_create("journal")
+    def journal(self) -> Journal:
+        return Journal(os.memfd_create("journal"))
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None: ...
 
@@ -489,6 +492,39 @@ def test_every_operation_is_tried() -> None:
 
     asyncio.run(main())
     assert asked == ASKED
+
+
+def test_a_command_that_ends_while_it_is_to_be_kept_is_not_kept() -> None:
+    begun, ended = threading.Event(), threading.Event()
+    journals: list[weakref.ref[Journal]] = []
+
+    class Slow(_Nowhere):
+        def journal(self) -> Journal:
+            begun.set()
+            assert ended.wait(60)
+            journal = super().journal()
+            journals.append(weakref.ref(journal))
+            return journal
+
+        async def put(self, command: ExecId, descriptors: tuple[int, ...]) -> None:
+            raise AssertionError("kept")
+
+    async def started(peer: Peer, channel: int, code: int) -> None:
+        await peer.say(frames.pack(Kind.REPLY, channel, ExecReply(pid=1).pack()))
+
+    async def main() -> None:
+        async with lying(started, descriptors=True) as (connection, _):
+            handle = await start_foreground(connection, ExecSpec(argv=("x",)), ID, None, Slow())
+            keeping = asyncio.ensure_future(handle.keep(None))
+            await asyncio.to_thread(begun.wait)
+            handle._finish_pipes()
+            ended.set()
+            await keeping
+            assert len(journals) == 2
+            assert not any(journal() for journal in journals)
+            handle.abandon()
+
+    asyncio.run(main())
 
 
 def test_a_guest_that_hangs_up_is_a_sandbox_that_died() -> None:

@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.wire import MAX_DESCRIPTORS, Connection, Frame, Inbox, Kind, WireError, close_all, pack
+from paddock.wire import MAX_DESCRIPTORS, Connection, Frame, Inbox, Kind, WireError, close_all, copy_all, pack
 from tests.orphans import descriptors
 
 FRAMES = st.lists(
@@ -138,3 +139,14 @@ def test_an_end_between_frames_is_an_end_and_one_within_is_an_error(pair: tuple[
     assert first.channel == 1
     with pytest.raises(WireError, match="middle of a frame"):
         connection.receive()
+
+
+def test_copies_of_descriptors_are_made_all_or_none() -> None:
+    with tempfile.TemporaryFile() as file:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            copy_all((file.fileno(), file.fileno(), -1))
+        assert len(os.listdir("/proc/self/fd")) == before
+        copies = copy_all((file.fileno(),))
+        assert os.path.sameopenfile(file.fileno(), *copies)
+        close_all(copies)

@@ -101,14 +101,15 @@ class Meter:
 class Journal:
     """Hold what was read of a pipe in a file: it owns `file`, whose position is its end. splice(2) moves bytes from the
     pipe into the file and the position in one step. So pipe and file together have all of the stream, even after a
-    kill.
+    kill. `close`, or its last reference, closes the file.
 
     It first reads what an earlier process has left in the file.
     """
 
     def __init__(self, file: int) -> None:
+        self._at = self._end = 0
         self.file = file
-        self._at, self._end = 0, os.lseek(file, 0, os.SEEK_CUR)
+        self._end = os.lseek(file, 0, os.SEEK_CUR)
         self._is_lost = False
         self.done = 0
         """Bytes from the start that are no longer needed. It gives their room back piece by piece."""
@@ -174,6 +175,9 @@ class Journal:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Flow:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidStateError
-from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all
+from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all, copy_all
 from paddock.wire.duplex import Duplex
 
 from ._session import Session, tell
@@ -75,7 +75,7 @@ class AsyncLine(Duplex):
         answer = self._asked[channel] = self._loop.create_future()
         try:
             # The caller closes its own when it likes.
-            self.send(Kind.OPEN, channel, body, tuple(map(os.dup, descriptors)), flags=flags)
+            self.send(Kind.OPEN, channel, body, copy_all(descriptors), flags=flags)
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             with contextlib.suppress(OSError):

@@ -15,4 +15,5 @@ from ._frames import Kind as Kind
 from ._frames import NotSent as NotSent
 from ._frames import WireError as WireError
 from ._frames import close_all as close_all
+from ._frames import copy_all as copy_all
 from ._frames import pack as pack

@@ -141,3 +141,15 @@ def pack(kind: Kind, channel: int, body: bytes = b"", *, descriptors: Sequence[i
 def close_all(descriptors: Iterable[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def copy_all(descriptors: Iterable[int]) -> tuple[int, ...]:
+    """Return a copy of each. Raises OSError, with no copy left, at the first that fails."""
+    copies: list[int] = []
+    try:
+        for descriptor in descriptors:
+            copies += (os.dup(descriptor),)
+    except OSError:
+        close_all(copies)
+        raise
+    return tuple(copies)

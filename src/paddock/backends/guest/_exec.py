@@ -161,8 +161,8 @@ def _killed(error: BaseException) -> bool:
 class Keeping(Protocol):
     """Holds descriptors of a sandbox's commands, whichever daemon lives."""
 
-    def journal(self) -> int:
-        """Make a file without a name, in a thread."""
+    def journal(self) -> Journal:
+        """Make one over a file without a name, in a thread."""
         ...
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
@@ -217,7 +217,7 @@ class ChannelWriter:
         self._channel, self._keeping = channel, keeping
         self.journal, self.skip = journal, skip
         """`skip`: bytes that the command has had."""
-        self._opening: asyncio.Future[int] | None = None
+        self._opening: asyncio.Future[Journal] | None = None
         self._flow: Flow | None = None
 
     async def write(self, data: bytes) -> None:
@@ -242,8 +242,7 @@ class ChannelWriter:
         if self.journal is None and self._keeping is not None:
             if self._opening is None:
                 self._opening = asyncio.ensure_future(asyncio.to_thread(self._keeping.journal))
-            file = await self._opening
-            self.journal = self.journal or Journal(file)
+            self.journal = await asyncio.shield(self._opening)  # of which another caller may wait as well
         return self.journal
 
     def close(self) -> None:
@@ -363,13 +362,14 @@ class GuestExecHandle:
             or any(isinstance(one, PipeReader) and one.closed for one in readers)
         ):
             return
-        outputs: list[int] = []
-        for reader in readers:
-            reader.journal = Journal(await asyncio.to_thread(keeping.journal))
-            outputs += (
-                (reader.descriptor, reader.journal.file) if isinstance(reader, PipeReader) else (reader.journal.file,)
-            )
+        journals = [await asyncio.to_thread(keeping.journal) for _ in readers]
         given = await self.stdin.journaled() if isinstance(self.stdin, ChannelWriter) else None
+        if any(isinstance(one, PipeReader) and one.closed for one in readers):
+            return  # it ended meanwhile
+        outputs: list[int] = []
+        for reader, journal in zip(readers, journals, strict=True):
+            reader.journal = journal
+            outputs += (reader.descriptor, journal.file) if isinstance(reader, PipeReader) else (journal.file,)
         self._kept = True
         await keeping.put(self.id, (*outputs, *self._inputs(), *(() if given is None else (given.file,))))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS

@@ -136,11 +136,6 @@ class PipeReader(_Pipe):
             self.journal.close()
         super().close()
 
-    def __del__(self) -> None:
-        super().__del__()
-        if self.journal is not None:
-            self.journal.close()
-
     async def pour(self, flow: Flow) -> None:
         if self._fd < 0:
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from paddock.backends._base import Command, Ending, Paused
 from paddock.backends._pause_clock import PauseClock
+from paddock.backends._pump import Journal
 from paddock.backends.guest import Nothing, Place, orders, variables
 from paddock.backends.guest._connection import GuestConnection
 from paddock.backends.guest._instance import GuestInstance
@@ -33,8 +34,9 @@ class SupervisorKeeping:
     def __init__(self, supervisor: SupervisorClient, id: SandboxId, *, outside: bool = False) -> None:
         self._supervisor, self._id, self._outside = supervisor, id, outside
 
-    def journal(self) -> int:
-        return os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    def journal(self) -> Journal:
+        """Make one over a file without a name, in a thread."""
+        return Journal(os.open(self._supervisor.state_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
         await self._supervisor.request(

@@ -34,7 +34,7 @@ from paddock.linux import local_sockets
 from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor._bootstrap import BOOTSTRAP, READY, VERSION
-from paddock.wire import NO_REPLY, Frame, Kind, close_all
+from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
 from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
 
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
@@ -131,16 +131,20 @@ class SupervisorClient:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
 
         SupervisorUnavailableError, SandboxDiedError, or the PaddockError that fits what the supervisor says."""
-        await self.connect()
-        body = self._body(operation, fields)
+        held = copy_all(descriptors)  # their owner may close them while this waits
         try:
-            return await self._exchange(body, tuple(map(os.dup, descriptors)))
-        except SupervisorUnavailableError as error:
-            if operation not in _REPEATABLE and not error.details.get("unheard"):
-                raise
-        # It may have died before the request came: its successor knows as much, and a second request does no harm.
-        await self.connect()
-        return await self._exchange(body, tuple(map(os.dup, descriptors)))
+            await self.connect()
+            body = self._body(operation, fields)
+            try:
+                return await self._exchange(body, held)
+            except SupervisorUnavailableError as error:
+                if operation not in _REPEATABLE and not error.details.get("unheard"):
+                    raise
+            # It may have died before the request came: its successor knows as much, and a second request does no harm.
+            await self.connect()
+            return await self._exchange(body, held)
+        finally:
+            close_all(held)
 
     async def tell(self, operation: str, **fields: object) -> None:
         """Send a request that needs no answer. The supervisor carries it out before any later request."""
@@ -201,10 +205,9 @@ class SupervisorClient:
 
     async def _exchange(self, body: bytes, descriptors: tuple[int, ...]) -> Message:
         if self._line is None:
-            close_all(descriptors)
             raise SupervisorUnavailableError("the supervisor went away", unheard=True)
         try:
-            answer = await self._line.ask(body, descriptors)
+            answer = await self._line.ask(body, copy_all(descriptors))
         except ConnectionError as error:
             raise SupervisorUnavailableError(
                 "the supervisor went away before it answered", unheard=isinstance(error, NotSent), lost=True
