@@ -22,6 +22,7 @@ Descriptor = tuple[int, int, int, str]
 """Number, device, inode, and the kind of one that has no path."""
 
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_BY_KEY = ("processes", "descriptors")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -68,7 +69,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         left: dict[str, Found] = {}
         for kind in self.__struct_fields__:
             was, now = getattr(self, kind), getattr(later, kind)
-            new: Found = frozenset(now[key] for key in now if key not in was) if isinstance(now, dict) else now - was
+            new: Found = frozenset(now[key] for key in now if key not in was) if kind in _BY_KEY else now - was
             if kind not in ignore and new:
                 left[kind] = new
         return left
