@@ -123,7 +123,7 @@ def measure(plan: Plan) -> list[Section]:
         section.add_kernel(records[contender.name])
     section.compare(records[PADDOCK.name], [records[REFERENCE.name], records[whole.name]])
     section.compare(records[whole.name], [records[REFERENCE.name]])
-    parts = Section("floor's parts", "the same without one part of the system calls")
+    parts = Section("floor-parts", "the same without one part of the system calls")
     for contender, part in zip(lesser, PARTS, strict=True):
         record = records[contender.name]
         parts.add(record)
