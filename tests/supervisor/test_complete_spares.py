@@ -222,9 +222,12 @@ def test_a_create_is_served_though_the_spare_that_it_took_fails(
     private_play(scene)
 
 
-def test_one_that_was_killed_in_waiting_is_replaced_by_another(private_play: Play, state_dir: Path) -> None:
+@pytest.mark.parametrize("exits", [False, True])
+def test_one_that_was_killed_in_waiting_is_replaced_by_another(
+    exits: bool, private_play: Play, state_dir: Path
+) -> None:
     async def scene(yard: Yard) -> None:
-        async with stocked(yard) as (stock, plan):
+        async with stocked(yard, exits=exits) as (stock, plan):
             stock.spares.count = 0
             _, *made = sorted(sorted(children(supervisor_pid(yard))), key=proc.start_time)  # the first is the spawner
             for pid in made:
@@ -236,9 +239,10 @@ def test_one_that_was_killed_in_waiting_is_replaced_by_another(private_play: Pla
     private_play(scene)
 
 
-def test_those_of_a_supervisor_that_died_are_gone_with_their_trees(private_play: Play) -> None:
+@pytest.mark.parametrize("exits", [False, True])
+def test_those_of_a_supervisor_that_died_are_gone_with_their_trees(exits: bool, private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
-        async with stocked(yard) as (stock, plan):
+        async with stocked(yard, exits=exits) as (stock, plan):
             os.kill(supervisor_pid(yard), signal.SIGKILL)
             assert await asyncio.to_thread(wait_until, lambda: not stock.trees())
             assert len(stock.spares._stock) == 0
@@ -259,7 +263,8 @@ def test_they_end_with_their_daemon(state_dir: Path) -> None:
     asyncio.run(scene())
 
 
-def test_the_supervisor_ends_those_of_a_connection_that_has_ended(state_dir: Path) -> None:
+@pytest.mark.parametrize("exits", [False, True])
+def test_the_supervisor_ends_those_of_a_connection_that_has_ended(exits: bool, state_dir: Path) -> None:
     configure(state_dir, spares=0)  # else it makes a bare one in place of the one that became complete
 
     async def scene() -> None:
@@ -268,7 +273,7 @@ def test_the_supervisor_ends_those_of_a_connection_that_has_ended(state_dir: Pat
             first = supervisor_pid(yard)
             await asyncio.to_thread(wait_until, lambda: len(children(first)) == 1)  # the spawner
             before = Snapshot.take(state_dir)
-            async with stocked(yard) as (stock, plan):
+            async with stocked(yard, exits=exits) as (stock, plan):
                 stock.spares.count = 0
                 id = stock.taken(plan).id
                 yard.backend.supervisor.close()
