@@ -15,7 +15,7 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu
 from paddock.client import session, stop_daemon
 from paddock.errors import SupervisorUnavailableError
-from paddock.linux import local_sockets
+from paddock.linux import local_sockets, pidfd
 from paddock.model.config import FILE
 from paddock.supervisor import layout
 from paddock.wire import Kind, pack
@@ -185,15 +185,34 @@ def stop_supervisor(state_dir: Path) -> None:
     The supervisor serves one client: it isn't told anything while the daemon has its connection.
     """
     leave_session(state_dir)
-    with contextlib.suppress(OSError), _connected(state_dir, layout.SUPERVISOR_SOCKET) as door:
-        door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
-        while door.recv(65536):  # it closes when it leaves
-            pass
-    if not orphans.wait_until(lambda: not supervisors(state_dir)):
-        for pid in supervisors(state_dir):
+    with _processes(supervisors(state_dir)) as leaving:
+        with contextlib.suppress(OSError), _connected(state_dir, layout.SUPERVISOR_SOCKET) as door:
+            door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
+            while door.recv(65536):  # it closes when it leaves
+                pass
+        if not all(pidfd.wait(process, orphans.PATIENCE_SECONDS) for process in leaving):
+            _kill(leaving)
+            pytest.fail(f"the supervisor of {state_dir} did not leave when it was told to")
+
+
+@contextlib.contextmanager
+def _processes(pids: Iterable[int]) -> Generator[list[int]]:
+    """Pidfds of those that live. A process that ends frees its locks and sockets before its other files, so that only
+    its end says that it holds nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        pytest.fail(f"the supervisor of {state_dir} did not leave when it was told to")
+                found.append(pidfd.open(pid))
+                stack.callback(os.close, found[-1])
+        yield found
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd.send_signal(process, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -214,10 +233,9 @@ def gateway_pid(state_dir: Path) -> int | None:
 def stop_gateway(state_dir: Path) -> None:
     """It leaves by itself, but not while a test waits."""
     pid = gateway_pid(state_dir)
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        assert orphans.wait_until(lambda: gateway_pid(state_dir) is None)
+    with _processes(() if pid is None else (pid,)) as gateways:
+        _kill(gateways)
+        assert all(pidfd.wait(gateway, orphans.PATIENCE_SECONDS) for gateway in gateways)
 
 
 def succeed_supervisor(state_dir: Path) -> None:

@@ -24,7 +24,7 @@ from paddock.client import stop_daemon
 from paddock.model import ListAudit
 from paddock.supervisor import layout
 from tests.audit.record_schema import wrong
-from tests.conftest import SandboxFactory, gateway_pid
+from tests.conftest import SandboxFactory, gateway_pid, stop_gateway
 from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
@@ -319,10 +319,7 @@ def test_with_no_room_for_the_log_nothing_begins_and_what_runs_reaches_nobody(
         assert report.ok, report
     finally:
         stop_daemon(state_dir)  # it holds files of the log open
-        pid = gateway_pid(state_dir)
-        if pid is not None:
-            os.kill(pid, 9)
-            wait_until(lambda: gateway_pid(state_dir) is None)
+        stop_gateway(state_dir)
         subprocess.run(["umount", audit], check=True)
 
 

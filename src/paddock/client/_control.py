@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import time
 from collections import deque
@@ -40,30 +41,40 @@ def daemon_status(state_dir: Path) -> codec.Status | None:
 
 
 def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
-    """Have the daemon leave, and wait until it has. Whether there was one.
+    """Have the daemon leave, and wait until its process has ended. Whether there was one.
 
     With `ends_sessions` the sandboxes that are not persistent end with it. Without, the next daemon takes over the
     sessions of living programs. Commands in the background and persistent sandboxes go on in both cases.
     """
-    session = Session(state_dir, _existing, any_protocol=True)
-    try:
-        DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
-    except DaemonLostError:  # it has begun to leave by itself
-        pass
-    except _NoDaemon:
-        if not session.instance:
-            return False
-    finally:
-        session.close()
-    deadline = time.monotonic() + _LEAVE_SECONDS
-    pause = 0.002
-    while not _has_left(state_dir, session.instance):
-        if time.monotonic() > deadline:
-            raise DaemonUnavailableError(
-                "the daemon was told to leave, and still holds its lock", hint=f"see {state_dir / _daemon.LOG}"
-            )
-        time.sleep(pause)
-        pause = min(pause * 2, 0.05)
+    with contextlib.ExitStack() as processes:
+        leaving: list[int] = []
+
+        def connect(state_dir: str) -> socket.socket:
+            peer = _existing(state_dir)
+            with contextlib.suppress(OSError):  # it has ended, or its pid namespace is not below this one
+                leaving.append(os.pidfd_open(_daemon.listener(peer)[0]))
+                processes.callback(os.close, leaving[-1])
+            return peer
+
+        session = Session(state_dir, connect, any_protocol=True)
+        try:
+            DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
+        except DaemonLostError:  # it has begun to leave by itself
+            pass
+        except _NoDaemon:
+            if not session.instance:
+                return False
+        finally:
+            session.close()
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        pause = 0.002
+        while not _has_left(state_dir, session.instance) or any(map(_lives, leaving)):
+            if time.monotonic() > deadline:
+                raise DaemonUnavailableError(
+                    "the daemon was told to leave, and still runs", hint=f"see {state_dir / _daemon.LOG}"
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)
     return True
 
 
@@ -111,6 +122,11 @@ def _existing(state_dir: str) -> socket.socket:
     if peer is None:
         raise _NoDaemon
     return peer
+
+
+def _lives(process: int) -> bool:
+    """Tell whether the process of this pidfd has not ended: a dying one frees its lock before its other files."""
+    return not select.select([process], [], [], 0)[0]
 
 
 def _has_left(state_dir: Path, instance: str) -> bool:
