@@ -281,6 +281,26 @@ def exhaustion(error: OSError | RuntimeError) -> ResourceExhaustedError | None:
     return ResourceExhaustedError(f"not done: {what}", hint=_HINTS[number], errno=name)
 
 
+class logged:
+    """Log a PaddockError or an OSError where it must not stop the work: what was tried, and on which object.
+
+    Like `contextlib.suppress`, with a line in the daemon's log: `with logged("delete the tree", name):`.
+    """
+
+    def __init__(self, attempt: str, id: str) -> None:
+        self._attempt, self._id = attempt, id
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, PaddockError | OSError):
+            return False
+        import logging
+
+        logging.getLogger("paddock.suppressed").info("could not %s (%s): %r", self._attempt, self._id, error)
+        return True
+
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

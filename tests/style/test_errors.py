@@ -47,6 +47,19 @@ def test_no_two_errors_share_a_code() -> None:
         type("Second", (errors.PaddockError,), {}, code="not_found")
 
 
+@pytest.mark.parametrize("error", [errors.NotFoundError("no tree"), OSError(5, "I/O error"), TimeoutError("too long")])
+def test_an_error_that_does_not_stop_the_work_is_in_the_log(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with errors.logged("delete the tree", "sb-1"):
+        raise error
+    assert caplog.messages == [f"could not delete the tree (sb-1): {error!r}"]
+
+
+def test_a_mistake_of_the_program_is_not_logged_but_raised() -> None:
+    with pytest.raises(KeyError), errors.logged("delete the tree", "sb-1"):
+        raise KeyError("id")
+
+
 def test_every_error_says_what_http_shall_say() -> None:
     assert all(400 <= cls.status < 600 for cls in errors.BY_CODE.values())
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from paddock.backends.threads import to_its_end
-from paddock.errors import PaddockError
+from paddock.errors import logged
 from paddock.model import Limits, Template
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ async def create_tree(pool: Pool, name: str, template: Template, limits: Limits)
 async def delete_tree(pool: Pool, name: str) -> None:
     """Delete it. If that fails, a sweep finds it."""
     try:
-        with contextlib.suppress(PaddockError):
+        with logged("delete the tree", name):
             await asyncio.to_thread(pool.delete, name)
     finally:
         pool.in_use.discard(name)

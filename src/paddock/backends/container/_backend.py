@@ -26,6 +26,7 @@ from paddock.errors import (
     PlatformError,
     SandboxDiedError,
     SupervisorUnavailableError,
+    logged,
 )
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
@@ -127,9 +128,9 @@ class ContainerBackend:
             try:
                 instance = await asyncio.shield(making)
             except asyncio.CancelledError:
-                await asyncio.shield(self._start(self._unmake(making)))
+                await asyncio.shield(self._start(self._unmake(plan.id, making)))
                 raise
-        with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
+        with logged("reach the guest", plan.id):  # the next call gets the error
             await instance.connection("user")
         return instance
 
@@ -242,8 +243,8 @@ class ContainerBackend:
             await self._carrier.into(plan.id, trees, instance, owner(plan.template))
             self.records.change(record.id, record.incarnation, loaded=True)
 
-    async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
-        with contextlib.suppress(PaddockError):  # then it has undone all by itself
+    async def _unmake(self, id: SandboxId, making: asyncio.Task[ContainerInstance]) -> None:
+        with logged("make", id):  # then it has undone all by itself
             await (await making).kill()
 
     async def adopt(self, id: SandboxId) -> ContainerInstance | None:
@@ -390,7 +391,7 @@ class ContainerBackend:
         self.records.remove(id)
 
     async def _end_overdue(self, record: Record) -> None:
-        with contextlib.suppress(PaddockError, OSError):
+        with logged("end at its deadline", record.id):  # the next sweep tries again
             life = self._life(record)
             if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
                 await life.ask_times()  # it was paused for idleness while no daemon ran

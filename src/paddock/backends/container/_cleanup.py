@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from paddock.backends.base import Ending
-from paddock.errors import ErrandFailedError, PaddockError, PlatformError, SandboxDiedError
+from paddock.errors import ErrandFailedError, PaddockError, PlatformError, SandboxDiedError, logged
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
@@ -43,7 +43,7 @@ class Cleanup:
                 await self.take_out(await self._open(), id, incarnation)
 
     async def settle_quietly(self, record: Record) -> None:
-        with contextlib.suppress(PaddockError, OSError):  # the next look tries again
+        with logged("settle the end", record.id):  # the next look tries again
             await self.settled(record.id, record.incarnation)
 
     async def take_out(

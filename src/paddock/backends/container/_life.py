@@ -21,7 +21,7 @@ from paddock.backends.guest import Nothing, Place, Request
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest.connection import Channel, GuestConnection
 from paddock.backends.pause_clock import PauseClock
-from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError
+from paddock.errors import PaddockError, PlatformError, SandboxDiedError, SandboxError, logged
 from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
 from paddock.wire.guest import PauseClockReply, TimesReply
@@ -98,7 +98,7 @@ class Life:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 self.seen(told.paused != 0)
-                with contextlib.suppress(PaddockError, OSError):  # it has ended, or the disk is full
+                with logged("note the times", self.record.id):  # it has ended, or the disk is full
                     self._note(told)
 
     def seen(self, paused: bool) -> None:

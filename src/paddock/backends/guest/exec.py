@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from paddock.backends.pump import Journal
-from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError
+from paddock.errors import GuestLostError, InvalidArgumentError, NotFoundError, PaddockError, SandboxError, logged
 from paddock.model import ExecId, ExecInfo, ExecSpec, ExitStatus, Limit, PtySize, User
 from paddock.wire import close_all
 from paddock.wire import guest as wire
@@ -388,7 +388,7 @@ class GuestExecHandle:
         self._close_pipes()
         if self._kept and self._keeping is not None:
             self._kept = False
-            with contextlib.suppress(PaddockError):
+            with logged("release the output", self.id):
                 await self._keeping.put(self.id, ())
             if not self._channel.has_result:
                 if self._connection.pause_clock.now:  # it hears of that when it goes on

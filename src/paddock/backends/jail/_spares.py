@@ -7,7 +7,6 @@ without a record: it ends with the supervisor and with the daemon's connection.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
-from paddock.errors import PaddockError
+from paddock.errors import logged
 from paddock.model import Noun, SandboxId, mint, replace
 from paddock.supervisor.plan import JailPlan
 
@@ -118,7 +117,7 @@ class JailSpares(Spares[JailPlan, Spare]):
 
     async def _drop(self, id: SandboxId) -> None:
         if self._backend.supervisor.connected:  # else it has ended with the connection
-            with contextlib.suppress(PaddockError):
+            with logged("forget the spare", id):
                 await self._backend.supervisor.request("forget", id=id)
         await self._delete(id)
 

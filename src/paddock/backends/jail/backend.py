@@ -19,7 +19,7 @@ from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.backends.pause_clock import PauseClock
-from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError
+from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError, logged
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
 from paddock.model.config import read_config
@@ -100,7 +100,7 @@ class Rest:
                 await self._supervisor.request("awake", id=id, incarnation=incarnation, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
-        with contextlib.suppress(PaddockError):  # it keeps nothing awake for a connection that has ended
+        with logged("let sleep", id):  # it keeps nothing awake for a connection that has ended
             await self._supervisor.tell("rest", id=id, hold=hold)
 
 
@@ -217,7 +217,7 @@ class JailBackend:
             answer = await asyncio.shield(making)
             instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
-            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
+            with logged("reach the guest", plan.id):  # the next call gets the error
                 await instance.turn_to()
         except BaseException as error:
             if not known:
@@ -244,7 +244,7 @@ class JailBackend:
         return JailInstance(self, id, template, incarnation, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
-        with contextlib.suppress(PaddockError):  # it failed, or no supervisor can be had: a sweep finds what is left
+        with logged("undo the making", plan.id):  # no supervisor can be had: a sweep finds what is left
             try:
                 await making
             except SupervisorUnavailableError as error:
@@ -415,7 +415,7 @@ class JailBackend:
 
         # Its successor takes over living sandboxes and reports their ends: callers go on waiting.
         async def reconnect() -> None:
-            with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
+            with logged("connect to the supervisor", "after its end"):  # the next call gets the error
                 await self.supervisor.connect()
 
         if self._awaited():

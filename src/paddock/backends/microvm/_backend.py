@@ -22,13 +22,7 @@ from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine
 from paddock.backends.vmm import Orders, VmmBackend, VmmInstance, cores
-from paddock.errors import (
-    FileError,
-    LevelUnavailableError,
-    PaddockError,
-    SandboxError,
-    UnsupportedError,
-)
+from paddock.errors import FileError, LevelUnavailableError, PaddockError, SandboxError, UnsupportedError, logged
 from paddock.linux import proc
 from paddock.model import (
     Check,
@@ -304,7 +298,7 @@ class MicrovmInstance(VmmInstance):
 
         An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
         """
-        with contextlib.suppress(PaddockError, TimeoutError):
+        with logged("run a command for the image", self.id):
             async with asyncio.timeout(_WARM_SECONDS):
                 await self.run(ExecSpec(argv=_WARM))
 

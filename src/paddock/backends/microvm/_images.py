@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 from paddock.backends.threads import to_its_end
-from paddock.errors import InvalidStateError, NotFoundError, PaddockError
+from paddock.errors import InvalidStateError, NotFoundError, logged
 from paddock.storage.pool.memories import PREFIX, Image, Memories
 
 Save = Callable[[str, int], AbstractAsyncContextManager[None]]
@@ -67,5 +67,5 @@ class Images:
         image.let_go()
         with suppress(NotFoundError):  # the sandbox has ended meanwhile, and its tree with it
             self._memories.lean(tree, base)
-        with suppress(PaddockError):  # a sweep finds it
+        with logged("drop the memory image", image.name):  # a sweep finds it
             self._memories.drop(image.name)

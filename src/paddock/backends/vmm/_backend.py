@@ -17,7 +17,7 @@ from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.threads import in_its_own_thread
 from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, plan_of_nobody
 from paddock.backends.vmm._waiting import REFUSES, Waiting
-from paddock.errors import NotFoundError, PaddockError, SandboxDiedError
+from paddock.errors import NotFoundError, SandboxDiedError, logged
 from paddock.linux import proc
 from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
@@ -149,7 +149,7 @@ class VmmBackend(JailBackend):
 
     async def put_out(self, instance: VmmInstance) -> None:
         """End a VMM that isn't a sandbox. A sweep finds leftovers."""
-        with contextlib.suppress(PaddockError):
+        with logged("end the machine", instance.id):
             await instance.kill()
             await self.forget(instance.id)
         await instance.aclose()
@@ -180,7 +180,7 @@ class VmmBackend(JailBackend):
                 if not orders.waiting:
                     await self.ready(plan, instance)
             if self.at_hand or orders.waiting:
-                with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
+                with logged("reach the guest", plan.id):  # the next call gets the error
                     await instance.connection("user")
         except BaseException as error:
             # Should the caller lose patience here too, this is still done.
@@ -215,7 +215,7 @@ class VmmBackend(JailBackend):
 
     async def take_back(self, plan: SandboxPlan) -> None:
         """End a half-made sandbox. Wait for the report of its end, so that it can't reach the next one of that name."""
-        with contextlib.suppress(PaddockError, TimeoutError):
+        with logged("take back", plan.id):
             await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
             async with asyncio.timeout(_NEWS_SECONDS):
                 await asyncio.shield(self.ending(plan.id, plan.incarnation))
@@ -251,11 +251,11 @@ def cores(cpus: float) -> int:
 async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
     """How it ended, if it did so by itself."""
     ending: Ending | None = None
-    with contextlib.suppress(PaddockError, TimeoutError):  # its supervisor is gone: a sweep finds what is left
+    with logged("hear the end", instance.id):  # its supervisor is gone: a sweep finds what is left
         if died:
             async with asyncio.timeout(_ENDING_SECONDS):
                 ending = await instance.wait_ended()
-    with contextlib.suppress(PaddockError):
+    with logged("end the machine", instance.id):
         await instance.kill()
     await instance.aclose()
     return ending

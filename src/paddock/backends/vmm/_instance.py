@@ -23,6 +23,7 @@ from paddock.errors import (
     SandboxDiedError,
     SandboxError,
     UnsupportedError,
+    logged,
 )
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
@@ -313,7 +314,7 @@ class VmmInstance(JailInstance):
                 raise (await self.last_words() or error) from None  # that it has died says more
             yield
         finally:
-            with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+            with logged("thaw", self.id):  # the next who copies it finds it running
                 if self.pause_clock.now:  # paused in the block, the controller doesn't answer
                     await control.tell("thaw")
                 else:
@@ -368,7 +369,7 @@ class VmmInstance(JailInstance):
         return self._guest_init
 
     async def _listen(self) -> None:
-        with contextlib.suppress(PaddockError):
+        with logged("hear the end", self.id):
             self._exit_report = await (await self.control()).ask("end", _ExitReport, seconds=None)
 
     async def _hear_out(self) -> None:

@@ -16,7 +16,7 @@ from paddock.backends._spares import Demand, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
 from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
-from paddock.errors import PaddockError, SandboxError
+from paddock.errors import PaddockError, SandboxError, logged
 from paddock.linux import proc
 from paddock.model import Limits, SandboxId, Template, replace
 from paddock.storage.pool import trees as trees
@@ -129,7 +129,7 @@ class Waiting(Spares[Kind, Prestarted]):
 
     async def _tidy(self, vmm: Prestarted) -> None:
         """Nothing waits under its name any more."""
-        with contextlib.suppress(PaddockError):
+        with logged("tidy up", vmm.id):
             await delete_tree(await self._backend.trees(), vmm.id)
             await self._backend.forget(vmm.id)
 

@@ -47,10 +47,10 @@ class Api(Protocol):
 
 class ProgressHandler(logging.Handler):
     """Sends what the library says in its log while it works for a request to the client of that request: what takes
-    long, as information, and warnings."""
+    long, as information, and warnings. Errors that did not stop the work (`errors.logged`) are for the log alone."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (to := _progress.get()) is not None:
+        if record.name == _log.name and (to := _progress.get()) is not None:
             loop, reply = to
             said = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
             with contextlib.suppress(RuntimeError):  # from any thread

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from paddock.errors import InvalidStateError, PaddockError, PlatformError
+from paddock.errors import InvalidStateError, PlatformError, logged
 from paddock.linux import btrfs, loop
 from paddock.linux.descriptors import closing
 from paddock.model import Check
@@ -295,7 +295,7 @@ class BtrfsPool(Pool):
     def _group(self, name: str) -> int | None:
         """Return the quota group that becomes stale with the tree's deletion."""
         if self._quota != "off":
-            with suppress(PaddockError), closing(self.open(name)) as tree:
+            with logged("find the quota group", name), closing(self.open(name)) as tree:
                 return btrfs.subvolume_id(tree)
         return None
 

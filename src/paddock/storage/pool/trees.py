@@ -20,6 +20,7 @@ from paddock.errors import (
     PaddockError,
     PlatformError,
     ResourceExhaustedError,
+    logged,
 )
 from paddock.linux.descriptors import closing
 
@@ -179,7 +180,7 @@ def is_there(pool: Pool, name: str) -> bool:
 
 def is_untouched(pool: Pool, name: str) -> bool:
     """Tell whether no program has written in a tree, or over a directory of the host."""
-    with suppress(PaddockError, OSError), closing(pool.open(name)) as tree:
+    with logged("look into the tree", name), closing(pool.open(name)) as tree:
         return not any(os.listdir(f"/proc/self/fd/{tree}/{part}") for part in layers_in(tree))
     return False
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from paddock.errors import NotFoundError, PaddockError
+from paddock.errors import NotFoundError, PaddockError, logged
 from paddock.model import Template, TemplateInfo, User
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.trees import is_there
@@ -99,7 +98,7 @@ class Templates:
         """Return the trees that templates would have now. Templates that this machine can't build have none."""
         found: set[str] = set()
         for name in (*_RECIPES, "kit"):
-            with suppress(PaddockError):
+            with logged("name the versions of the template", name):
                 recipe: Recipe | None = kit.recipe() if name == "kit" else self._recipe(name)
                 while recipe is not None:
                     found.add(recipe.tree)
