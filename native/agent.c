@@ -323,7 +323,7 @@ static int set_up(struct agent *agent)
     if (!(agent->stack = sys_map(STACK_BYTES)))
         return -ENOMEM;
     open_oom_score(agent);
-    ceilings_open(agent);
+    limits_open(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))

@@ -120,7 +120,7 @@ struct inlet { /* what a child reads */
 };
 
 /* A unix socket inside that relays its clients to the host. */
-struct door {
+struct relay_socket {
     struct watch listener;
     struct agent *agent;
     size_t users; /* relays that await a caller or serve one; 0: free */
@@ -149,7 +149,7 @@ struct child {
     bool kept;           /* it lives on without an owner, as one in the background does, until one lets go of it */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
-    uint64_t struck[2]; /* how often processes had exceeded limits before it */
+    uint64_t limit_hits[2]; /* how often processes had exceeded limits before it */
     struct timer timer;
     uint64_t time_left; /* 0: no deadline */
     uint64_t looked_at;
@@ -166,7 +166,7 @@ struct child {
     int refusal; /* of the address that was tried first */
     unsigned attempts;
     uint16_t port;
-    struct door *door;
+    struct relay_socket *socket;
 };
 
 struct child *child_new(struct agent *, enum child_kind);
@@ -190,10 +190,10 @@ request_function command_exec, command_attach, command_list, command_signal, com
 /* Reports its start, once. */
 void command_reply(struct child *);
 /* Memory and process limits of a virtual machine. Only a hint for people, because root inside can forge it. */
-void ceilings_open(struct agent *);
-void ceilings_count(const struct agent *, uint64_t counts[2]);
+void limits_open(struct agent *);
+void limits_count(const struct agent *, uint64_t counts[2]);
 /* Returns a flag of ENDED: the limit exceeded since `before`. Commands that fail at the same time get the same. */
-uint32_t ceilings_struck(const struct agent *, const uint64_t before[2]);
+uint32_t limits_hit(const struct agent *, const uint64_t before[2]);
 /* Starts a kill unless one is under way. 0 or -errno. */
 int kill_start(struct child *);
 /* Concludes a kill after the end of its helper and the reaping of all killed processes. */
@@ -274,7 +274,7 @@ struct agent {
     struct child commands[LIMIT_COMMANDS];
     struct child helpers[LIMIT_HELPERS];
     struct child relays[LIMIT_RELAYS];
-    struct door doors[LIMIT_DOORS];
+    struct relay_socket relay_sockets[LIMIT_RELAY_SOCKETS];
 };
 
 /* The descriptors from the starter. ENTRANCE: a listening socket, or one connection, whose end ends the agent.

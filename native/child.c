@@ -267,7 +267,7 @@ void child_died(struct child *child, int wait_status)
     child->ending.signal = (uint32_t)number;
     child->ending.duration = loop_now() - child->started;
     if (wait_status && child->agent->tells && child->kind == CHILD_COMMAND && !(child->ending.ended & ENDED_TIME))
-        child->ending.ended |= ceilings_struck(child->agent, child->struck);
+        child->ending.ended |= limits_hit(child->agent, child->limit_hits);
     timer_clear(&child->agent->loop, &child->timer);
     watch_close(&child->agent->loop, &child->in.watch);
     ring_free(&child->in.ring);

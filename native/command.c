@@ -205,7 +205,7 @@ static int start(struct child *child, const struct exec_message *request, struct
     memcpy(program.fds, ends->child, sizeof program.fds);
     *step = "arguments";
     if (agent->tells)
-        ceilings_count(agent, child->struck);
+        limits_count(agent, child->limit_hits);
     child->started = child->looked_at = loop_now();
     if (request->flags & EXEC_OOM)
         lend_oom_score(agent, request->oom_score);

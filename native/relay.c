@@ -21,14 +21,14 @@ static struct child *relay_new(struct channel *channel)
     return child;
 }
 
-static void door_leave(struct child *child)
+static void relay_socket_leave(struct child *child)
 {
-    struct door *door = child->door;
-    child->door = NULL;
-    if (!door || --door->users)
+    struct relay_socket *socket = child->socket;
+    child->socket = NULL;
+    if (!socket || --socket->users)
         return;
-    watch_close(&child->agent->loop, &door->listener);
-    (void)sys_unlinkat(AT_FDCWD, door->address.path, 0);
+    watch_close(&child->agent->loop, &socket->listener);
+    (void)sys_unlinkat(AT_FDCWD, socket->address.path, 0);
 }
 
 void relay_end(struct child *child, int failure)
@@ -42,7 +42,7 @@ void relay_end(struct child *child, int failure)
     watch_close(loop, &child->in.watch);
     ring_free(&child->in.ring);
     child_outlet_close(child, 0);
-    door_leave(child);
+    relay_socket_leave(child);
 }
 
 void relay_look(struct child *child)
@@ -149,12 +149,12 @@ void relay_connect(struct channel *channel, const void *message, struct frame *f
 
 /* unix sockets */
 
-static struct child *longest_waiting(struct door *door)
+static struct child *longest_waiting(struct relay_socket *socket)
 {
     struct child *first = NULL;
     for (size_t i = 0; i < LIMIT_RELAYS; i++) {
-        struct child *child = &door->agent->relays[i];
-        bool waits = child->state == CHILD_RUNNING && child->door == door && child->out[0].watch.fd < 0;
+        struct child *child = &socket->agent->relays[i];
+        bool waits = child->state == CHILD_RUNNING && child->socket == socket && child->out[0].watch.fd < 0;
         const struct channel *owner = waits ? channel_owner(child) : NULL;
         if (owner && !owner->replied && (!first || child->number < first->number))
             first = child;
@@ -163,25 +163,25 @@ static struct child *longest_waiting(struct door *door)
 }
 
 /* While no ACCEPT waits, callers stand in the kernel's queue. */
-static void door_watch(struct door *door)
+static void relay_socket_watch(struct relay_socket *socket)
 {
     struct child *child;
     int result = -1;
-    while (result < 0 && (child = longest_waiting(door))) {
-        result = watch_for(&door->agent->loop, &door->listener, EPOLLIN);
+    while (result < 0 && (child = longest_waiting(socket))) {
+        result = watch_for(&socket->agent->loop, &socket->listener, EPOLLIN);
         if (result < 0) {
             relay_end(child, result);
             child_push(child);
         }
     }
     if (result < 0)
-        (void)watch_for(&door->agent->loop, &door->listener, 0);
+        (void)watch_for(&socket->agent->loop, &socket->listener, 0);
 }
 
-static void door_ready(struct watch *watch, uint32_t events)
+static void relay_socket_ready(struct watch *watch, uint32_t events)
 {
-    struct door *door = CONTAINER_OF(watch, struct door, listener);
-    struct child *child = longest_waiting(door);
+    struct relay_socket *socket = CONTAINER_OF(watch, struct relay_socket, listener);
+    struct child *child = longest_waiting(socket);
     int fd = child ? sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK) : -EAGAIN;
     if (fd >= 0) {
         join(child, fd);
@@ -189,40 +189,40 @@ static void door_ready(struct watch *watch, uint32_t events)
         relay_end(child, fd);
         child_push(child);
     }
-    if (door->users)
-        door_watch(door);
+    if (socket->users)
+        relay_socket_watch(socket);
 }
 
-static int door_open(struct door *door)
+static int relay_socket_open(struct relay_socket *socket)
 {
     int fd = sys_socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC);
-    door->listener = (struct watch){fd, 0, door_ready};
+    socket->listener = (struct watch){fd, 0, relay_socket_ready};
     if (fd < 0)
         return fd;
-    (void)sys_unlinkat(AT_FDCWD, door->address.path, 0);
-    int result = (int)CALL3(bind, fd, P(&door->address), sizeof door->address);
+    (void)sys_unlinkat(AT_FDCWD, socket->address.path, 0);
+    int result = (int)CALL3(bind, fd, P(&socket->address), sizeof socket->address);
     bool bound = !result;
     if (!result)
-        result = sys_fchmodat(AT_FDCWD, door->address.path, MODE);
+        result = sys_fchmodat(AT_FDCWD, socket->address.path, MODE);
     if (!result)
         result = (int)CALL2(listen, fd, BACKLOG);
     if (result)
-        fd_close(&door->listener.fd);
+        fd_close(&socket->listener.fd);
     if (result && bound)
-        (void)sys_unlinkat(AT_FDCWD, door->address.path, 0);
+        (void)sys_unlinkat(AT_FDCWD, socket->address.path, 0);
     return result;
 }
 
 /* The one at this path, which is opened if it is not open. */
-static int door_find(struct agent *agent, struct reader path, struct door **found)
+static int relay_socket_find(struct agent *agent, struct reader path, struct relay_socket **found)
 {
-    struct door *unused = NULL;
-    for (size_t i = 0; i < LIMIT_DOORS; i++) {
-        struct door *door = &agent->doors[i];
-        if (!door->users)
-            unused = door;
-        else if (!memcmp(door->address.path, path.at, path.left) && !door->address.path[path.left]) {
-            *found = door;
+    struct relay_socket *unused = NULL;
+    for (size_t i = 0; i < LIMIT_RELAY_SOCKETS; i++) {
+        struct relay_socket *socket = &agent->relay_sockets[i];
+        if (!socket->users)
+            unused = socket;
+        else if (!memcmp(socket->address.path, path.at, path.left) && !socket->address.path[path.left]) {
+            *found = socket;
             return 0;
         }
     }
@@ -233,27 +233,27 @@ static int door_find(struct agent *agent, struct reader path, struct door **foun
     unused->address.family = AF_UNIX;
     memcpy(unused->address.path, path.at, path.left);
     *found = unused;
-    return door_open(unused);
+    return relay_socket_open(unused);
 }
 
 void relay_accept(struct channel *channel, const void *message, struct frame *frame)
 {
     const struct accept_message *request = message;
-    struct door *door;
+    struct relay_socket *socket;
     if (!request->path.left || request->path.at[0] != '/')
         return channel_error(channel, -EINVAL, "path");
     struct child *child = relay_new(channel);
     if (!child)
         return;
-    int result = door_find(agent_of(channel), request->path, &door);
+    int result = relay_socket_find(agent_of(channel), request->path, &socket);
     if (result) {
         relay_end(child, result);
         child_push(child);
         return;
     }
-    child->door = door;
-    door->users++;
-    door_watch(door);
+    child->socket = socket;
+    socket->users++;
+    relay_socket_watch(socket);
 }
 
 /* descriptors of the host's, for a process that runs beside the agent */

@@ -80,8 +80,8 @@ enum limit {
     LIMIT_RINGS = 268435456, /* bytes of all rings together; when they are used up, a command gets the ring of a foreground one */
     LIMIT_HELPERS = 64, /* file operations and kills at one time */
     LIMIT_RELAYS = 128, /* connections to ports and from unix sockets at one time, awaited ones among them */
-    LIMIT_DOORS = 8, /* unix sockets on which connections are awaited */
-    LIMIT_DOOR = 100, /* bytes of the path of such a socket */
+    LIMIT_RELAY_SOCKETS = 8, /* unix sockets on which connections are awaited */
+    LIMIT_RELAY_PATH = 100, /* bytes of the path of such a socket */
     LIMIT_ID = 64, /* bytes of a command's id */
     LIMIT_PATH = 4095, /* bytes of a path */
     LIMIT_SHOWN = 1024, /* bytes of a command's arguments in a list */

@@ -169,8 +169,8 @@ def test_a_caller_who_comes_before_he_is_awaited_waits(host: Connection, tmp_pat
         echoed(host, first, one)
 
 
-def test_doors_are_bounded_and_what_cannot_be_one_is_refused(host: Connection, tmp_path: Path) -> None:
-    for n in range(Limit.DOORS):
+def test_relay_sockets_are_bounded_and_what_cannot_be_one_is_refused(host: Connection, tmp_path: Path) -> None:
+    for n in range(Limit.RELAY_SOCKETS):
         host.open(Op.ACCEPT, Accept(path=bytes(tmp_path / f"d{n}")).pack())
     with pytest.raises(GuestError) as caught:
         host.reply(host.open(Op.ACCEPT, Accept(path=bytes(tmp_path / "more")).pack()))

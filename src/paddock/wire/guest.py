@@ -87,9 +87,9 @@ class Limit:
     # File operations and kills at one time.
     RELAYS = 128
     # Connections to ports and from unix sockets at one time, awaited ones among them.
-    DOORS = 8
+    RELAY_SOCKETS = 8
     # Unix sockets on which connections are awaited.
-    DOOR = 100
+    RELAY_PATH = 100
     # Bytes of the path of such a socket.
     ID = 64
     # Bytes of a command's id.

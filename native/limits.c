@@ -9,7 +9,7 @@ static const struct {
     uint32_t flag;
 } EVENTS[2] = {{GROUP "memory.events", "\noom_kill ", ENDED_MEMORY}, {GROUP "pids.events", "\nmax ", ENDED_PROCESSES}};
 
-void ceilings_open(struct agent *agent)
+void limits_open(struct agent *agent)
 {
     for (size_t i = 0; i < ARRAY_SIZE(EVENTS); i++)
         agent->events[i] = agent->tells ? sys_openat(AT_FDCWD, EVENTS[i].file, O_RDONLY | O_CLOEXEC, 0) : -1;
@@ -27,7 +27,7 @@ static uint64_t count_of(int fd, const char *key)
     return end && !parse_decimal(number, (size_t)(end - number), &count) ? count : 0;
 }
 
-void ceilings_count(const struct agent *agent, uint64_t counts[2])
+void limits_count(const struct agent *agent, uint64_t counts[2])
 {
     for (size_t i = 0; i < ARRAY_SIZE(EVENTS); i++)
         counts[i] = count_of(agent->events[i], EVENTS[i].key);
@@ -44,10 +44,10 @@ static uint32_t full(void)
 }
 
 /* Memory first: it explains what a fork that failed only accompanied. */
-uint32_t ceilings_struck(const struct agent *agent, const uint64_t before[2])
+uint32_t limits_hit(const struct agent *agent, const uint64_t before[2])
 {
     uint64_t counts[2];
-    ceilings_count(agent, counts);
+    limits_count(agent, counts);
     for (size_t i = 0; i < ARRAY_SIZE(EVENTS); i++)
         if (counts[i] > before[i])
             return EVENTS[i].flag;
