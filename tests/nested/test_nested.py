@@ -28,7 +28,7 @@ def inside(box: Sandbox, program: str, *, check: bool = True) -> str:
 
 
 def refused(box: Sandbox, request: str) -> str:
-    """The code with which the door answers a call that must not be."""
+    """The code with which the socket answers a call that must not be."""
     program = f"""
         try:
             {request}
@@ -110,9 +110,9 @@ def test_children_have_no_children_and_need_to_be_allowed(sandbox: Make) -> None
     box = sandbox(max_children=1)
     program = """
         child = Sandbox.current().fork()
-        print(child.exec(["python3", "-c", "import paddock"]).exit_code, child.exec("echo door=$PADDOCK_DOOR").stdout)
+        print(child.exec(["python3", "-c", "import paddock"]).exit_code, child.exec("echo $PADDOCK_SOCKET").stdout)
     """
-    assert inside(box, program) == "1 door=\n\n"
+    assert inside(box, program) == "1 \n\n"
     with pytest.raises(InvalidArgumentError, match="nested"):
         sandbox(max_children=65)
 
@@ -158,7 +158,7 @@ from paddock.wire import Connection, Kind, pack
 def connected():
     stream = socket.socket(socket.AF_UNIX)
     stream.settimeout(60)
-    stream.connect(os.environ["PADDOCK_DOOR"])
+    stream.connect(os.environ["PADDOCK_SOCKET"])
     return stream
 
 def knock(*frames):
@@ -180,12 +180,12 @@ def asked(**request):
 
 
 def knocked(box: Sandbox, program: str) -> list[str]:
-    """The lines of a program that speaks to the door itself."""
+    """The lines of a program that speaks to the socket itself."""
     text = f"from paddock import *\nimport array, json, os, socket, threading\n{KNOCK}\n{textwrap.dedent(program)}"
     return box.exec(["python3", "-c", text], check=True, timeout_seconds=120).stdout.splitlines()
 
 
-def test_what_is_not_the_protocol_is_hung_up_on_and_the_door_stays(outer: Sandbox) -> None:
+def test_what_is_not_the_protocol_is_hung_up_on_and_the_socket_stays(outer: Sandbox) -> None:
     program = """
         hello = pack(Kind.HELLO, 0, b"{}")
         print(knock(bytes(16)), knock(b"\\xff" * 16), knock(b"GET / HTTP/1.1\\r\\n\\r\\n"))

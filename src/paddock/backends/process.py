@@ -163,7 +163,7 @@ class ProcessInstance(GuestInstance):
         return SandboxDiedError(f"sandbox {self.id} is gone: {reason}")
 
     async def accept(self, path: str) -> ByteStream:
-        raise UnsupportedError("backend 'process' has no doors: nothing is nested in it", hint="use an isolating level")
+        raise UnsupportedError("backend 'process' has no nested sandboxes", hint="use an isolating level")
 
     async def set_deadline(self, deadline: float) -> None:
         self._require_alive()

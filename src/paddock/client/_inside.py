@@ -223,20 +223,20 @@ def _connected() -> Connection:
         if _mine.owner == os.getpid() and not connection.is_stale:
             return connection
         connection.close()
-    door = os.environ.get("PADDOCK_DOOR", "")
-    if not door:
+    path = os.environ.get("PADDOCK_SOCKET", "")
+    if not path:
         raise PaddockError("not_configured", "this sandbox may have no children", "make it with max_children=N")
     give_up = time.monotonic() + _RETRY_SECONDS
     while True:
         stream = socket.socket(socket.AF_UNIX)
         try:
-            stream.connect(door)
+            stream.connect(path)
             break
         except OSError as error:
             stream.close()
             if time.monotonic() > give_up:
                 raise PaddockError(
-                    "not_configured", f"nobody answers at {door}: {error}", "no daemon runs outside"
+                    "not_configured", f"nobody answers at {path}: {error}", "no daemon runs outside"
                 ) from None
             time.sleep(0.02)
     connection = Connection(stream)

@@ -43,7 +43,7 @@ class Bait(msgspec.Struct, frozen=True, kw_only=True):
     udp: int
     abstract: str
     socket: str
-    doors: tuple[str, ...]
+    sockets: tuple[str, ...]
     """Sockets that govern this machine or paddock."""
     kernel: tuple[str, str]
     """The boot id and version of the host's kernel."""
@@ -67,7 +67,7 @@ class Host:
 
 
 @contextmanager
-def bait(doors: Iterable[Path] = ()) -> Generator[Host]:
+def bait(sockets: Iterable[Path] = ()) -> Generator[Host]:
     """Set up a new bait for the block. Each level needs a new one, because an attack may use it up."""
     value, marker = secrets.token_hex(16), f"paddock-bench-{secrets.token_hex(8)}"
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def bait(doors: Iterable[Path] = ()) -> Generator[Host]:
             udp=datagrams.getsockname()[1],
             abstract=marker,
             socket=str(directory / "socket"),
-            doors=tuple(str(door) for door in doors),
+            sockets=tuple(map(str, sockets)),
             kernel=(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.uname().version),
             calls=numbers(os.uname().machine),
         )
@@ -263,7 +263,7 @@ ATTACKS: tuple[Attack, ...] = (
         "ruling-sockets",
         "network",
         "found = False\n"
-        "for path in bait['doors']:\n"
+        "for path in bait['sockets']:\n"
         "    with socket.socket(socket.AF_UNIX) as s:\n"
         "        try: s.connect(path); found = True\n"
         "        except OSError: pass\nanswer(found)",

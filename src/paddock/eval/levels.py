@@ -253,8 +253,8 @@ def _maker(level: str, template: str, transport: Transport) -> Callable[[], Sand
 
 
 def _attacked(level: str, template: str, transport: Transport, state: Path) -> tuple[Verdict, ...]:
-    doors = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
-    with bait(doors) as host, _maker(level, template, transport)() as sandbox:
+    sockets = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
+    with bait(sockets) as host, _maker(level, template, transport)() as sandbox:
         return attack(sandbox, host)
 
 

@@ -1,1 +1,1 @@
-"""HTTP in front of the door. Empty for now: paddock is embedded in its caller."""
+"""An HTTP API in front of the daemon. Empty for now: paddock is embedded in its caller."""

@@ -6,9 +6,9 @@ audit.key             what signs them, unless it is kept elsewhere (0600)
 prepare.lock          held while storage decides how the pool is kept
 supervisor.json           how the supervisor is to open the pool; written once by storage
 supervisor.lock           held by the living supervisor
-supervisor.sock           its door
+supervisor.sock           its socket
 supervisor.log            its last words
-gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
+gateway.lock          held by the living gateway; gateway.sock is its socket, gateway.log has its last words
 world.sock            who answers to the gateway in the place of the network, where there is such a one; world.pem is
                       whom it trusts then. Only evaluations have them
 pool/                 trees: directories, or where the supervisor's own mount namespace has the pool mounted

@@ -45,8 +45,8 @@ Orders = Mapping[str, Request]
 class GuestStart:
     """The sockets of one container that is to be."""
 
-    def __init__(self, listeners: Mapping[str, socket.socket], door: socket.socket) -> None:
-        self._listeners, self._door = listeners, door
+    def __init__(self, listeners: Mapping[str, socket.socket], birth: socket.socket) -> None:
+        self._listeners, self._birth = listeners, birth
 
     async def call(
         self, orders: Orders, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
@@ -79,7 +79,7 @@ class GuestStart:
         """
         loop = asyncio.get_running_loop()
         called = asyncio.Event()
-        loop.add_reader(self._door, called.set)
+        loop.add_reader(self._birth, called.set)
         calling = asyncio.ensure_future(called.wait())
         try:
             await asyncio.wait((calling, starting), return_when="FIRST_COMPLETED")
@@ -90,8 +90,8 @@ class GuestStart:
                     raise PlatformError(f"the guest did not begin in the container: {ended}", hint="paddock doctor")
         finally:
             calling.cancel()
-            loop.remove_reader(self._door)
-        guest, _ = self._door.accept()
+            loop.remove_reader(self._birth)
+        guest, _ = self._birth.accept()
         guest.setblocking(False)
         return guest
 
@@ -111,13 +111,13 @@ def expecting(place: Path) -> Generator[GuestStart]:
     with contextlib.ExitStack() as stack:
         names = (*IDENTITIES, CONTROL)
         listeners = {name: stack.enter_context(local_sockets.listen(place, f"{name}.sock")) for name in names}
-        door = stack.enter_context(local_sockets.listen(place / BIRTH, "birth.sock"))
-        for listener in (*listeners.values(), door):
+        birth = stack.enter_context(local_sockets.listen(place / BIRTH, "birth.sock"))
+        for listener in (*listeners.values(), birth):
             listener.setblocking(False)
         stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
         # All uids may connect, because pid 1 may have any. Only this one container sees the directory.
         (place / BIRTH / "birth.sock").chmod(0o666)
-        yield GuestStart(listeners, door)
+        yield GuestStart(listeners, birth)
 
 
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Orders:

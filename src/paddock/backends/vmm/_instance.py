@@ -354,7 +354,7 @@ class VmmInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The controller may make disks first, which may take long on a busy machine: this wait has no timeout.
-        pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it has opened its door
+        pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it listens
         await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
             await self.begin()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .instance import RunningSandbox
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
-DOOR = f"{FOLDER}/door"
+SOCKET = f"{FOLDER}/socket"
 MOST_CALLERS = 16
 # The product of these two limits the memory that one sandbox's callers can take.
 MOST_FRAME_BYTES = 6 << 20
@@ -128,9 +128,9 @@ class Nested(Component):
 
     @staticmethod
     def environment(spec: SandboxSpec) -> dict[str, str]:
-        """Return what a program inside needs to find the door and the package that knocks."""
+        """Return what a program inside needs to find the socket and the package."""
         given = spec.env.get("PYTHONPATH")
-        return {"PADDOCK_DOOR": DOOR, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
+        return {"PADDOCK_SOCKET": SOCKET, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
 
     @staticmethod
     async def install(instance: Instance) -> None:
@@ -152,13 +152,13 @@ class Nested(Component):
         """One caller after the other."""
         while True:
             try:
-                stream = await held.instance.accept(DOOR)
+                stream = await held.instance.accept(SOCKET)
             except SandboxDiedError:
                 return
             except (GuestLostError, OSError):  # its agent was killed, and there will be another one; or we are short
                 await asyncio.sleep(_PAUSE_SECONDS)
             except PaddockError:
-                return  # it has put something else where the door belongs: then it has none
+                return  # it has put something else where the socket belongs: then it has none
             else:
                 await self._talk(stream, nested_principal(held.id))
 
