@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import default_transport, stop_daemon
-from paddock.model import codec
-from paddock.wire import PROTOCOL, Connection, Kind
 from tests.conftest import private_state
 
 
@@ -76,26 +72,30 @@ def test_status_names_the_daemon_and_counts_the_programs_that_use_it(state_dir: 
     assert f":{daemon['control_group'] or '/'}\n" in Path(f"/proc/{daemon['pid']}/cgroup").read_text()
 
 
+LEAVES = """
+import os, socket
+from paddock.model import codec
+from paddock.wire import PROTOCOL, Connection, Kind
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("daemon.sock")
+listener.listen()
+print("listening", flush=True)
+client = Connection(listener.accept()[0])
+client.receive()
+welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="gone", pid=os.getpid(), differs=(), notices=())
+client.send(Kind.HELLO, 0, codec.encode(welcome))
+client.receive()
+os.unlink("daemon.sock")
+"""
+
+
 @pytest.mark.parametrize(("action", "said"), [("status", "no daemon runs"), ("stop", "stopped")])
 def test_a_daemon_that_leaves_before_it_answers_is_none_that_was_lost(action: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "daemon.lock").touch()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "daemon.sock"))
-        listener.listen()
-
-        def greet_and_leave() -> None:
-            client = Connection(listener.accept()[0])
-            client.receive()
-            welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="gone", pid=1, differs=(), notices=())
-            client.send(Kind.HELLO, 0, codec.encode(welcome))
-            client.receive()
-            (tmp_path / "daemon.sock").unlink()
-            client.close()
-
-        daemon = threading.Thread(target=greet_and_leave)
-        daemon.start()
+    with subprocess.Popen([sys.executable, "-c", LEAVES], cwd=tmp_path, stdout=-1) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"listening\n"
         done = paddock(tmp_path, "daemon", action)
-        daemon.join()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(said)
 

@@ -498,7 +498,7 @@ class AsyncSandbox:
             ```python
             server = await sandbox.start("echo ready; sleep 60", background=True)
             async with await sandbox.attach(server.id) as again:
-                print((await again.stdout.read()).decode())  # ready
+                print((await again.stdout.read(100)).decode())  # ready
                 await again.kill()
             ```
         """

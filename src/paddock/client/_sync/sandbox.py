@@ -499,7 +499,7 @@ class Sandbox:
             ```python
             server = sandbox.start("echo ready; sleep 60", background=True)
             with sandbox.attach(server.id) as again:
-                print((again.stdout.read()).decode())  # ready
+                print((again.stdout.read(100)).decode())  # ready
                 again.kill()
             ```
         """
