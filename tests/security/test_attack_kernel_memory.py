@@ -249,7 +249,7 @@ def _indented(code: str) -> str:
 def _hoarding(attacker: Attacker, argv: tuple[str, ...]) -> Generator[None]:
     """From when it has all it gets, or the kernel has ended it; one that takes long is as good after a while."""
     with attacker.sandbox.start(argv, stdin=True, user=attacker.user) as process:
-        said = threading.Thread(target=process.stdout.read)
+        said = threading.Thread(target=process.stdout.read, args=(5,))
         said.start()
         end = time.monotonic() + 8
         try:
