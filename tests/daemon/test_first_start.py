@@ -64,6 +64,9 @@ def old_state(state_dir: Path) -> Path:
     return state_dir
 
 
+_RENAMED = {"incarnation": "instance_id"}
+
+
 def _listed() -> dict[str, list[dict[str, Any]]]:
     return json.loads((_OLD / "listed.json").read_text().replace("local:0", f"local:{os.getuid()}"))
 
@@ -88,8 +91,10 @@ def test_what_an_older_paddock_has_made_is_listed_as_it_was(kind: str, action: A
 
 
 def _as_of(old: Any, value: Any) -> Any:
-    """Leave out the fields of `value` that `old` doesn't know."""
-    return {name: _as_of(old[name], value[name]) for name in old} if isinstance(old, dict) else value
+    """Leave out the fields of `value` that `old` doesn't know, and name the others as it does."""
+    if not isinstance(old, dict):
+        return value
+    return {name: _as_of(old[name], value[_RENAMED.get(name, name)]) for name in old}
 
 
 def test_the_database_gets_the_schema_of_a_new_one(old_state: Path, tmp_path: Path) -> None:

@@ -158,6 +158,11 @@ ALTER TABLE workspaces RENAME COLUMN url TO repository;
 ALTER TABLE workspaces RENAME COLUMN oid TO "commit";
 UPDATE workspaces SET kept = CAST(kept AS TEXT);
     """,
+    # 18: The number of a sandbox's start is its instance's id.
+    """
+ALTER TABLE sandboxes RENAME COLUMN incarnation TO instance_id;
+ALTER TABLE approvals RENAME COLUMN incarnation TO instance_id;
+    """,
 )
 VERSION = FIRST - 1 + len(SCRIPTS)
 
