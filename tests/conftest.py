@@ -190,7 +190,8 @@ def stop_supervisor(state_dir: Path) -> None:
             door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
             while door.recv(65536):  # it closes when it leaves
                 pass
-        if not all(pidfd.wait(process, orphans.PATIENCE_SECONDS) for process in leaving):
+        left = orphans.wait_until(lambda: not supervisors(state_dir))
+        if not left or not all(pidfd.wait(process, orphans.PATIENCE_SECONDS) for process in leaving):
             _kill(leaving)
             pytest.fail(f"the supervisor of {state_dir} did not leave when it was told to")
 

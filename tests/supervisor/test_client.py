@@ -342,6 +342,19 @@ def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours(
         assert "df -h" in str(told)
 
 
+def test_a_supervisor_waits_for_the_client_that_started_it_and_leaves_after_it(state_dir: Path) -> None:
+    async def scene() -> None:
+        configure(state_dir, idle_seconds=0.0)
+        client = SupervisorClient(state_dir, for_tests=True)
+        assert (await client.request("list"))["living"] == {}
+        supervisor = os.pidfd_open(int(client.facts["pid"]))
+        client.close()
+        assert select.select([supervisor], [], [], 60.0)[0]
+        os.close(supervisor)
+
+    asyncio.run(scene())
+
+
 def test_what_is_kept_of_another_engine_s_sandbox_outlives_the_daemon_as_long_as_its_caller_does(
     state_dir: Path,
 ) -> None:

@@ -29,6 +29,8 @@ from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 LONGEST_SLEEP_SECONDS = 60.0
 MAX_BODY = 16 << 20
 SEND_SECONDS = 1
+STARTER_SECONDS = 10.0
+"""For the client that started it, to connect. Only then is it idle."""
 MOST_KEPT = 256
 """Kept commands of one sandbox, at most."""
 KILLED = Ended(limit=None, reason="it was killed")
@@ -56,7 +58,7 @@ class Supervisor:
         self._news: list[bytes] = []
         """Frames that go with the next answer, or at the end of the turn. So the daemon wakes up once for both."""
         self._jails = JailPool(context, watch=self._watch, unwatch=self._unwatch, created=self._created)
-        self._idle_since = proc.boottime()
+        self._idle_since = proc.boottime() + STARTER_SECONDS
         self._watched = Watch(context, self._running.sandboxes, self._running.end)
         self._stopping = False
 
