@@ -344,7 +344,7 @@ def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours(
 
 def test_a_supervisor_waits_for_the_client_that_started_it_and_leaves_after_it(state_dir: Path) -> None:
     async def scene() -> None:
-        configure(state_dir, idle_seconds=0.0)
+        configure(state_dir, idle_seconds=1e-6)
         client = SupervisorClient(state_dir, for_tests=True)
         assert (await client.request("list"))["living"] == {}
         supervisor = os.pidfd_open(int(client.facts["pid"]))
