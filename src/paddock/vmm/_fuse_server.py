@@ -223,7 +223,7 @@ def save_state(nodes: Nodes, directory: int) -> int:
 
 
 def _name_again(nodes: Nodes) -> None:
-    """Find another name of files that lost the known one: only with a name is a copy's file the one in the tree."""
+    """Find another name of each file that lost its known one. A copy finds the file in its tree only by name."""
     held = (node for node in nodes.nameless.values() if node.key is not None and node.kind != stat.S_IFDIR)
     linked = {node.key: node for node in held if os.fstat(node.held).st_nlink}
     if not linked:
