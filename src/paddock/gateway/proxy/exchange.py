@@ -256,7 +256,7 @@ class Exchange:
         """
         network, verdict = self._network, authorized.verdict
         body = b"" if authorized.pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation)
+        asked = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
         answer = await network.claim(asked)
         if network.policy.revision != verdict.revision:
             raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
