@@ -346,7 +346,7 @@ def test_a_port_of_this_machine_leads_inside(paddock: Paddock, sandbox: SandboxF
             f"  try: another one: paddock forward {box.id} 8000\n",
         )
         forward.send_signal(signal.SIGINT)
-        assert forward.wait(10) == 130
+        assert forward.wait() == 130
 
 
 def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_refused(

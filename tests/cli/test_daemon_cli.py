@@ -136,10 +136,10 @@ def test_logs_follows_over_a_restart_and_a_new_file_and_ends_with_control_c(stat
         while "listens" not in follows.stdout.readline():
             pass
         log = state_dir / "daemon.log"
-        with log.open("a") as old:
-            log.rename(state_dir / "daemon.log.1")
-            log.write_text("of the new file\n")
+        with log.open("a") as old:  # a daemon writes its last line before the next one renames the file
             old.write("the last of the old file\n")
+        log.rename(state_dir / "daemon.log.1")
+        log.write_text("of the new file\n")
         assert follows.stdout.readline() == "the last of the old file\n"
         assert follows.stdout.readline() == "of the new file\n"
         follows.send_signal(signal.SIGINT)

@@ -107,7 +107,8 @@ def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     }
     dice = random.Random(steps)
     for step, kills_daemon in itertools.product(steps.split(), (False, True) * 2):
-        victim = program("s = Sandbox.create(level='jail', ttl_seconds=3)\n" + bodies[step])
+        # Its deadline counts from now on: to make it may take longer.
+        victim = program("s = Sandbox.create(level='jail'); s.extend(3)\n" + bodies[step])
         victim.hears()
         time.sleep(dice.random() * 0.3)  # where it is hit is chance; that it is hit is the test
         if kills_daemon:

@@ -493,6 +493,7 @@ def test_operations_leave_no_descriptor_and_no_process(files: Files, root: Path,
         files.write("file", b"x")
         files.read("file")
         files.download("a")
+    files.host.ping()  # and with it the agent has done what follows the last answer
     assert guest.descriptors() == before
     assert not guest.children()
 

@@ -266,6 +266,26 @@ async def test_who_uses_it_while_it_is_killed_is_told_by_whom(rig: Rig, monkeypa
                 await use
 
 
+async def test_who_looks_between_the_end_and_its_record_is_told_by_whom_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        id = (await service.perform(CreateSandbox(), ME)).id
+        ended, go, kill = asyncio.Event(), asyncio.Event(), service_world.Held.kill
+
+        async def slowly(held: service_world.Held) -> None:
+            await kill(held)
+            ended.set()
+            await go.wait()
+
+        monkeypatch.setattr(service_world.Held, "kill", slowly)
+        killing = asyncio.ensure_future(service.perform(KillSandbox(sandbox=id), ME))
+        await ended.wait()
+        seen = await service.perform(GetSandbox(sandbox=id), ME)
+        go.set()
+        assert [one.reason for one in (seen, await killing)] == [f"killed by {ME.id}"] * 2
+
+
 async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         id = (await service.perform(CreateSandbox(), ME)).id

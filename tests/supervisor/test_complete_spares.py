@@ -23,7 +23,7 @@ from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, open_yard, run
 from tests.supervisor.test_exits import call, close, taken
-from tests.supervisor.test_jail import children, fresh_state, state_of, supervisor_pid
+from tests.supervisor.test_jail import children, fresh_state, spawner_of, state_of, supervisor_pid
 from tests.supervisor.test_plan import plan as jail_plan
 
 pytestmark = pytest.mark.root
@@ -114,8 +114,8 @@ def test_the_next_create_takes_it_with_its_name_environment_and_record(play: Pla
 
 def test_pid_1_keeps_the_deadline_of_the_sandbox_and_not_one_of_the_spare(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
-        async with stocked(yard, ttl_seconds=3) as (stock, plan):
-            plan = stock.taken(plan)
+        async with stocked(yard) as (stock, plan):
+            plan = replace(stock.taken(plan), deadline=proc.boottime() + 3)
             await yard.backend.create(plan)
             stock.spares.count = 0
             record = state_of(state_dir, plan.id)
@@ -229,7 +229,9 @@ def test_one_that_was_killed_in_waiting_is_replaced_by_another(
     async def scene(yard: Yard) -> None:
         async with stocked(yard, exits=exits) as (stock, plan):
             stock.spares.count = 0
-            _, *made = sorted(sorted(children(supervisor_pid(yard))), key=proc.start_time)  # the first is the spawner
+            supervisor = supervisor_pid(yard)
+            made = [pid for pid in children(supervisor) if pid != spawner_of(supervisor)]
+            assert made
             for pid in made:
                 os.kill(pid, signal.SIGKILL)
             assert await asyncio.to_thread(wait_until, lambda: not set(made) & set(children(supervisor_pid(yard))))

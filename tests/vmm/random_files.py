@@ -122,7 +122,7 @@ class Twins:
 
     def compare(self) -> int:
         views = [_view(place) for place in self._places]
-        assert views[0] == views[1], sorted(set(views[0].items()) ^ set(views[1].items()))[:4]
+        assert views[0] == views[1], [name for name in views[0] | views[1] if views[0].get(name) != views[1].get(name)]
         while self._open:
             self._close(0)
         return len(views[0])

@@ -114,7 +114,8 @@ class Relay:
                 watched = now
             for fd, events in self._poll.poll():
                 if fd == self._device:
-                    self._take(request)
+                    if not self._paused:  # the port may have said so in the same turn
+                        self._take(request)
                 elif events & ~select.POLLOUT:
                     self._give(answer)
                 elif self._unsent:

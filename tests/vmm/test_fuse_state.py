@@ -77,6 +77,22 @@ def test_a_file_that_has_no_name_any_more_goes_along_with_its_content(parent: Cl
     parent.close()
 
 
+def test_a_file_that_lost_one_of_its_names_is_the_one_in_the_copy(parent: Client, tmp_path: Path) -> None:
+    root = parent.root()
+    directory = parent.mkdir(root, b"directory")
+    file = parent.make(directory, b"file")
+    parent.write(file, b"before")
+    parent.link(root, b"second", file)
+    parent.unlink(root, b"second")
+    child, lost = handed_over(parent, tmp_path, tmp_path / "copy")
+    assert lost == 0
+    child.write(file, b"after!")
+    assert (tmp_path / "copy/directory/file").read_bytes() == b"after!"
+    assert (tmp_path / "work/directory/file").read_bytes() == b"before"
+    child.close()
+    parent.close()
+
+
 def test_a_directory_that_has_no_name_any_more_is_lost_and_that_is_said(parent: Client, tmp_path: Path) -> None:
     root = parent.root()
     directory = parent.mkdir(root, b"directory")

@@ -150,10 +150,10 @@ def test_an_end_between_frames_is_an_end_and_one_within_is_an_error(pair: tuple[
 
 def test_copies_of_descriptors_are_made_all_or_none() -> None:
     with tempfile.TemporaryFile() as file:
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         with pytest.raises(OSError, match="Bad file descriptor"):
             copy_all((file.fileno(), file.fileno(), -1))
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert descriptors() <= before
         copies = copy_all((file.fileno(),))
         assert os.path.sameopenfile(file.fileno(), *copies)
         close_all(copies)

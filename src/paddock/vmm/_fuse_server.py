@@ -198,6 +198,7 @@ class Server:
 
 def save_state(nodes: Nodes, directory: int) -> int:
     """Save the state, and return the number of lost files. There must be no requests meanwhile."""
+    _name_again(nodes)
     alive = _with_parents(nodes)
     lost, left = 0, _MOST_ORPHANS
     for node in [node for node in alive if node.name is None]:
@@ -219,6 +220,21 @@ def save_state(nodes: Nodes, directory: int) -> int:
     with os.fdopen(os.open(_STATE, flags, 0o600, dir_fd=directory), "w") as file:
         json.dump(state, file, separators=(",", ":"))
     return lost
+
+
+def _name_again(nodes: Nodes) -> None:
+    """Find another name of each file that lost its known one. A copy finds the file in its tree only by name."""
+    held = (node for node in nodes.nameless.values() if node.key is not None and node.kind != stat.S_IFDIR)
+    linked = {node.key: node for node in held if os.fstat(node.held).st_nlink}
+    if not linked:
+        return
+    for parent in [node for node in nodes.by_number.values() if node.kind == stat.S_IFDIR and node.name is not None]:
+        with contextlib.suppress(OSError), closing(nodes.listed(parent)) as directory:
+            for name in os.listdir(directory):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if node := linked.pop(parent.export.key(directory, status), None):
+                    node.parent, node.name = parent, os.fsencode(name)
+                    nodes.named(node)
 
 
 def _with_parents(nodes: Nodes) -> list[Node]:

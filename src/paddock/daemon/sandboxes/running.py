@@ -48,6 +48,7 @@ class RunningSandboxes(Component):
         self._cleanup, self._bindings, self._nested = cleanup, bindings, nested
         self._held: dict[SandboxId, RunningSandbox] = {}
         self._adopting: dict[SandboxId, asyncio.Task[RunningSandbox]] = {}
+        self._kills: dict[SandboxId, str] = {}  # those under way, with their reasons
 
     def admit(self, row: Row, backend: Backend, instance: Instance) -> RunningSandbox:
         """Hold a new instance and watch for its end. After the tasks are closed, call `aclose`."""
@@ -126,6 +127,8 @@ class RunningSandboxes(Component):
         """Return the row of a running sandbox that the backend doesn't know as living. A verb may have ended it
         meanwhile."""
         now = self._store.get(row.id) or row
+        if row.id in self._kills and (ending is None or ending.limit is None):  # a kill hasn't recorded the end yet
+            ending = Ending(limit=None, reason=self._kills[row.id])
         # A rollback or hibernation has killed it for that, and it comes back or is back already.
         if now.state in LIVE and not now.hibernated and now.instance_id == row.instance_id:
             now = await self._cleanup.finalize(now, ending)
@@ -188,24 +191,31 @@ class RunningSandboxes(Component):
                 raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
             if has_ended(row):
                 return row
-            held = self.get(row)
-            instance = held.instance if held is not None else await self._backends.named(row.sandbox.backend).adopt(id)
-            if held is not None:
-                held.dying = True
+            self._kills[id] = reason
             try:
-                if instance is not None:
-                    with contextlib.suppress(SandboxDiedError):
-                        await instance.kill()
-            except BaseException:
-                await self.release(id)  # in any state: the next request finds out
-                raise
-            was, row = row, await self._cleanup.finalize(row, Ending(limit=None, reason=reason), audited=audited)
-            await self.release(id)
-            if held is None and instance is not None:
-                await instance.aclose()
-            if was.restoring is not None:
-                _copies.discard(self._pool(), staged_trees(was.id))
-            return row
+                return await self._end(row, reason, audited=audited)
+            finally:
+                self._kills.pop(id, None)
+
+    async def _end(self, row: Row, reason: str, *, audited: bool) -> Row:
+        held = self.get(row)
+        instance = held.instance if held is not None else await self._backends.named(row.sandbox.backend).adopt(row.id)
+        if held is not None:
+            held.dying = True
+        try:
+            if instance is not None:
+                with contextlib.suppress(SandboxDiedError):
+                    await instance.kill()
+        except BaseException:
+            await self.release(row.id)  # in any state: the next request finds out
+            raise
+        was, row = row, await self._cleanup.finalize(row, Ending(limit=None, reason=reason), audited=audited)
+        await self.release(row.id)
+        if held is None and instance is not None:
+            await instance.aclose()
+        if was.restoring is not None:
+            _copies.discard(self._pool(), staged_trees(was.id))
+        return row
 
     async def pause(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
         """Pause it. Raises SandboxDiedError, or InvalidStateError if commands run in it and `force` is false."""
