@@ -16,6 +16,7 @@ from paddock.model.policy import AuditRules, CommandRules, FileRules, Port, Regi
 from paddock.policy.commands import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.commands import command_faults, file_faults
 
+from ._addresses import TRANSLATED
 from ._addresses import network as parse_network
 from ._addresses import number as parse_number
 from ._mocks import METHOD, TOKEN, canonical_source, check_answer, check_together
@@ -42,7 +43,6 @@ _PACKAGE = re.compile(r"[A-Za-z0-9@/._*-]{1,214}")
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _MOST_BODY = 1 << 20
 _REPOSITORY = re.compile(r"/[A-Za-z0-9._~*/-]+")
-_TRANSLATED = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
 _OWN = ("::1/128", "::/128")
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
         raise Problem((*path, "tier"), "there is no name to inspect for: connections to addresses are passed on")
     text = _network(rule.cidr or "", (*path, "cidr"))
     parsed = parse_network(text)
-    if isinstance(parsed, IPv6Network) and any(map(parsed.subnet_of, _TRANSLATED)) and text not in _OWN:
+    if isinstance(parsed, IPv6Network) and any(map(parsed.subnet_of, TRANSLATED)) and text not in _OWN:
         raise Problem(
             (*path, "cidr"), f"{text!r} holds IPv4 addresses", "name the IPv4 network: those are what is judged"
         )
