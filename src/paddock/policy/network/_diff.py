@@ -123,10 +123,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["allowed", "denied", "changed"]
     where: str
-    ports: str
-    requests: str
-    example: str
-    note: str
+    ports: str = "-"
+    requests: str = "-"
+    example: str = ""
+    note: str = ""
     before: Outcome
     after: Outcome
 
@@ -164,16 +164,7 @@ def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
                 [*(f"- {line}" for line in old if line not in new), *(f"+ {line}" for line in new if line not in old)]
             )
             same = Outcome(allowed=True)
-            yield Change(
-                kind="changed",
-                where=part,
-                ports="-",
-                requests="-",
-                example="",
-                note=note[:400],
-                before=same,
-                after=same,
-            )
+            yield Change(kind="changed", where=part, note=note[:400], before=same, after=same)
 
 
 def _written(rules: msgspec.Struct | None) -> list[str]:
@@ -336,7 +327,6 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
                 ports=_span(*ports),
                 requests=what,
                 example=f"{where.partition(' ')[0]} port {ports[0]}",
-                note="",
                 before=old,
                 after=new,
             )
