@@ -35,7 +35,7 @@ def main() -> None:
 def _written(log: AuditLog) -> float:
     """Decisions with their outcomes, as the gateway writes them."""
     detail: dict[str, object] = {
-        "incarnation": 1,
+        "instance_id": 1,
         "flow": 7,
         "host": "files.example.org",
         "port": 443,

@@ -79,7 +79,7 @@ def test_what_came_to_pass_as_it_should_is_no_trouble(tmp_path: Path) -> None:
     log = AuditLog(tmp_path)
     asked = ("approval.asked", "files.changed", "sandbox.slept", "sandbox.woken", "workshop")
     for event in ("process.start", "process.end", "egress.origin", *asked):
-        log.event(event, sandbox="sb_1", incarnation=0)
+        log.event(event, sandbox="sb_1", instance_id=0)
     log.event("process.watch", sandbox="sb_1", watched=True)
     log.event("process.watch", sandbox="sb_1", watched=False, why="the kernel does not tell")
     log.event("files.changed", sandbox="sb_1", message="it can't be told")

@@ -90,12 +90,12 @@ class Services:
             await asyncio.sleep(0)
 
 
-def left(incarnation: int) -> Record:
+def left(instance_id: int) -> Record:
     """Of one that is dead: its number is nobody's."""
     user = User(name="user", uid=1000, gid=1000, home="/home/user")
     return Record(
         id=ID,
-        incarnation=incarnation,
+        instance_id=instance_id,
         deadline=0.0,
         template=Template(name="t", digest="", layers=(), host_usr=True, users=(user,), default_user="user"),
         boot="another",

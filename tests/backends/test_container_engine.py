@@ -59,7 +59,7 @@ def left(harness: ContainerHarness) -> list[str]:
 def record(plan: SandboxPlan) -> Record:
     return Record(
         id=plan.id,
-        incarnation=0,
+        instance_id=0,
         deadline=plan.deadline,
         template=plan.template,
         boot=proc.boot_id(),

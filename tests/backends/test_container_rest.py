@@ -105,7 +105,7 @@ def test_a_record_has_it_end_when_its_pid_1_does_at_the_latest(tmp_path: Path) -
     user = User(name="user", uid=1000, gid=1000, home="/home/user")
     record = Record(
         id=SandboxId("sb_1"),
-        incarnation=1,
+        instance_id=1,
         deadline=now + 100,
         retention_seconds=60.0,
         template=Template(

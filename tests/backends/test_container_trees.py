@@ -225,7 +225,7 @@ def test_each_that_carries_has_a_tree_of_its_own_and_takes_away_what_a_killed_on
         assert {plan.id for plan in made} == {box.plan.id}
 
     asyncio.run(main())
-    assert len(made) == len({plan.tree for plan in made}) == len({plan.incarnation for plan in made}) == 2
+    assert len(made) == len({plan.tree for plan in made}) == len({plan.instance_id for plan in made}) == 2
     assert not [name for name in containers.pool.names() if name.startswith("nc_")]
 
 

@@ -178,7 +178,7 @@ def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: Vmm
         plan = replace(await room.plan(), exits=True)
         instance = await room.create(plan)
         assert state_of(room, plan.id)["pid"] == first
-        found = await room.backend.exits(plan.id, plan.incarnation)
+        found = await room.backend.exits(plan.id, plan.instance_id)
         assert found is not None
         for one in found.detach():
             os.close(one)
@@ -238,7 +238,7 @@ def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VmmHarness,
             await earlier.kill()
             await settled(room.backend.waiting)
             (id,) = room.waiting()
-            plan = replace(plan, incarnation=1)
+            plan = replace(plan, instance_id=1)
         first = state_of(room, id)["pid"]
         instance = await room.create(plan)
         assert state_of(room, plan.id)["pid"] != first

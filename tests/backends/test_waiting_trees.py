@@ -77,7 +77,7 @@ def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: VmmHa
         script = "cat a/b; echo more > a/c; stat -c %u who | cmp - who; grep -c ' /workspace ' /proc/self/mountinfo"
         assert await output(second, "sh", "-c", script) == b"good\n1\n"
         await second.kill()
-        third = await desk.create(msgspec.structs.replace(await desk.over(workspace), incarnation=1))
+        third = await desk.create(msgspec.structs.replace(await desk.over(workspace), instance_id=1))
         assert await output(third, "cat", "a/c") == b"more\n"
 
     play(harness, scene)

@@ -106,7 +106,7 @@ class Journal(AuditLog):
             self.crowds.append(detail["refused"])
         else:
             flow, decision = detail.pop("flow"), detail.pop("decision")
-            self.owners.append((flow, decision, {key: value for key, value in detail.items() if key != "incarnation"}))
+            self.owners.append((flow, decision, {key: value for key, value in detail.items() if key != "instance_id"}))
         return len(self.decisions)
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
@@ -154,7 +154,7 @@ class Rig:
         return SandboxNetwork(
             gateway=self.gateway,
             sandbox=sandbox,
-            incarnation=1,
+            instance_id=1,
             tcp=[self.tcp],
             dns_udp=self.dns_udp,
             dns_tcp=self.dns_tcp,

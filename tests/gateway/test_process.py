@@ -31,7 +31,7 @@ from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
 from tests.gateway.rig import eventually
 
-NOTHING = Close(sandbox="sb_none", incarnation=0)
+NOTHING = Close(sandbox="sb_none", instance_id=0)
 
 
 def deny(request: ApprovalRequest) -> ApprovalAnswer:
@@ -135,10 +135,10 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:
             with pytest.raises(NotFoundError, match="no network"):
-                await one.order(Revise(sandbox="sb_x", incarnation=0, snapshot=b""))
+                await one.order(Revise(sandbox="sb_x", instance_id=0, snapshot=b""))
             with pytest.raises(InvalidStateError, match="nobody has the sockets"):
                 await one.order(order("sb_x"))
-            await one.order(Close(sandbox="sb_x", incarnation=0))
+            await one.order(Close(sandbox="sb_x", instance_id=0))
 
     run(scene())
 
@@ -233,7 +233,7 @@ INSIDE = Authority.make("inside")
 class NotedDoor:
     def __init__(self, sandbox: str, said: list[tuple[str, str]]) -> None:
         self._sandbox, self._said, self.secrets = sandbox, said, self
-        self.incarnation = 0
+        self.instance_id = 0
 
     async def revise(self, policy: Any) -> None:
         self._said.append(("revise", self._sandbox))
@@ -274,10 +274,10 @@ class Noted:
             await self.close(sandbox)
 
 
-def order(sandbox: str, incarnation: int = 0) -> Open:
+def order(sandbox: str, instance_id: int = 0) -> Open:
     certificate, key = INSIDE.certificate, INSIDE.key
     return Open(
-        sandbox=sandbox, incarnation=incarnation, first=(1, 0), snapshot=POLICY, certificate=certificate, key=key
+        sandbox=sandbox, instance_id=instance_id, first=(1, 0), snapshot=POLICY, certificate=certificate, key=key
     )
 
 
@@ -296,7 +296,7 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
             await one.connect(start=False)
             await scene(one, server, plane)
             for sandbox, network in list(plane.networks.items()):
-                await one.order(Close(sandbox=sandbox, incarnation=network.incarnation))
+                await one.order(Close(sandbox=sandbox, instance_id=network.instance_id))
             await serving  # leaves when it has no network
         assert ("close", "sb_b") in plane.said
 
@@ -322,9 +322,9 @@ def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: by
 def test_a_door_that_is_opened_again_takes_the_place_of_the_one_before(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         await one.order(order("sb_a"), some())
-        await one.order(Revise(sandbox="sb_a", incarnation=0, snapshot=POLICY))
+        await one.order(Revise(sandbox="sb_a", instance_id=0, snapshot=POLICY))
         await one.order(order("sb_a", 1), some())
-        await one.order(Close(sandbox="sb_a", incarnation=0))  # late news of the one before
+        await one.order(Close(sandbox="sb_a", instance_id=0))  # late news of the one before
         assert [what for what, _ in plane.said] == ["open", "revise", "close", "open"]
 
     served(state, scene)
@@ -364,7 +364,7 @@ def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_daemon_says_so
 
 
 def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Path) -> None:
-    question = ApprovalRequest(sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
+    question = ApprovalRequest(sandbox="sb_a", instance_id=0, revision="r", kind="host", digest="d", summary="s")
 
     def knows(request: ApprovalRequest) -> ApprovalAnswer:
         return ApprovalAnswer(granted=True, id=f"ap_{request.digest}", state=ApprovalState.USED)

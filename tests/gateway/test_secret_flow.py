@@ -257,7 +257,7 @@ def test_an_approval_is_of_exactly_this_request() -> None:
         assert RECEIVED == []
         await world.ask(post + b"900 $", tls="a.test")
         first, second = world.approvals.asked
-        assert (first.sandbox, first.incarnation, first.revision, first.kind) == ("sb_1", 1, "r1", "host")
+        assert (first.sandbox, first.instance_id, first.revision, first.kind) == ("sb_1", 1, "r1", "host")
         assert first.digest != second.digest
         world.approvals.answer = ApprovalAnswer(granted=True, id="ap_1", state=ApprovalState.USED)
         reply = await world.ask(post + b"ten $", tls="a.test")

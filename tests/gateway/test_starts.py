@@ -120,7 +120,7 @@ def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: New
     ends = [(one["detail"]["pid"], one["detail"]["code"]) for one in said if one["what"] == "process.end"]
     assert len(starts) == 3
     assert ends == [(pid, 0) for pid in starts]
-    assert {(one["sandbox"], one["detail"]["incarnation"]) for one in said} == {("sb_a", 5)}
+    assert {(one["sandbox"], one["detail"]["instance_id"]) for one in said} == {("sb_a", 5)}
 
 
 def test_a_flood_is_counted_and_not_told(events: News, monkeypatch: pytest.MonkeyPatch) -> None:

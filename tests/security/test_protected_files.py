@@ -85,7 +85,7 @@ def test_the_door_says_which_rule_and_holds_for_what_is_not_there_yet(kept: Atta
     files.write("/workspace/good", "good")
 
 
-def test_forks_and_later_incarnations_keep_it(kept: Attacker) -> None:
+def test_forks_and_later_instance_ids_keep_it(kept: Attacker) -> None:
     snapshot = kept.sandbox.snapshot()
     for one in (kept.sandbox.fork(), _rolled_back(kept.sandbox, snapshot.id)):
         assert one.exec("echo bad > /workspace/Makefile").exit_code != 0

@@ -454,7 +454,7 @@ class WorldBackend:
     def checks(self) -> tuple[Check, ...]:
         return (Check(area="backend", name=self.name, status="ok", detail="a world of tests"),)
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         raise NotImplementedError
 
     async def create(self, plan: SandboxPlan) -> Held:

@@ -41,13 +41,13 @@ from paddock.model.egress import RequestVerdict
 from paddock.policy import Policy
 
 REQUEST = ApprovalRequest(
-    kind="host", sandbox="sb_1", incarnation=2, revision="r1", digest="d" * 64, summary="POST https://api.test:443/pay"
+    kind="host", sandbox="sb_1", instance_id=2, revision="r1", digest="d" * 64, summary="POST https://api.test:443/pay"
 )
 EVERYBODY = Policy({"everybody": lambda _, __: (True, "a test")})
 CHANGES: list[dict[str, Any]] = [
     {"kind": "publish"},
     {"sandbox": "sb_2"},
-    {"incarnation": 3},
+    {"instance_id": 3},
     {"revision": "r2"},
     {"digest": "e" * 64},
 ]
@@ -231,7 +231,7 @@ def request(**changes: Any) -> ApprovalRequest:
     asked = HttpRequest(method=said["method"], target=said["path"], fields=said["fields"])
     verdict = RequestVerdict(allowed=True, rule="allow[0]", reason="", revision="r", approve="host")
     judged = AuthorizedRequest(asked, said["target"], said["scheme"], said["path"], verdict)
-    return of_request(judged, said["body"], sandbox="sb_1", incarnation=0)
+    return of_request(judged, said["body"], sandbox="sb_1", instance_id=0)
 
 
 @pytest.mark.parametrize(

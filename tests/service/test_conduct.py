@@ -130,7 +130,7 @@ async def test_a_protected_file_is_left_alone_and_a_deletion_is_asked_for(rig: R
         with pytest.raises(ApprovalNeededError):
             await service.perform(RemoveFile(sandbox=sandbox.id, path="x"), ME)
         (waiting,) = await service.perform(ListApprovals(), ME)
-        assert (waiting.kind, waiting.incarnation) == ("file", 0)
+        assert (waiting.kind, waiting.instance_id) == ("file", 0)
     assert [one["rule"] for one in records(rig, "policy.file")] == ["files.protect[0]"] * 2 + ["files.approve"]
 
 

@@ -48,7 +48,7 @@ TRUE = ExecSpec(argv=("true",))
 
 
 class Doors:
-    """Keeps what it was told, by sandbox and incarnation."""
+    """Keeps what it was told, by sandbox and instance_id."""
 
     def __init__(self) -> None:
         self.open_: dict[tuple[str, int], str] = {}
@@ -66,7 +66,7 @@ class Doors:
         if self.fails is not None:
             raise self.fails
         assert row.state in (State.CREATING, State.RESTORING, State.RUNNING)
-        self.open_[row.id, row.incarnation] = snapshot.revision
+        self.open_[row.id, row.instance_id] = snapshot.revision
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None:
         self.told.append("revise")
@@ -75,12 +75,12 @@ class Doors:
             await held.wait()
         if self.fails is not None:
             raise self.fails
-        assert (row.id, row.incarnation) in self.open_
-        self.open_[row.id, row.incarnation] = snapshot.revision
+        assert (row.id, row.instance_id) in self.open_
+        self.open_[row.id, row.instance_id] = snapshot.revision
 
     async def close(self, row: Row) -> None:
         self.told.append("close")
-        self.open_.pop((row.id, row.incarnation), None)
+        self.open_.pop((row.id, row.instance_id), None)
 
 
 @pytest.fixture

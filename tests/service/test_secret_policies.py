@@ -51,13 +51,13 @@ class Given(Gateways):
         self.given: dict[tuple[str, int], tuple[Bound, ...]] = {}
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
-        self.given[row.id, row.incarnation] = from_bytes(await self._bindings.packed(row))
+        self.given[row.id, row.instance_id] = from_bytes(await self._bindings.packed(row))
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
 
     async def close(self, row: Row) -> None:
         await super().close(row)
-        self.given.pop((row.id, row.incarnation), None)
+        self.given.pop((row.id, row.instance_id), None)
 
 
 async def create(service: Service, policy: PolicyDocument | None, **spec: Any) -> Sandbox:

@@ -878,10 +878,10 @@ class SimulatedBackend:
     def checks(self) -> tuple[Check, ...]:
         return ()
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Any:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Any:
         def act() -> SimulatedExits:
             place = self._supervisor.places.get(id)
-            if place is None or place.ended is not None or place.plan.incarnation != incarnation:
+            if place is None or place.ended is not None or place.plan.instance_id != instance_id:
                 raise SandboxDiedError(f"{id} is dead")
             return SimulatedExits()
 
@@ -894,7 +894,7 @@ class SimulatedBackend:
             before = places.get(plan.id)
             if before is not None and before.ended is None:
                 if before.made_by == mine:
-                    self._world.violate(f"{plan.id} is made twice: {before.plan.incarnation} and {plan.incarnation}")
+                    self._world.violate(f"{plan.id} is made twice: {before.plan.instance_id} and {plan.instance_id}")
                 # One of the two is what a daemon that died had asked for: it is refused, or in the way.
                 raise AlreadyExistsError(f"{plan.id} lives")
             place = Place(self._supervisor, plan, mine)
@@ -980,7 +980,7 @@ class Gateway:
 
         def look() -> None:
             door = self.doors.get(place.plan.id)
-            if door is not None and door[0] == place.plan.incarnation:
+            if door is not None and door[0] == place.plan.instance_id:
                 del self.doors[place.plan.id]
 
         self.world.loop.outside(self.world.seconds(), look)
@@ -989,16 +989,16 @@ class Gateway:
         door = self.doors.get(order.sandbox)
         match order:
             case Open():
-                self.doors[order.sandbox] = (order.incarnation, order.snapshot)
+                self.doors[order.sandbox] = (order.instance_id, order.snapshot)
                 place = self.world.supervisor.places.get(SandboxId(order.sandbox))
                 if place is None or place.ended is not None:  # its pidfd tells
                     del self.doors[order.sandbox]
             case Revise():
-                if door is None or door[0] != order.incarnation:
+                if door is None or door[0] != order.instance_id:
                     raise NotFoundError(f"no door of {order.sandbox}")
-                self.doors[order.sandbox] = (order.incarnation, order.snapshot)
+                self.doors[order.sandbox] = (order.instance_id, order.snapshot)
             case Close():
-                if door is not None and door[0] == order.incarnation:
+                if door is not None and door[0] == order.instance_id:
                     del self.doors[order.sandbox]
             case _:
                 pass
@@ -1036,14 +1036,14 @@ class SimulatedGatewayClient:
     async def order(self, order: Order, descriptors: tuple[int, ...] = ()) -> bytes:
         await self.connect()
         world, gateway, life = self.world, self.world.gateway, self._life
-        world.effect("order", type(order).__name__, order.sandbox, order.incarnation)
+        world.effect("order", type(order).__name__, order.sandbox, order.instance_id)
         answer: asyncio.Future[bytes] = world.loop.create_future()
         self._requests.append(answer)
 
         def arrive() -> None:
             if life != gateway.life or not gateway.lives:
                 return
-            world.note("gateway", type(order).__name__, order.sandbox, order.incarnation)
+            world.note("gateway", type(order).__name__, order.sandbox, order.instance_id)
             try:
                 gateway.obey(order)
             except NotFoundError as error:

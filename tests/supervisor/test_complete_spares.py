@@ -140,7 +140,7 @@ def test_other_settings_do_not_take_it(play: Play) -> None:
                 replace(plan, exits=True),
                 replace(plan, protect=("/etc",)),
                 replace(plan, begun=True),
-                replace(plan, incarnation=1),
+                replace(plan, instance_id=1),
                 replace(plan, spec=replace(spec, limits=Limits(memory_mib=99))),
                 replace(plan, spec=replace(spec, mounts=(Mount(source="/srv", target="/srv"),))),
                 replace(plan, template=replace(plan.template, env={"OTHER": "1"})),

@@ -405,7 +405,7 @@ def test_links_at_the_places_of_certificates_lead_nowhere(play: Play) -> None:
         await run(first, "sh", "-c", swap)
         await first.kill()
         await yard.backend.forget(plan.id)
-        second = await yard.backend.create(msgspec.structs.replace(plan, incarnation=1))
+        second = await yard.backend.create(msgspec.structs.replace(plan, instance_id=1))
         assert (await run(second, "true"))[0].code == 0
         await second.kill()
 

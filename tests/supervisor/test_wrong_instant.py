@@ -29,7 +29,7 @@ def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> Non
         context = cast("Any", running._context)
         context.root_mode = True
         supervisor = cast(
-            "Any", SimpleNamespace(_running=running, _context=context, _sandbox=lambda id, incarnation: life)
+            "Any", SimpleNamespace(_running=running, _context=context, _sandbox=lambda id, instance_id: life)
         )
         with pytest.raises(Gone):
             Supervisor.do_exits(supervisor, cast("Any", None), "sb_x", 0, make=True)

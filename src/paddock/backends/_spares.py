@@ -28,7 +28,7 @@ def common(jail: JailPlan) -> JailPlan | None:
     if jail.fault and not jail.fault.startswith(CLAIM):
         return None
     own = {"id": "", "hostname": "", "tree": "", "parent": "", "fault": ""}
-    return jail._replace(**own, env={}, deadline=0.0, incarnation=0, idle_seconds=0.0, trace=False)
+    return jail._replace(**own, env={}, deadline=0.0, instance_id=0, idle_seconds=0.0, trace=False)
 
 
 class HasKind(Protocol[K]):

@@ -109,7 +109,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     tree: str
     deadline: float
-    incarnation: int = 0
+    instance_id: int = 0
     """The number of this sandbox among those with its id: a restored one has a higher number."""
     parent: SandboxId | None = None
     """A living sandbox that this one does not outlive. Needs the capability `nested`."""
@@ -317,7 +317,7 @@ class Backend(Protocol):
         """Return the live instance of that id, made by whichever service; None if there is none."""
         ...
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         """Return the exits of a living one, as the caller's own copies. None if the gateway of an earlier daemon still
         listens there. `make` gives exits to one that has none. Raises SandboxDiedError. Needs the capability `exits`,
         and a plan with them or `make`."""

@@ -305,7 +305,7 @@ class ProcessBackend:
         instance = self._instances.get(id)
         return instance if instance is not None and instance.ending is None else None
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         raise UnsupportedError("backend 'process' has no walls to make exits in", hint="use an isolating level")
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:

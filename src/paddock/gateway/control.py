@@ -30,7 +30,7 @@ class Open(_Said, frozen=True, kw_only=True):
     their order. `secrets` are those of a `SecretBook`."""
 
     sandbox: str
-    incarnation: int
+    instance_id: int
     first: tuple[int, int]
     snapshot: bytes
     certificate: bytes
@@ -40,7 +40,7 @@ class Open(_Said, frozen=True, kw_only=True):
 
 class Revise(_Said, frozen=True, kw_only=True):
     sandbox: str
-    incarnation: int
+    instance_id: int
     snapshot: bytes
 
 
@@ -56,13 +56,13 @@ class Record(_Said, frozen=True, kw_only=True):
     """Starts to record the answers to requests, or ends it. At the end the answer has the recording."""
 
     sandbox: str
-    incarnation: int
+    instance_id: int
     on: bool
 
 
 class Close(_Said, frozen=True, kw_only=True):
     sandbox: str
-    incarnation: int
+    instance_id: int
 
 
 Order: TypeAlias = Open | Revise | Secret | Record | Close

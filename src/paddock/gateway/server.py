@@ -154,7 +154,7 @@ class Server:
             case Revise() | Record():
                 network = self._find(order)
                 if network is None:
-                    reason = f"the gateway has no network of {order.sandbox} in incarnation {order.incarnation}"
+                    reason = f"the gateway has no network of {order.sandbox} in instance_id {order.instance_id}"
                     raise NotFoundError(reason)
                 if isinstance(order, Record):
                     return self._record(network, order)
@@ -173,7 +173,7 @@ class Server:
 
     def _find(self, order: Revise | Record | Close) -> SandboxNetwork | None:
         network = self._gateway.networks.get(order.sandbox)
-        return network if network is not None and network.incarnation == order.incarnation else None
+        return network if network is not None and network.instance_id == order.instance_id else None
 
     async def _open(self, order: Open, descriptors: list[int]) -> None:
         await self._gateway.close(order.sandbox)  # of the one before, under the same id
@@ -189,7 +189,7 @@ class Server:
             network = SandboxNetwork(
                 gateway=self._gateway,
                 sandbox=order.sandbox,
-                incarnation=order.incarnation,
+                instance_id=order.instance_id,
                 first=order.first,
                 process=process,
                 tcp=tcp,

@@ -39,7 +39,7 @@ class ApprovalRequest(Value):
 
     kind: str
     sandbox: str
-    incarnation: int
+    instance_id: int
     revision: str
     digest: str
     summary: str
@@ -64,7 +64,7 @@ class Approval(Value):
     id: ApprovalId
     kind: str
     sandbox: str
-    incarnation: int
+    instance_id: int
     revision: str
     digest: str
     summary: str

@@ -205,15 +205,15 @@ class Supervisor:
 
     def _tell(self, event: str, record: Record, **more: object) -> None:
         if self._line is not None:
-            news = _json({"event": event, **more, "id": record.id, "incarnation": record.incarnation})
+            news = _json({"event": event, **more, "id": record.id, "instance_id": record.instance_id})
             self._news.append(pack(Kind.CONTROL, 0, news))
 
     # -- operations: their first argument takes the answer, the others are fields of the request
 
-    def _sandbox(self, id: str, incarnation: int | None = None) -> Supervised:
+    def _sandbox(self, id: str, instance_id: int | None = None) -> Supervised:
         """Return a living sandbox. Raises Gone."""
         sandbox = self._running.sandboxes.get(id)
-        if sandbox is None or incarnation not in (None, sandbox.record.incarnation):
+        if sandbox is None or instance_id not in (None, sandbox.record.instance_id):
             raise Gone(id)
         return sandbox
 
@@ -280,8 +280,8 @@ class Supervisor:
             sandbox = self._by_pidfd.pop(fd)
             attempt(self._running.reap, sandbox)
 
-    def do_kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
-        sandbox = self._sandbox(id, incarnation)
+    def do_kill(self, reply: Reply, id: str, instance_id: int | None = None) -> None:
+        sandbox = self._sandbox(id, instance_id)
         sandbox.waiting.append(reply)
         self._running.end(sandbox, KILLED)
 
@@ -294,9 +294,9 @@ class Supervisor:
     def do_usage(self, reply: Reply, id: str) -> None:
         reply(self._watched.usage(self._sandbox(id)))
 
-    def do_exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
+    def do_exits(self, reply: Reply, id: str, instance_id: int, make: bool = False) -> None:
         """Reply its sockets for the gateway and a pidfd; no socket if the gateway still has them."""
-        sandbox = self._sandbox(id, incarnation)
+        sandbox = self._sandbox(id, instance_id)
         if not sandbox.record.exits and not make:
             raise PlanError(f"{id} was made without exits: it has no network at all")
         if not _late.open_exits(self._context, sandbox):
@@ -338,27 +338,27 @@ class Supervisor:
     def do_thaw(self, reply: Reply, id: str, hold: int) -> None:
         reply({"held": self._running.pauses.let_go(id, hold)})
 
-    def _awakened(self, id: str, incarnation: int) -> Supervised:
+    def _awakened(self, id: str, instance_id: int) -> Supervised:
         """Return a sandbox that isn't about to end. Raises Gone."""
-        sandbox = self._sandbox(id, incarnation)
+        sandbox = self._sandbox(id, instance_id)
         if sandbox.cause is not None:
             raise Gone(id)
         return sandbox
 
-    def do_pause(self, reply: Reply, id: str, incarnation: int) -> None:
+    def do_pause(self, reply: Reply, id: str, instance_id: int) -> None:
         """Pause it until `resume` or `awake`, under any daemon. The reply says that none of its processes runs."""
-        sandbox = self._awakened(id, incarnation)
+        sandbox = self._awakened(id, instance_id)
         self._running.pauses.pause(sandbox)
         reply(_times(sandbox.record))
 
-    def do_resume(self, reply: Reply, id: str, incarnation: int) -> None:
-        sandbox = self._awakened(id, incarnation)
+    def do_resume(self, reply: Reply, id: str, instance_id: int) -> None:
+        sandbox = self._awakened(id, instance_id)
         woken = self._running.pauses.resume(sandbox)
         reply({"woken": woken, **_times(sandbox.record)})
 
-    def do_awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
+    def do_awake(self, reply: Reply, id: str, instance_id: int, hold: int) -> None:
         """Resume it if it is paused, and don't pause it for idleness until `rest`, or the end of the connection."""
-        reply({"woken": self._running.pauses.keep_awake(self._awakened(id, incarnation), hold)})
+        reply({"woken": self._running.pauses.keep_awake(self._awakened(id, instance_id), hold)})
 
     def do_rest(self, reply: Reply, id: str, hold: int) -> None:
         self._running.pauses.let_rest(id, hold)
@@ -369,7 +369,7 @@ class Supervisor:
         known = self._context.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         records = {id: sandbox.record for id, sandbox in self._running.sandboxes.items()}
-        living = {id: record.incarnation for id, record in records.items()}
+        living = {id: record.instance_id for id, record in records.items()}
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._running.pauses.paused()}
         kept = {id: sandbox.kept.owners() for id, sandbox in self._running.sandboxes.items() if sandbox.kept}

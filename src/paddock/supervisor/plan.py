@@ -67,7 +67,7 @@ class JailPlan(NamedTuple):
 
     `tree` and `layers` are names in the pool, topmost layer first; without layers the tree is whole. The jail ends with
     the sandbox `parent`, if there is one. `deadline` is in seconds of CLOCK_BOOTTIME. The record keeps `template`,
-    unread, for the daemon that adopts the sandbox. `incarnation` distinguishes sandboxes with the same id.
+    unread, for the daemon that adopts the sandbox. `instance_id` distinguishes sandboxes with the same id.
 
     `exits`: it has sockets of the gateway; otherwise it has no network at all. `protect`: absolute paths that stay as
     they are, if they exist. It is paused after `idle_seconds` without use; 0: never. While paused it is kept for
@@ -101,7 +101,7 @@ class JailPlan(NamedTuple):
     mounts: tuple[Mount, ...] = ()
     parent: str = ""
     trees: tuple[Tree, ...] = ()
-    incarnation: int = 0
+    instance_id: int = 0
     exits: bool = False
     protect: tuple[str, ...] = ()
     idle_seconds: float = 0.0
@@ -124,7 +124,7 @@ class JailPlan(NamedTuple):
     @property
     def recorded(self) -> dict[str, Any]:
         """Return the fields that its record takes (`records.Record`)."""
-        names = ("id", "kind", "deadline", "tree", "template", "incarnation", "parent", "idle_seconds")
+        names = ("id", "kind", "deadline", "tree", "template", "instance_id", "parent", "idle_seconds")
         return {name: getattr(self, name) for name in (*names, "retention_seconds", "env")} | {"trees": self.written}
 
     def changed(self, **changes: Any) -> JailPlan:

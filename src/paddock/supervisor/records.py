@@ -38,7 +38,7 @@ class Record:
     limits: dict[str, float]
     trees: dict[str, int | None] = dataclasses.field(default_factory=dict[str, int | None])
     """The other trees that it writes, and their limits in bytes."""
-    incarnation: int = 0
+    instance_id: int = 0
     parent: str = ""
     exits: bool = False
     late: bool = False

@@ -152,7 +152,7 @@ class ContainerBackend:
         shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if t not in _carried(plan)]
         record = Record(
             id=plan.id,
-            incarnation=plan.incarnation,
+            instance_id=plan.instance_id,
             deadline=plan.deadline,
             most_seconds=plan.deadline - proc.boottime(),
             retention_seconds=plan.retention_seconds,
@@ -240,7 +240,7 @@ class ContainerBackend:
                     await self._carrier.back(plan.id, record.root, trees, inside)
         if trees:
             await self._carrier.into(plan.id, trees, instance, owner(plan.template))
-            self.records.change(record.id, record.incarnation, loaded=True)
+            self.records.change(record.id, record.instance_id, loaded=True)
 
     async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
         with contextlib.suppress(PaddockError):  # then it has undone all by itself
@@ -250,7 +250,7 @@ class ContainerBackend:
         record = await asyncio.to_thread(self.records.read, id)
         if record is None or not record.lives():
             if record is not None:
-                await self.remains.settled(id, record.incarnation)
+                await self.remains.settled(id, record.instance_id)
             return None
         try:
             life = self._life(record)
@@ -259,10 +259,10 @@ class ContainerBackend:
         life.seen(await asyncio.to_thread(_life.stands_still, record))
         return ContainerInstance(self, life)
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         self.capabilities.require("exits", self.name)
         async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self.records.read(id, incarnation)
+            record = self.records.read(id, instance_id)
             try:
                 if record is None or not record.lives():
                     raise ProcessLookupError
@@ -279,7 +279,7 @@ class ContainerBackend:
                 found[record.id] = None  # until its work is in the workspace
                 self._start(self.remains.settle_quietly(record))
                 continue
-            found[record.id] = None if record.lives() else await self.remains.ending(record.id, record.incarnation)
+            found[record.id] = None if record.lives() else await self.remains.ending(record.id, record.instance_id)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or a request holds it
         return found
@@ -314,7 +314,7 @@ class ContainerBackend:
             if record.lives() or id in self._being_made or record.owes:
                 return
             engine = await self._open()
-            await self.remains.take_out(engine, id, record.incarnation, then=partial(self._remove, engine, id))
+            await self.remains.take_out(engine, id, record.instance_id, then=partial(self._remove, engine, id))
         for key in [key for key in self._lives if key[0] == id]:
             self._lives.pop(key).close()
         if (lock := self._locks.get(id)) is not None and not lock.locked():
@@ -322,9 +322,9 @@ class ContainerBackend:
 
     # for its instances
 
-    async def kill(self, id: SandboxId, incarnation: int, life: Life, *, why: Any = "caller") -> None:
+    async def kill(self, id: SandboxId, instance_id: int, life: Life, *, why: Any = "caller") -> None:
         async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self.records.read(id, incarnation)
+            record = self.records.read(id, instance_id)
             if record is None:
                 return
             if why == "deadline" and proc.boottime() <= record.deadline:  # it was given more time since
@@ -332,7 +332,7 @@ class ContainerBackend:
             engine = await self._open()
             if record.lives():
                 with contextlib.suppress(OSError):  # no room to note why: it ends all the same
-                    self.records.change(id, incarnation, killed=why)
+                    self.records.change(id, instance_id, killed=why)
                 with contextlib.suppress(PlatformError):
                     await self.unpause(life)
                 if not life.kill():
@@ -340,7 +340,7 @@ class ContainerBackend:
                 async with asyncio.timeout(_KILL_SECONDS):
                     await asyncio.shield(life.ended)
             removal = partial(self._remove, engine, id) if why == "caller" else None
-            await self.remains.take_out(engine, id, incarnation, then=removal)
+            await self.remains.take_out(engine, id, instance_id, then=removal)
 
     async def bring(self, record: Record, inside: GuestConnection) -> None:
         """Bring the files of a frozen container into its trees, by way of its carrier."""
@@ -394,11 +394,11 @@ class ContainerBackend:
             life = self._life(record)
             if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
                 await life.ask_times()  # it was paused for idleness while no daemon ran
-            await self.kill(record.id, record.incarnation, life, why="deadline")
+            await self.kill(record.id, record.instance_id, life, why="deadline")
 
     def _life(self, record: Record) -> Life:
         """ProcessLookupError: it has ended."""
-        key = (record.id, record.incarnation)
+        key = (record.id, record.instance_id)
         if key not in self._lives:
             self._lives[key] = Life(record, self.records)
         return self._lives[key]

@@ -196,7 +196,7 @@ class Carrier:
             tree=own,
             deadline=proc.boottime() + _SECONDS,
             trees=trees,
-            incarnation=int.from_bytes(os.urandom(4), "big"),
+            instance_id=int.from_bytes(os.urandom(4), "big"),
         )
         if (left := await self._porters.adopt(id)) is not None:  # a killed service's
             await left.kill()

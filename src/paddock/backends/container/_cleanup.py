@@ -33,21 +33,21 @@ class Cleanup:
     ) -> None:
         self._records, self._open, self._carrier, self._locks = records, open, carrier, locks
 
-    async def settled(self, id: SandboxId, incarnation: int) -> None:
+    async def settled(self, id: SandboxId, instance_id: int) -> None:
         """Wait until the pool has the files of a dead container.
 
         Raises PlatformError if only the container has them.
         """
         async with self._locks.setdefault(id, asyncio.Lock()):
-            if self._owing(id, incarnation) is not None:
-                await self.take_out(await self._open(), id, incarnation)
+            if self._owing(id, instance_id) is not None:
+                await self.take_out(await self._open(), id, instance_id)
 
     async def settle_quietly(self, record: Record) -> None:
         with contextlib.suppress(PaddockError, OSError):  # the next look tries again
-            await self.settled(record.id, record.incarnation)
+            await self.settled(record.id, record.instance_id)
 
     async def take_out(
-        self, engine: Engine, id: SandboxId, incarnation: int, *, then: Callable[[], Awaitable[None]] | None = None
+        self, engine: Engine, id: SandboxId, instance_id: int, *, then: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         """Take a dead sandbox's files out of its container, then call `then`.
 
@@ -58,19 +58,19 @@ class Cleanup:
                 await alone.enter_async_context(self._records.alone(id, "carry"))
             except SandboxDiedError:
                 return  # that has removed all of it
-            if (record := self._owing(id, incarnation)) is not None:
+            if (record := self._owing(id, instance_id)) is not None:
                 await self._take_out(engine, record)
-            if then is not None and self._records.read(id, incarnation) is not None:
+            if then is not None and self._records.read(id, instance_id) is not None:
                 await then()
 
-    def _owing(self, id: SandboxId, incarnation: int) -> Record | None:
+    def _owing(self, id: SandboxId, instance_id: int) -> Record | None:
         """Return the record of a dead container with files to copy. A successor under the same id doesn't count."""
-        record = self._records.read(id, incarnation)
+        record = self._records.read(id, instance_id)
         return None if record is None or not record.owes or record.lives() else record
 
     async def _take_out(self, engine: Engine, record: Record) -> None:
         if not await at_rest(engine, record.container):
-            self._records.change(record.id, record.incarnation, carried=True, lost=_REMOVED)
+            self._records.change(record.id, record.instance_id, carried=True, lost=_REMOVED)
             return
         lost = ""
         try:
@@ -86,10 +86,10 @@ class Cleanup:
                 lost = "its workspace had been removed inside"
             else:
                 raise
-        self._records.change(record.id, record.incarnation, carried=True, lost=lost)
+        self._records.change(record.id, record.instance_id, carried=True, lost=lost)
 
-    async def ending(self, id: SandboxId, incarnation: int) -> Ending:
-        record = self._records.read(id, incarnation)
+    async def ending(self, id: SandboxId, instance_id: int) -> Ending:
+        record = self._records.read(id, instance_id)
         if record is not None and record.lost:
             return Ending(limit=None, reason=f"it ended, and {record.lost}")
         if record is None or record.killed == "caller":

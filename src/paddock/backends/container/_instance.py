@@ -37,7 +37,7 @@ class ContainerInstance(GuestInstance):
         record = life.record
         super().__init__(record.id, record.template, self.dial, root_user=True)
         self._backend, self._life = backend, life
-        self._incarnation = record.incarnation
+        self._instance_id = record.instance_id
         self._place = backend.records.place(record.id)
         self.keeping = backend.keeping(record.id)
 
@@ -59,13 +59,13 @@ class ContainerInstance(GuestInstance):
         except OSError:
             raise self.lost_error() from None
         # Recorded first: then a daemon that finds it dead knows that its time was over.
-        before = self._backend.records.move_deadline(self.id, self._incarnation, deadline)
+        before = self._backend.records.move_deadline(self.id, self._instance_id, deadline)
         try:
             await control.open(pid1.deadline(deadline)).call(Nothing)
         except SandboxDiedError:
             raise self.lost_error() from None
         except BaseException:
-            self._backend.records.move_deadline(self.id, self._incarnation, before)
+            self._backend.records.move_deadline(self.id, self._instance_id, before)
             raise
         finally:
             control.close()
@@ -113,12 +113,12 @@ class ContainerInstance(GuestInstance):
 
     async def kill(self) -> None:
         self.close_connections()
-        await self._backend.kill(self.id, self._incarnation, self._life)
+        await self._backend.kill(self.id, self._instance_id, self._life)
 
     async def wait_ended(self) -> Ending:
         await asyncio.shield(self._life.ended)
-        await self._backend.remains.settled(self.id, self._incarnation)
-        return await self._backend.remains.ending(self.id, self._incarnation)
+        await self._backend.remains.settled(self.id, self._instance_id)
+        return await self._backend.remains.ending(self.id, self._instance_id)
 
     async def aclose(self) -> None:
         self.close_connections()

@@ -164,7 +164,7 @@ class Life:
     def _note(self, times: TimesReply | PauseClockReply) -> Record:
         left, deadline = pid1.seconds(times.left), pid1.seconds(times.deadline)
         until = math.inf if deadline is None else deadline
-        record = self._records.note_times(self.record.id, self.record.incarnation, left, until)
+        record = self._records.note_times(self.record.id, self.record.instance_id, left, until)
         if record is None:
             raise self._dead()
         return record

@@ -59,7 +59,7 @@ def options(
         "Hostname": plan.hostname[:63],
         "User": "0:0",
         "WorkingDir": "/",
-        "Labels": {OWNER: owner, SANDBOX: plan.id, "paddock.incarnation": str(plan.incarnation)},
+        "Labels": {OWNER: owner, SANDBOX: plan.id, "paddock.instance_id": str(plan.instance_id)},
         "NetworkDisabled": True,
         "StopTimeout": 0,
         "Healthcheck": {"Test": ["NONE"]},

@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: SandboxId
-    incarnation: int
+    instance_id: int
     deadline: float
     left_seconds: float | None = None
     most_seconds: float = 1e9
@@ -126,38 +126,38 @@ class Records:
             scratch.write_bytes(msgspec.json.encode(record))
             scratch.replace(place / RECORD)
 
-    def read(self, id: SandboxId, incarnation: int | None = None) -> Record | None:
-        """Return the record, or None if `incarnation` differs: then a successor has the id."""
+    def read(self, id: SandboxId, instance_id: int | None = None) -> Record | None:
+        """Return the record, or None if `instance_id` differs: then a successor has the id."""
         try:
             record = msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
         except (OSError, msgspec.DecodeError):
             return None
-        return record if incarnation in (None, record.incarnation) else None
+        return record if instance_id in (None, record.instance_id) else None
 
-    def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
+    def change(self, id: SandboxId, instance_id: int, **new: Any) -> Record | None:
         """Change only these fields of the record, and keep other programs' changes.
 
         Return the old record, or None if it is missing.
         """
         with self._changing:
-            record = self.read(id, incarnation)
+            record = self.read(id, instance_id)
             if record is not None:
                 self.write(msgspec.structs.replace(record, **new))
             return record
 
-    def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
+    def move_deadline(self, id: SandboxId, instance_id: int, deadline: float) -> float:
         """Record a new deadline, and return the old one. Raises SandboxDiedError."""
-        record = self.read(id, incarnation)
+        record = self.read(id, instance_id)
         if record is not None and record.lives():
             left = deadline - proc.boottime()
-            record = self.change(id, incarnation, deadline=deadline, left_seconds=None, most_seconds=left)
+            record = self.change(id, instance_id, deadline=deadline, left_seconds=None, most_seconds=left)
             if record is not None:
                 return record.deadline
         raise SandboxDiedError(f"sandbox {id} is gone")
 
-    def note_times(self, id: SandboxId, incarnation: int, left: float | None, deadline: float) -> Record | None:
+    def note_times(self, id: SandboxId, instance_id: int, left: float | None, deadline: float) -> Record | None:
         """Record pid 1's report about its TTL, which can't exceed the last known rest."""
-        record = self.read(id, incarnation)
+        record = self.read(id, instance_id)
         if record is None:
             return None
         now = proc.boottime()
@@ -170,7 +170,7 @@ class Records:
         else:
             until = record.deadline
         new: dict[str, Any] = {"left_seconds": None if left is None else most, "deadline": until, "most_seconds": most}
-        self.change(id, incarnation, **new)
+        self.change(id, instance_id, **new)
         return msgspec.structs.replace(record, **new)
 
     @contextlib.asynccontextmanager

@@ -89,7 +89,7 @@ class Ways:
         if not record.exits:
             if not self._sockets:
                 raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
-            records.change(record.id, record.incarnation, exits=True, late=True)
+            records.change(record.id, record.instance_id, exits=True, late=True)
         self.late = record.late or not record.exits
         if not self._sockets:
             return None

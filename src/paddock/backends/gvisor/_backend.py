@@ -70,8 +70,8 @@ class GvisorBackend(VmmBackend):
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> GvisorInstance:
-        return GvisorInstance(self, id, template, incarnation, env)
+    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> GvisorInstance:
+        return GvisorInstance(self, id, template, instance_id, env)
 
     def checks(self) -> tuple[Check, ...]:
         reason = super().probe()
@@ -165,12 +165,12 @@ class GvisorBackend(VmmBackend):
         hosts = Part.HOSTS if self.hosts_is_its_own(plan) else _NO_PART
         await instance.tell(Renew(parts=Part.HOSTNAME | hosts, hostname=name, hosts=name), may_fail=Part.HOSTS)
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         found = self._look()
         if not make or isinstance(found, str) or not self._saves(found):
-            return await super().exits(id, incarnation, make=make)
+            return await super().exits(id, instance_id, make=make)
         try:
-            return await super().exits(id, incarnation)
+            return await super().exits(id, instance_id)
         except InvalidArgumentError:
             raise UnsupportedError(
                 f"{id} was made without a way out, so its network is its sentry's own, which leads nowhere",

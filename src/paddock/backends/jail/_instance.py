@@ -61,10 +61,10 @@ class JailInstance(GuestInstance):
     """Hold a live jail. Each identity of it has a socket in `run/<id>/`, so reaching it needs no state."""
 
     def __init__(
-        self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+        self, backend: JailBackend, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]
     ) -> None:
         super().__init__(id, template, self.dial, root_user=backend.root_user)
-        self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
+        self._backend, self._instance_id, self._rest = backend, instance_id, backend.rest
         self._env = env
         self.keeping = SupervisorKeeping(backend.supervisor, id)
         self.pid = 0
@@ -126,13 +126,13 @@ class JailInstance(GuestInstance):
         return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
 
     async def pause(self) -> Paused:
-        return await self._rest.pause(self.id, self._incarnation)
+        return await self._rest.pause(self.id, self._instance_id)
 
     async def resume(self) -> float:
-        return await self._rest.resume(self.id, self._incarnation)
+        return await self._rest.resume(self.id, self._instance_id)
 
     async def stay_awake(self) -> Callable[[], None]:
-        return await self._rest.stay_awake(self.id, self._incarnation)
+        return await self._rest.stay_awake(self.id, self._instance_id)
 
     @property
     def pause_clock(self) -> PauseClock:
@@ -155,10 +155,10 @@ class JailInstance(GuestInstance):
 
     async def kill(self) -> None:
         self.close_connections()
-        await self._backend.kill(self.id, self._incarnation)
+        await self._backend.kill(self.id, self._instance_id)
 
     async def aclose(self) -> None:
         self.close_connections()
 
     async def wait_ended(self) -> Ending:
-        return await asyncio.shield(self._backend.ending(self.id, self._incarnation))
+        return await asyncio.shield(self._backend.ending(self.id, self._instance_id))

@@ -36,7 +36,7 @@ class Spare(msgspec.Struct, eq=False):
 
 def kind_of(backend: JailBackend, plan: SandboxPlan) -> JailPlan | None:
     """Return the settings that a spare for `plan` must have. None: no spare could become it."""
-    made_of_nothing = not (plan.begun or plan.incarnation or plan.trees or plan.protect or plan.spec.mounts)
+    made_of_nothing = not (plan.begun or plan.instance_id or plan.trees or plan.protect or plan.spec.mounts)
     if not made_of_nothing or plan.hostname != host_name(plan.id):
         return None
     kind = common(backend.jail_plan(plan))

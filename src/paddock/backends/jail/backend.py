@@ -68,26 +68,26 @@ class Rest:
             self.told(id, id in paused)
         return paused
 
-    async def pause(self, id: SandboxId, incarnation: int) -> Paused:
-        answer = await self._supervisor.request("pause", id=id, incarnation=incarnation)
+    async def pause(self, id: SandboxId, instance_id: int) -> Paused:
+        answer = await self._supervisor.request("pause", id=id, instance_id=instance_id)
         self.told(id, True)
         return _paused(answer)
 
-    async def resume(self, id: SandboxId, incarnation: int) -> float:
-        answer = await self._supervisor.request("resume", id=id, incarnation=incarnation)
+    async def resume(self, id: SandboxId, instance_id: int) -> float:
+        answer = await self._supervisor.request("resume", id=id, instance_id=instance_id)
         self.told(id, False)
         return float(answer["deadline"])
 
-    async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
+    async def stay_awake(self, id: SandboxId, instance_id: int) -> Callable[[], None]:
         hold = next(self._supervisor.holds)
-        self._awake[hold] = id, incarnation
+        self._awake[hold] = id, instance_id
 
         def let_go() -> None:
             if self._awake.pop(hold, None) is not None:
                 self._start(self._let_go(id, hold))
 
         try:
-            await self._supervisor.request("awake", id=id, incarnation=incarnation, hold=hold)
+            await self._supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
         except BaseException:
             let_go()
             raise
@@ -95,9 +95,9 @@ class Rest:
 
     async def hold_again(self) -> None:
         """With a supervisor that knows nothing of it."""
-        for hold, (id, incarnation) in list(self._awake.items()):
+        for hold, (id, instance_id) in list(self._awake.items()):
             if hold in self._awake:  # what was let go meanwhile would be held for ever
-                await self._supervisor.request("awake", id=id, incarnation=incarnation, hold=hold)
+                await self._supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
         with contextlib.suppress(PaddockError):  # it keeps nothing awake for a connection that has ended
@@ -212,10 +212,10 @@ class JailBackend:
         making = self.start(request)
         known = plan.id in self._endings
         self._being_made.add(plan.id)
-        self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
+        self.ending(plan.id, plan.instance_id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
+            instance = self.instance(plan.id, plan.template, plan.instance_id, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
             with contextlib.suppress(PaddockError, OSError):  # the next call gets the error
                 await instance.turn_to()
@@ -240,8 +240,8 @@ class JailBackend:
     async def trees(self) -> Pool:
         return (await self.supervisor.templates()).pool
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> JailInstance:
-        return JailInstance(self, id, template, incarnation, env)
+    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> JailInstance:
+        return JailInstance(self, id, template, instance_id, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or no supervisor can be had: a sweep finds what is left
@@ -251,7 +251,7 @@ class JailBackend:
                 if error.details.get("unheard"):
                     return
             with contextlib.suppress(SandboxDiedError):
-                await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
+                await self.supervisor.request("kill", id=plan.id, instance_id=plan.instance_id)
             await self.forget(plan.id)
 
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
@@ -285,7 +285,7 @@ class JailBackend:
                 Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers, disk_bytes=t.disk_bytes)
                 for t in plan.trees
             ),
-            incarnation=plan.incarnation,
+            instance_id=plan.instance_id,
             exits=plan.exits,
             protect=plan.protect,
             idle_seconds=plan.spec.idle_seconds or 0.0,
@@ -306,13 +306,13 @@ class JailBackend:
             if not known:
                 self._endings.pop(id, None)
             return None
-        self.ending(id, record.incarnation)
+        self.ending(id, record.instance_id)
         if record.late:
             self._late.add(id)
         self.rest.pause_clock(id)
         self.rest.told(id, record.paused)
         template = msgspec.json.decode(record.template, type=Template)
-        instance = self.instance(id, template, record.incarnation, record.env)
+        instance = self.instance(id, template, record.instance_id, record.env)
         instance.pid = record.pid
         return instance
 
@@ -322,8 +322,8 @@ class JailBackend:
 
         return Record(**await self.supervisor.request("inspect", id=id))
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        answer = await self.supervisor.request("exits", id=id, incarnation=incarnation, make=make)
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
+        answer = await self.supervisor.request("exits", id=id, instance_id=instance_id, make=make)
         if answer["late"]:
             self._late.add(id)
         descriptors = cast("list[int]", answer.get("fds", []))
@@ -361,13 +361,13 @@ class JailBackend:
             await self.spares.claim(id)
         self.supervisor.forget(id)
 
-    async def kill(self, id: SandboxId, incarnation: int) -> None:
+    async def kill(self, id: SandboxId, instance_id: int) -> None:
         ending = _KILLED
         try:
-            await self.supervisor.request("kill", id=id, incarnation=incarnation)
+            await self.supervisor.request("kill", id=id, instance_id=instance_id)
         except SandboxDiedError:
             ending = _GONE
-        self._settle(id, incarnation, ending)
+        self._settle(id, instance_id, ending)
 
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
         if id not in self._late:
@@ -377,11 +377,11 @@ class JailBackend:
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self.directory / layout.RUN / id / f"{identity}.sock"
 
-    def ending(self, id: SandboxId, incarnation: int) -> asyncio.Future[Ending]:
+    def ending(self, id: SandboxId, instance_id: int) -> asyncio.Future[Ending]:
         known = self._endings.setdefault(id, {})
-        if incarnation not in known:
-            known[incarnation] = asyncio.get_running_loop().create_future()
-        return known[incarnation]
+        if instance_id not in known:
+            known[instance_id] = asyncio.get_running_loop().create_future()
+        return known[instance_id]
 
     async def aclose(self) -> None:
         if self.spares is not None:
@@ -391,9 +391,9 @@ class JailBackend:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.supervisor.leave(self._heard)
 
-    def _settle(self, id: SandboxId, incarnation: int, ending: Ending) -> None:
+    def _settle(self, id: SandboxId, instance_id: int, ending: Ending) -> None:
         if id in self._endings:
-            future = self.ending(id, incarnation)
+            future = self.ending(id, instance_id)
             if not future.done():
                 future.set_result(ending)
 
@@ -404,7 +404,7 @@ class JailBackend:
             case "replaced":
                 self._on_replaced()
             case "ended":
-                self._settle(event["id"], event["incarnation"], _ending(event["limit"], event["reason"]))
+                self._settle(event["id"], event["instance_id"], _ending(event["limit"], event["reason"]))
                 self.rest.told(event["id"], False)
             case what:
                 self.rest.told(event["id"], what == "paused")
@@ -433,9 +433,9 @@ class JailBackend:
                 return  # it is lost again: the next connection asks again
             self.rest.listed(answer)
             ended = _endings(answer, (self.name, ""))
-            for id, incarnation in waiting:
-                if answer["living"].get(id) != incarnation:
-                    self._settle(id, incarnation, ended.get(id, _GONE))
+            for id, instance_id in waiting:
+                if answer["living"].get(id) != instance_id:
+                    self._settle(id, instance_id, ended.get(id, _GONE))
 
         self.start(catch_up())
 

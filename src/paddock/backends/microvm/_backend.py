@@ -111,8 +111,8 @@ class MicrovmBackend(VmmBackend):
 
     # interface of the base class
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> MicrovmInstance:
-        return MicrovmInstance(self, id, template, incarnation, env)
+    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> MicrovmInstance:
+        return MicrovmInstance(self, id, template, instance_id, env)
 
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         baked, made_of = await self._machine(plan)
@@ -169,8 +169,8 @@ class MicrovmBackend(VmmBackend):
             await (await instance.control()).ask("show", exports=exports)
         await super().become(plan, instance)
 
-    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        found = await super().exits(id, incarnation, make=make)
+    async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
+        found = await super().exits(id, instance_id, make=make)
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
                 assert isinstance(instance, MicrovmInstance)

@@ -90,8 +90,8 @@ class VmmBackend(JailBackend):
             with contextlib.suppress(NotFoundError):  # a virtual machine, which was baked after a program ran, has none
                 await instance.run(spec)
 
-    def instance(self, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]) -> VmmInstance:
-        return VmmInstance(self, id, template, incarnation, env)
+    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> VmmInstance:
+        return VmmInstance(self, id, template, instance_id, env)
 
     def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
         """`jail` as it has to wait to become the plan's; None: none that waited could."""
@@ -198,12 +198,12 @@ class VmmBackend(JailBackend):
         self, waiting: VmmInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
     ) -> VmmInstance:
         """Make what `waiting` holds the sandbox of `plan`. If it raises, `take_back` has to follow."""
-        self.ending(plan.id, plan.incarnation)
+        self.ending(plan.id, plan.instance_id)
         self._being_made.add(plan.id)
         try:
             late = [tree.target for tree in jail.trees[: len(plan.trees)]]
             answer = await self.supervisor.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
-            instance = self.instance(plan.id, plan.template, plan.incarnation, jail.env)
+            instance = self.instance(plan.id, plan.template, plan.instance_id, jail.env)
             instance.pid = answer["pid"]
             instance.take_over(waiting)
             async with instance.kept_awake(plan.spec.idle_seconds):
@@ -216,11 +216,11 @@ class VmmBackend(JailBackend):
     async def take_back(self, plan: SandboxPlan) -> None:
         """End a half-made sandbox. Wait for the report of its end, so that it can't reach the next one of that name."""
         with contextlib.suppress(PaddockError, TimeoutError):
-            await self.supervisor.request("kill", id=plan.id, incarnation=plan.incarnation)
+            await self.supervisor.request("kill", id=plan.id, instance_id=plan.instance_id)
             async with asyncio.timeout(_NEWS_SECONDS):
-                await asyncio.shield(self.ending(plan.id, plan.incarnation))
+                await asyncio.shield(self.ending(plan.id, plan.instance_id))
             await self.supervisor.tell("forget", id=plan.id)
-        self._endings.get(plan.id, {}).pop(plan.incarnation, None)
+        self._endings.get(plan.id, {}).pop(plan.instance_id, None)
 
     async def adopt(self, id: SandboxId) -> VmmInstance | None:
         instance = await super().adopt(id)

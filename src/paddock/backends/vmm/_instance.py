@@ -65,7 +65,7 @@ def nobodys(spec: SandboxSpec) -> SandboxSpec:
 
 
 def plan_of_nobody(plan: SandboxPlan) -> SandboxPlan:
-    return replace(plan, incarnation=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
+    return replace(plan, instance_id=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
 
 
 class _ExitReport(Said, frozen=True):
@@ -95,9 +95,9 @@ class _Pinged(Said, frozen=True):
 
 class VmmInstance(JailInstance):
     def __init__(
-        self, backend: VmmBackend, id: SandboxId, template: Template, incarnation: int, env: Mapping[str, str]
+        self, backend: VmmBackend, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]
     ) -> None:
-        super().__init__(backend, id, template, incarnation, env)
+        super().__init__(backend, id, template, instance_id, env)
         self._level = backend
         self._agent: GuestConnection | None = None
         self._control: Control | None = None
@@ -222,7 +222,7 @@ class VmmInstance(JailInstance):
         """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
         await self._hear_out()
         if self._exit_report is None:
-            ending = self._level.ending(self.id, self._incarnation)
+            ending = self._level.ending(self.id, self._instance_id)
             await asyncio.wait((ending,), timeout=_LAST_WORDS_SECONDS)
             if ending.done():
                 return SandboxDiedError(f"sandbox {self.id} has died: {ending.result().reason}")

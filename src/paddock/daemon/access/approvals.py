@@ -20,7 +20,7 @@ from paddock.model.approval import arguments_digest
 _SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
 _OF_SANDBOX = "owner = :owner AND sandbox = :sandbox AND boot_id = :boot AND deadline > :clock"
 _EXACTLY = (
-    f"{_OF_SANDBOX} AND kind = :kind AND incarnation = :incarnation AND revision = :revision AND digest = :digest"
+    f"{_OF_SANDBOX} AND kind = :kind AND instance_id = :instance_id AND revision = :revision AND digest = :digest"
 )
 _FIND = (
     f"{_SELECT} WHERE {_EXACTLY} AND state IN ('granted', 'pending', 'denied')"
@@ -28,8 +28,8 @@ _FIND = (
 )
 _COUNT_PENDING = f"SELECT count(*) FROM approvals WHERE {_OF_SANDBOX} AND state = 'pending'"
 _ASK = (
-    "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state, created_at,"
-    " expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :incarnation, :revision, :digest, :summary,"
+    "INSERT INTO approvals (id, owner, kind, sandbox, instance_id, revision, digest, summary, state, created_at,"
+    " expires_at, deadline, boot_id) VALUES (:id, :owner, :kind, :sandbox, :instance_id, :revision, :digest, :summary,"
     " 'pending', :wall, :wall + :seconds, :clock + :seconds, :boot)"
 )
 _DECIDE = (
@@ -110,7 +110,7 @@ class Approvals(Component):
         if (
             row is None
             or has_ended(row)
-            or (row.incarnation, row.sandbox.policy) != (request.incarnation, request.revision)
+            or (row.instance_id, row.sandbox.policy) != (request.instance_id, request.revision)
         ):
             return _NO
         try:
@@ -127,7 +127,7 @@ class Approvals(Component):
         about: str,
         revision: str,
         what: str,
-        incarnation: int = 0,
+        instance_id: int = 0,
         exact: Sequence[str] = (),
     ) -> None:
         """Raise ApprovalNeededError until a person has approved exactly this action, which may then run once.
@@ -136,7 +136,7 @@ class Approvals(Component):
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
-            incarnation=incarnation,
+            instance_id=instance_id,
             revision=revision,
             digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
             summary=what,
@@ -206,7 +206,7 @@ def printable(text: str) -> str:
 
 
 def _detail(request: ApprovalRequest) -> dict[str, object]:
-    return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "incarnation")}
+    return {name: getattr(request, name) for name in ("kind", "digest", "summary", "revision", "instance_id")}
 
 
 def _approval(*columns: object) -> Approval:

@@ -111,7 +111,7 @@ class _Network(msgspec.Struct):
 class Gateways(Component):
     """Called only for sandboxes that have a policy: one that `open` was not called for has no network.
 
-    `row.incarnation` says which sandbox of an id it is. Every call is about that one alone.
+    `row.instance_id` says which sandbox of an id it is. Every call is about that one alone.
     """
 
     def __init__(self, context: Context, bindings: SecretBindings, approvals: Approvals) -> None:
@@ -127,7 +127,7 @@ class Gateways(Component):
         """Return when the sandbox can reach what its policy allows, and nothing else. No command has run in it yet.
         Idempotent. NotConfiguredError (why the gateway can't start) undoes the create."""
         before = self._networks.get(row.id)
-        network = _Network(row, snapshot) if before is None or before.row.incarnation != row.incarnation else before
+        network = _Network(row, snapshot) if before is None or before.row.instance_id != row.instance_id else before
         self._networks[row.id] = network
         async with network.lock:
             network.row, network.snapshot = row, snapshot
@@ -168,11 +168,11 @@ class Gateways(Component):
             await self.revise(row, compile(PolicyDocument()))
             return
         network = self._networks.get(row.id)
-        if network is not None and network.row.incarnation == row.incarnation:
+        if network is not None and network.row.instance_id == row.instance_id:
             self._drop(network)
         try:
             if await self._client.connect(start=False):
-                await self._client.order(Close(sandbox=row.id, incarnation=row.incarnation))
+                await self._client.order(Close(sandbox=row.id, instance_id=row.instance_id))
         except PaddockError as error:  # it sees for itself when one has ended
             self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
 
@@ -184,11 +184,11 @@ class Gateways(Component):
                 await self._client.order(Secret(sandbox=sandbox, name=bound.name, secret=to_bytes(bound)))
 
     async def start_recording(self, row: Row) -> None:
-        await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))
+        await self._client.order(Record(sandbox=row.id, instance_id=row.instance_id, on=True))
 
     async def take_recording(self, row: Row) -> Recording:
         """Stop recording and return the exchanges. Raises InvalidStateError without a recording."""
-        answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
+        answer = await self._client.order(Record(sandbox=row.id, instance_id=row.instance_id, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
     def resume(self, rules: list[tuple[Row, Snapshot]], without: list[Row]) -> None:
@@ -211,7 +211,7 @@ class Gateways(Component):
                 for row in rows:
                     with suppress(NotFoundError):
                         if row.id not in self._networks:  # it was given a policy since
-                            revise = Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=nothing)
+                            revise = Revise(sandbox=row.id, instance_id=row.instance_id, snapshot=nothing)
                             await self._client.order(revise)
 
     def aclose(self) -> None:
@@ -242,21 +242,21 @@ class Gateways(Component):
         row, snapshot = network.row, network.snapshot.to_bytes()
         if not new:
             try:
-                await self._client.order(Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
+                await self._client.order(Revise(sandbox=row.id, instance_id=row.instance_id, snapshot=snapshot))
                 return
             except NotFoundError:
                 pass  # it has no such door
         if network.authority is None:
             network.authority = await self._new_authority()
         secrets = await self._bindings.packed(row)
-        exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True)
+        exits = await self._backends.named(row.sandbox.backend).exits(row.id, row.instance_id, make=True)
         if exits is None:
             raise InternalError(
                 f"a process that is not the gateway has the sockets of {row.id}", hint=f"paddock kill {row.id}"
             )
         order = Open(
             sandbox=row.id,
-            incarnation=row.incarnation,
+            instance_id=row.instance_id,
             first=exits.first,
             snapshot=snapshot,
             certificate=network.authority.certificate,

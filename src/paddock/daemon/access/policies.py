@@ -196,7 +196,7 @@ class Policies(Component):
         self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, op: Operation, summary: str
     ) -> None:
         revision = row.sandbox.policy or ""
-        detail: dict[str, object] = {"revision": revision, "incarnation": row.incarnation}
+        detail: dict[str, object] = {"revision": revision, "instance_id": row.instance_id}
 
         def record(allowed: bool, reason: str) -> None:
             op.record_verdict(f"policy.{what}", allowed=allowed, rule=verdict.rule, reason=reason, detail=detail)
@@ -216,7 +216,7 @@ class Policies(Component):
                 about=row.id,
                 revision=revision,
                 what=summary,
-                incarnation=row.incarnation,
+                instance_id=row.instance_id,
             )
         except (PolicyDeniedError, ApprovalNeededError) as error:
             if isinstance(error, ApprovalNeededError):

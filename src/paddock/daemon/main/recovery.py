@@ -169,5 +169,5 @@ class Recovery(Component):
 
 def _has_begun(row: Row, before: Row | None) -> bool:
     """Tell whether it was made, restored, or woken from disk since `before` was read."""
-    seen = (row.state, row.hibernated, row.incarnation)
-    return before is None or (before.state, before.hibernated, before.incarnation) != seen
+    seen = (row.state, row.hibernated, row.instance_id)
+    return before is None or (before.state, before.hibernated, before.instance_id) != seen

@@ -37,11 +37,11 @@ class CreateRequest(msgspec.Struct, frozen=True):
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
-            incarnation=row.incarnation,
+            instance_id=row.instance_id,
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
             exits=row.sandbox.policy is not None,
-            begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
+            begun=bool(spec.snapshot or row.sandbox.origin or row.instance_id),
             protect=self.protect,
             retention_seconds=retention_seconds,
         )

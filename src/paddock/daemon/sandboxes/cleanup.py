@@ -76,7 +76,7 @@ class Cleanup(Component):
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
         await in_thread(self._remove, row)
-        if row.incarnation or row.restoring is not None:  # it may have slept on disk
+        if row.instance_id or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.discard_hibernation(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end

@@ -78,7 +78,7 @@ class Restore(Component):
         ResourceExhaustedError it stays as it is, until there is room."""
         backend = self._backends.named(row.sandbox.backend)
         # An instance of an earlier attempt doesn't count.
-        row = self._store.move(row, State.RESTORING, restoring=row.restoring, incarnation=row.incarnation + 1)
+        row = self._store.move(row, State.RESTORING, restoring=row.restoring, instance_id=row.instance_id + 1)
         instance = await backend.adopt(row.id)
         try:
             snapshot = await self._copy_the_rest(row)
@@ -146,7 +146,7 @@ class Restore(Component):
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
         protect = () if policy is None else protected(policy.document, snapshot.made_from)
-        next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
+        next = msgspec.structs.replace(row, instance_id=row.instance_id + 1)
         plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
@@ -163,7 +163,7 @@ class Restore(Component):
     def _admit(self, row: Row, backend: Backend, instance: Instance) -> Row:
         """Record that it runs."""
         self._store.set_deadline(row)
-        running = self._store.move(row, State.RUNNING, incarnation=row.incarnation + 1)
+        running = self._store.move(row, State.RUNNING, instance_id=row.instance_id + 1)
         self._running.admit(running, backend, instance)
         return running
 
@@ -269,7 +269,7 @@ class Restore(Component):
     def _mark(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
         """Mark it hibernated: after this, a daemon that dies leaves it so. Requests that saw its earlier state can't
         change it."""
-        taken = self._store.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        taken = self._store.move(row, State.RESTORING, restoring=snapshot, instance_id=row.instance_id + 1)
         stands = taken if times is None else paused(taken, self._clock, times)
         stands = hibernated(stands, self._clock, self._config.retention_seconds)
         if stands is not taken:

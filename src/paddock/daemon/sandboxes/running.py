@@ -61,7 +61,7 @@ class RunningSandboxes(Component):
 
     def get(self, row: Row) -> RunningSandbox | None:
         held = self._held.get(row.id)
-        return held if held is not None and held.row.incarnation == row.incarnation else None
+        return held if held is not None and held.row.instance_id == row.instance_id else None
 
     async def resume_for_input(self, row: Row) -> None:
         """Resume a paused sandbox because a caller writes to a command or port that was open before the pause."""
@@ -127,10 +127,10 @@ class RunningSandboxes(Component):
         meanwhile."""
         now = self._store.get(row.id) or row
         # A rollback or hibernation has killed it for that, and it comes back or is back already.
-        if now.state in LIVE and not now.hibernated and now.incarnation == row.incarnation:
+        if now.state in LIVE and not now.hibernated and now.instance_id == row.instance_id:
             now = await self._cleanup.finalize(now, ending)
         held = self._held.get(row.id)
-        if held is not None and held.row.incarnation <= row.incarnation:
+        if held is not None and held.row.instance_id <= row.instance_id:
             await self.release(row.id)
         return now
 
@@ -144,7 +144,7 @@ class RunningSandboxes(Component):
     async def dead(self, row: Row) -> SandboxDiedError:
         """Return the error that also says when and why, after a backend raised SandboxDiedError."""
         now = self._store.get(row.id) or row
-        if not has_ended(now) and now.incarnation != row.incarnation:
+        if not has_ended(now) and now.instance_id != row.instance_id:
             return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
         held = self._held.get(row.id)
         if held is not None and held.watch is not None:

@@ -56,7 +56,7 @@ class Row(msgspec.Struct, frozen=True):
     workspace: WorkspaceTree | None = None
     layers: tuple[str, ...] = ()
     """The trees that its own lies over."""
-    incarnation: int = 0
+    instance_id: int = 0
     """The number of this sandbox among those with its id. A rollback raises it: facts about one don't hold for the
     next."""
     idempotency_key: str | None = None
@@ -221,10 +221,10 @@ class Store:
         limit: model.Limit | None = None,
         reason: str | None = None,
         restoring: str | None = None,
-        incarnation: int | None = None,
+        instance_id: int | None = None,
     ) -> Row:
         """Record that the sandbox of `row` is `to` from now on, and return its new row. Nothing else changes a state.
-        `incarnation`: its new number. One that was never whole releases its idempotency key when it ends.
+        `instance_id`: its new number. One that was never whole releases its idempotency key when it ends.
 
         Raises InvalidStateError if that move isn't legal from its current state, or it was restored since `row` was
         read. It doesn't await between check and write.
@@ -232,7 +232,7 @@ class Store:
         now = self.get(row.id)
         if now is None:
             raise NotFoundError(f"no sandbox {row.id!r}")
-        if now.incarnation != row.incarnation:
+        if now.instance_id != row.instance_id:
             raise InvalidStateError(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
         if to not in LEGAL[now.state]:
             raise InvalidStateError(
@@ -242,9 +242,9 @@ class Store:
             now,
             sandbox=replace(now.sandbox, state=to, limit=limit, reason=reason),
             restoring=restoring,
-            incarnation=now.incarnation if incarnation is None else incarnation,
+            instance_id=now.instance_id if instance_id is None else instance_id,
         )
-        changed = ("state", "reason", "restoring", "incarnation")
+        changed = ("state", "reason", "restoring", "instance_id")
         if not LEGAL[to]:
             ended = replace(moved.sandbox, ended_at=self._clock.wall(), kept_until=None, left_seconds=None)
             moved = replace(moved, sandbox=ended)

@@ -86,16 +86,16 @@ class ConnectionOwners:
         finally:
             del self._asked[number]
 
-    async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
+    async def watch(self, sandbox: str, instance_id: int, first: First | None) -> None:
         """Report processes of a sandbox from when this returns, or stop reporting them: without `first`."""
-        found = await self._ask({"sandbox": sandbox, "incarnation": incarnation, "watch": first})
+        found = await self._ask({"sandbox": sandbox, "instance_id": instance_id, "watch": first})
         if "watched" not in found:
             if first is None:
                 return
             found = {"watched": False, "why": found["why"]}
         if found["watched"]:
-            self._watched[sandbox] = incarnation
-        self._news("process.watch", sandbox, {"incarnation": incarnation, **found})
+            self._watched[sandbox] = instance_id
+        self._news("process.watch", sandbox, {"instance_id": instance_id, **found})
 
     def close(self, why: str = "there is no process resolver") -> None:
         if self._why:
@@ -110,8 +110,8 @@ class ConnectionOwners:
     def _died(self) -> None:
         """Record for each watched sandbox that its processes aren't reported any more."""
         self.close("the process resolver has died")
-        for sandbox, incarnation in self._watched.items():
-            self._news("process.watch", sandbox, {"incarnation": incarnation, "watched": False, "why": self._why})
+        for sandbox, instance_id in self._watched.items():
+            self._news("process.watch", sandbox, {"instance_id": instance_id, "watched": False, "why": self._why})
 
     def _heard(self) -> None:
         try:

@@ -100,7 +100,7 @@ def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Star
     if "watch" in asked:
         first, why = asked["watch"], None
         if first is not None:
-            why = starts.watch(sandbox, asked["incarnation"], pid_of(first))
+            why = starts.watch(sandbox, asked["instance_id"], pid_of(first))
         else:
             starts.leave(sandbox)
         answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
@@ -209,8 +209,8 @@ def _words(text: bytes) -> str:
 
 
 class _Watched:
-    def __init__(self, sandbox: str, incarnation: int, first: int) -> None:
-        self.sandbox, self.incarnation, self.first = sandbox, incarnation, first
+    def __init__(self, sandbox: str, instance_id: int, first: int) -> None:
+        self.sandbox, self.instance_id, self.first = sandbox, instance_id, first
         self._records = TokenBucket(PER_SECOND, _BURST)
         self.lost = 0
         self.gap_at = -_GAP_SECONDS
@@ -236,7 +236,7 @@ class Starts:
         self._known: dict[int, _Watched] = {}
         self._inner: dict[int, int] = {}
 
-    def watch(self, sandbox: str, incarnation: int, first: int | None) -> str | None:
+    def watch(self, sandbox: str, instance_id: int, first: int | None) -> str | None:
         """Report processes of a sandbox until `leave`. Return the reason if it can't, or None."""
         if self._events is None or first is None:
             return "this kernel does not tell this user of processes" if first else "the sandbox has ended"
@@ -246,7 +246,7 @@ class Starts:
             except OSError as error:
                 return f"{error.strerror}"
         self._drop(sandbox)
-        watched = self._watched[sandbox] = _Watched(sandbox, incarnation, first)
+        watched = self._watched[sandbox] = _Watched(sandbox, instance_id, first)
         self._look_for(watched)
         return None
 
@@ -318,7 +318,7 @@ class Starts:
         lost, watched.lost = watched.lost, 0
         if lost:
             detail = {**detail, "lost_before": lost}
-        detail = {"incarnation": watched.incarnation, **detail}
+        detail = {"instance_id": watched.instance_id, **detail}
         said = {"what": what, "sandbox": watched.sandbox, "detail": detail}
         try:
             self._say(said)

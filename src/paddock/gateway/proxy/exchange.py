@@ -251,7 +251,7 @@ class Exchange:
         """
         network, verdict = self._network, authorized.verdict
         body = b"" if authorized.pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, incarnation=network.incarnation)
+        asked = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
         answer = await network.claim(asked)
         network.check_revision(verdict, "while a person was asked")
         if not answer.granted:

@@ -81,7 +81,7 @@ class SandboxNetwork:
 
     gateway: Gateway
     sandbox: str
-    incarnation: int
+    instance_id: int
     tcp: Sequence[socket.socket]
     dns_udp: socket.socket
     dns_tcp: socket.socket
@@ -138,7 +138,7 @@ class SandboxNetwork:
         wanted = not self._closed and audit is not None and audit.processes
         if self.gateway.owners is not None and wanted != self._watched:
             self._watched = wanted
-            await self.gateway.owners.watch(self.sandbox, self.incarnation, self.first if wanted else None)
+            await self.gateway.owners.watch(self.sandbox, self.instance_id, self.first if wanted else None)
 
     def record(self, on: bool) -> Recording | None:
         """Start a new recording, or return the finished one, or None without one."""
@@ -157,7 +157,7 @@ class SandboxNetwork:
         if not untold:
             return
         with suppress(UnrecordedError):  # nothing passes then; they are recorded when that is possible again
-            self.audit_log.event("egress.crowded", sandbox=self.sandbox, incarnation=self.incarnation, refused=untold)
+            self.audit_log.event("egress.crowded", sandbox=self.sandbox, instance_id=self.instance_id, refused=untold)
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
     async def close(self) -> None:
@@ -252,7 +252,7 @@ class SandboxNetwork:
         version, `digest` (from its page), `malware` (the list), and `approval` (the pending one).
         """
         detail = {name: value for name, value in about.items() if value is not None}
-        detail |= {"incarnation": self.incarnation, "flow": flow, "host": target.host, "port": target.port}
+        detail |= {"instance_id": self.instance_id, "flow": flow, "host": target.host, "port": target.port}
         number = self.audit_log.verdict(
             f"egress.{kind}",
             allowed=verdict.allowed,
@@ -268,7 +268,7 @@ class SandboxNetwork:
 
     def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
         if not asked.cancelled():
-            about = {"incarnation": self.incarnation, "flow": flow, "decision": number}
+            about = {"instance_id": self.instance_id, "flow": flow, "decision": number}
             tell(self.audit_log, "egress.origin", self.sandbox, {**about, **asked.result()})
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:

@@ -59,7 +59,7 @@ Claim = Callable[[ApprovalRequest], Awaitable[ApprovalAnswer]]
 """Asks for an approval, and uses it up. A missing answer means no approval."""
 
 
-def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, incarnation: int) -> ApprovalRequest:
+def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, instance_id: int) -> ApprovalRequest:
     """Describe a whole request as the sandbox sent it: with placeholders, and with its `body` or the changes
     of a push.
     """
@@ -71,7 +71,7 @@ def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, inca
     return ApprovalRequest(
         kind=kind,
         sandbox=sandbox,
-        incarnation=incarnation,
+        instance_id=instance_id,
         revision=authorized.verdict.revision,
         digest=arguments_digest(
             kind.encode(), method.encode(), where.encode(), authorized.path.encode(), *said, b"", body, *changes
