@@ -38,7 +38,6 @@ class EvaluationNetwork:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=self._certificates)
-        context.set_alpn_protocols(["http/1.1"])
         return context
 
     async def resolve(self, name: str) -> list[str]:

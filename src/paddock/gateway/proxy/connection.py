@@ -340,8 +340,7 @@ class H2Streams(Session):
 
     def __init__(self, connection: Connection, target: Target) -> None:
         self._connection, self._target, self._network = connection, target, connection.network
-        self.branches: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.branches: dict[Connection, asyncio.Task[None]] = {}
         self.left = False
         super().__init__(
             connection.client,
@@ -365,10 +364,10 @@ class H2Streams(Session):
             raise
         finally:
             self.lose(why)
-            for task in self._tasks:
+            for task in self.branches.values():
                 task.cancel()
-            if self._tasks:
-                await asyncio.wait(self._tasks)
+            if self.branches:
+                await asyncio.wait(self.branches.values())
         if self.left or broken is not None:
             await connection.last_word()
         if broken is not None:
@@ -391,19 +390,13 @@ class H2Streams(Session):
         stream.asked(fields, ended=ended)
         branch = self._connection.branch(stream)
         exchange = Exchange(branch, self._target, "https")
-        self.branches.add(branch)
         network.streams += 1
         self._connection.limit(None)
-        task = network.loop.create_task(branch.run(exchange.run))
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended(branch, task))
+        self.branches[branch] = task = network.gateway.start(branch.run(exchange.run))
+        task.add_done_callback(lambda _: self._ended(branch))
 
-    def _ended(self, branch: Connection, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.branches.discard(branch)
+    def _ended(self, branch: Connection) -> None:
+        del self.branches[branch]
         self._network.streams -= 1
         if not self.branches:
             self._connection.limit(self._network.limits.keep_alive)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:  # ours: the stream was ended all the same
-            self._network.loop.call_exception_handler({"message": "a stream failed", "exception": error, "task": task})

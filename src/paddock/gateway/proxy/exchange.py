@@ -163,7 +163,7 @@ class Exchange:
         return FormWatch.of(request.fields)
 
     def _astray(self, target: Target, reason: str, authorized: Verdict) -> int:
-        found = Verdict(allowed=False, rule="secret", reason=reason, revision=authorized.revision)
+        found = msgspec.structs.replace(authorized, allowed=False, rule="secret", reason=reason)
         return self._network.decide("secret", self._connection.flow, target, found)
 
     def _allow(self, target: Target) -> None:
@@ -193,9 +193,7 @@ class Exchange:
             updates, status, reason = (), 400, str(error)
         if reason is None and policy.revision != self._network.policy.revision:
             reason = "the policy has changed while the push was authorized"
-        authorized = Verdict(
-            allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
-        )
+        authorized = msgspec.structs.replace(verdict, allowed=reason is None, reason=reason or verdict.reason)
         refs = tuple(map(str, updates))
         number = self._network.decide("push", self._connection.flow, of.target, authorized, refs=refs)
         if reason is not None:
@@ -208,10 +206,7 @@ class Exchange:
         push = not git.is_download(request.fields, await relay.collect(git.MOST_BATCH_BYTES))
         authorized = self._network.policy.request(of.target, of.scheme, request.method, of.path, push)
         number = self._network.decide("push", self._connection.flow, of.target, authorized) if push else None
-        if authorized.revision != verdict.revision:
-            raise Refused(
-                "the policy has changed while the request was authorized", rule=verdict.rule, hint="try again"
-            )
+        self._network.check_revision(verdict, "while the request was authorized")
         if not authorized.allowed:
             reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else authorized.reason
             raise Refused(reason, rule=verdict.rule, number=number)
@@ -258,8 +253,7 @@ class Exchange:
         body = b"" if authorized.pushed else await relay.collect()
         asked = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
         answer = await network.claim(asked)
-        if network.policy.revision != verdict.revision:
-            raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
+        network.check_revision(verdict, "while a person was asked")
         if not answer.granted:
             pending = answer.state is ApprovalState.PENDING
             raise Refused(

@@ -298,6 +298,11 @@ class SandboxNetwork:
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
 
+    def check_revision(self, verdict: Verdict, since: str = "meanwhile") -> None:
+        """Raise Refused if the verdict is of another revision than the present one."""
+        if self.policy.revision != verdict.revision:
+            raise Refused(f"the policy has changed {since}", rule=verdict.rule, hint="try again")
+
     def may_dial(self, target: Target, address: str) -> bool:
         """Tell whether the sandbox may use a cached answer from this address. It neither connects nor records."""
         return self._address(target, address).allowed
@@ -443,11 +448,12 @@ class Gateway:
         if self.owners is not None:
             self.owners.close()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Serve a connection."""
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Serve a connection, or a stream of one."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

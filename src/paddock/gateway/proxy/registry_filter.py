@@ -30,7 +30,7 @@ from paddock.gateway.registries.package_cache import (
 from paddock.gateway.registries.page import PackageFile, Page
 from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
-from paddock.model.egress import Target, Verdict
+from paddock.model.egress import Target
 
 from .relay import Relay
 from .stream import Lost, ProxyStream
@@ -165,7 +165,7 @@ class RegistryFilter:
     def record(self, refused: str | None, *, kept: PackageFile | None = None, held: str = "") -> int:
         verdict, network = self._verdict, self.network
         reason = refused or (f"{verdict.reason}; held back: {held}" if held else verdict.reason)
-        authorized = Verdict(allowed=refused is None, rule=verdict.rule, reason=reason, revision=verdict.revision)
+        authorized = msgspec.structs.replace(verdict, allowed=refused is None, reason=reason)
         what = None if kept is None else f"{kept.package} {kept.version}".rstrip()
         digest, malware = None if kept is None else kept.digest, network.files.digest(self._rule)
         about = {"package": what, "digest": digest, "malware": malware}
@@ -213,20 +213,16 @@ class PageFilter:
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
-        self._check_revision()
+        self._network.check_revision(self._verdict)
         return self._written(response, answer, body)
 
     def _again(self, response: Response, found: CachedPage, etag: bytes | None) -> bytes:
         """Use the cached page: the index has answered that it hasn't changed."""
-        self._check_revision()
+        self._network.check_revision(self._verdict)
         self.how = "page"
         self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
         response.status, response.phrase, response.bodiless = 200, b"OK", False
         return self._written(response, found.read.answer, found.body)
-
-    def _check_revision(self) -> None:
-        if self._network.policy.revision != self._verdict.revision:
-            raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
 
     def _keep(self, response: Response, read: Read, body: bytes) -> None:
         if self._store is not None:

@@ -322,9 +322,8 @@ def find_page(store: PackageStore, page: Page) -> CachedPage | None:
         return None
     try:
         content = b"".join(copy.pieces())
-        end = _LENGTH.size + _LENGTH.unpack_from(content)[0]
-        read = _decode(content[_LENGTH.size : end])
-    except (Broken, struct.error):
+        read, body = _decode(content)
+    except Broken:
         store.drop(copy.entry.key)
         return None
     except msgspec.MsgspecError:
@@ -334,7 +333,7 @@ def find_page(store: PackageStore, page: Page) -> CachedPage | None:
     age = store.clock() - read.checked_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None
-    return CachedPage(read, content[end:], copy.entry.address)
+    return CachedPage(read, body, copy.entry.address)
 
 
 def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
@@ -344,9 +343,8 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read, b
         return
     given = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
-    meta = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
+    content = _encode((msgspec.structs.replace(read, until=store.clock() + seconds), body))
     url, name = _place(page)
-    content = b"".join((_LENGTH.pack(len(meta)), meta, body))
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
     with suppress(CacheFull):
@@ -362,4 +360,4 @@ def _place(page: Page) -> tuple[str, str]:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Read).decode
+_decode = msgspec.msgpack.Decoder(tuple[Read, bytes]).decode

@@ -1,6 +1,7 @@
 """Reads pages in separate processes without privileges: see docs/design/registries.md.
 
-The input of one is the length of the job (32 bits), the job, the page, and the end. The answer has the same form.
+One reads a job with its page until the end, and writes its answer with the filtered page: each one message of
+MessagePack.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import asyncio
 import os
 import resource
 import socket
-import struct
 
 import msgspec
 
@@ -24,7 +24,6 @@ from .page import Page
 from .protocols import MOST_PAGE_BYTES, Answer, Job, read
 
 MOST_AT_ONCE = 8
-_LENGTH = struct.Struct("!I")
 _MOST_MEMORY_BYTES = 1 << 30
 _MOST_SECONDS = 20
 _CHUNK = 1 << 18
@@ -34,8 +33,8 @@ futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack 
 clock_gettime setrlimit prlimit64 fstat sched_yield getsockname getsockopt
 """
 _encode = msgspec.msgpack.Encoder().encode
-_job = msgspec.msgpack.Decoder(Job).decode
-_answer = msgspec.msgpack.Decoder(Answer).decode
+_job = msgspec.msgpack.Decoder(tuple[Job, bytes]).decode
+_answer = msgspec.msgpack.Decoder(tuple[Answer, bytes]).decode
 
 
 class Reader(ForkServer):
@@ -74,10 +73,8 @@ class Reader(ForkServer):
         loop = asyncio.get_running_loop()
         _, ours = self.start()
         with ours:
-            head = _encode(job)
             try:
-                await loop.sock_sendall(ours, _LENGTH.pack(len(head)) + head)
-                await loop.sock_sendall(ours, body)
+                await loop.sock_sendall(ours, _encode((job, body)))
                 ours.shutdown(socket.SHUT_WR)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it may have answered all the same
@@ -86,14 +83,13 @@ class Reader(ForkServer):
                 said += piece
                 if len(said) > 4 * MOST_PAGE_BYTES:
                     raise ValueError("an answer without end")
-        if len(said) < _LENGTH.size:
+        if not said:
             raise Refused(
                 f"the index's page can't be read within {_MOST_SECONDS} s and {_MOST_MEMORY_BYTES >> 30} GiB",
                 status=502,
                 rule="registry",
             )
-        end = _LENGTH.size + _LENGTH.unpack_from(said)[0]
-        return _answer(bytes(said[_LENGTH.size : end])), bytes(said[end:])
+        return _answer(said)
 
 
 # -- the other side ----------------------------------------------------------------------------------------------------
@@ -105,11 +101,7 @@ def _answer_one(sock: socket.socket, _: int) -> None:
     said = bytearray()
     while piece := sock.recv(_CHUNK):
         said += piece
-    end = _LENGTH.size + _LENGTH.unpack_from(said)[0]
-    answer, body = read(_job(bytes(said[_LENGTH.size : end])), bytes(memoryview(said)[end:]))
-    head = _encode(answer)
-    sock.sendall(_LENGTH.pack(len(head)) + head)
-    sock.sendall(body)
+    sock.sendall(_encode(read(*_job(said))))
 
 
 def _confine() -> None:
@@ -136,5 +128,4 @@ def _warm() -> None:
         rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
         page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
         job = Job(page=page, kind=kind, gzip=False)
-        answer, _ = read(_job(_encode(job)), body)
-        _encode(answer)
+        _encode(read(*_job(_encode((job, body)))))

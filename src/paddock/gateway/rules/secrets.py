@@ -15,6 +15,7 @@ from paddock.errors import InvalidArgumentError
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Needles
 from paddock.model import Binding, SecretValue, Target
+from paddock.policy.network import host_matches
 
 if TYPE_CHECKING:
     from .redaction import Redaction
@@ -122,14 +123,14 @@ class SecretBook:
             one
             for one in (() if bound is None else bound.bindings)
             if one.port == target.port
-            and _is_host(one.host, target.host)
+            and host_matches(one.host, target.host)
             and (one.methods is None or method in one.methods)
         )
 
     def is_bound_to(self, target: Target) -> bool:
         """Tell whether some request to that target could have got a value, which later answers may repeat."""
         bindings = (one for bound in self._bound.values() for one in bound.bindings)
-        return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
+        return any(one.port == target.port and host_matches(one.host, target.host) for one in bindings)
 
     def put(self, bound: Bound) -> None:
         """Add a secret, or change the value or the bindings of one from the next request on.
@@ -155,7 +156,3 @@ class SecretBook:
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
             self._redaction = Redaction({**dict(self._past), **now}, keep_length=True)
         return self._redaction
-
-
-def _is_host(pattern: str, host: str) -> bool:
-    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern

@@ -81,13 +81,11 @@ class Substitution:
         if not self._book.find(target.encode()):
             return target
         path, mark, query = target.partition("?")
-        for name in self._book.find(path.encode()):
-            raise Misdirected(name, "the path", "values are not put into paths")
+        self._bar(path.encode(), "the path", "values are not put into paths")
         pairs: list[str] = []
         for pair in query.split("&"):
             key, equals, value = pair.partition("=")
-            for name in self._book.find(key.encode()):
-                raise Misdirected(name, "the query", "it is the name of a parameter")
+            self._bar(key.encode(), "the query", "it is the name of a parameter")
             parameter = unquote_plus(key)
             put = self._put(
                 f"query parameter {parameter}",
@@ -109,8 +107,7 @@ class Substitution:
     def trailers(self, fields: Fields) -> Fields:
         """Check that no trailer contains a placeholder."""
         for field in fields:
-            for name in self._book.find(b": ".join(field)):
-                raise Misdirected(name, "a trailer", "values are not put there")
+            self._bar(b": ".join(field), "a trailer", "values are not put there")
         return fields
 
     def body(self, fields: Fields) -> Body | None:
@@ -139,23 +136,18 @@ class Substitution:
 
     def control(self, data: bytes) -> bytes:
         """Check that no control frame of a WebSocket contains a placeholder."""
-        for name in self._book.find(data):
-            raise Misdirected(name, "a control frame", "values are not put there")
+        self._bar(data, "a control frame", "values are not put there")
         return data
 
     def _field(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
         lower = name.lower()
         shown = f"header {name.decode('latin-1')}"
-        for secret in self._book.find(name):
-            raise Misdirected(secret, shown, "it is the name of a header")
+        self._bar(name, shown, "it is the name of a header")
         if lower == b"authorization" and value[:6].lower() == b"basic ":
             return name, self._basic(value)
         if lower in _NOT_IN:
-            for secret in self._book.find(value):
-                raise Misdirected(secret, shown, "this header tells how the request is to be read")
-        put = self._put(
-            shown, lambda b: b.header is not None and b.header.lower().encode() == lower, lambda v: _line(v)
-        )
+            self._bar(value, shown, "this header tells how the request is to be read")
+        put = self._put(shown, lambda b: b.header is not None and b.header.lower().encode() == lower, _line)
         return name, self._book.needles.replaced(value, put)
 
     def _basic(self, value: bytes) -> bytes:
@@ -164,12 +156,16 @@ class Substitution:
             user, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
         except binascii.Error:
             user, colon, password = b"", b"", b""
-        for name in self._book.find(value + b" " + user):
-            raise Misdirected(name, "header Authorization", "with Basic it is only put in as the password")
+        self._bar(value + b" " + user, "header Authorization", "with Basic it is only put in as the password")
         if not self._book.find(password):
             return value
-        put = self._put("the password of header Authorization", lambda b: b.basic, lambda v: _line(v))
+        put = self._put("the password of header Authorization", lambda b: b.basic, _line)
         return scheme + base64.b64encode(user + colon + self._book.needles.replaced(password, put))
+
+    def _bar(self, data: bytes, place: str, reason: str) -> None:
+        """Raise Misdirected if a placeholder is in there."""
+        for name in self._book.find(data):
+            raise Misdirected(name, place, reason)
 
     def _put(
         self, place: str, fits: Callable[[Binding], bool], encode: Callable[[bytes], bytes | None]

@@ -60,7 +60,9 @@ def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
 
 
 _TABLES = {4: _table(4), 6: _table(6)}
-_MAPPED, _COMPATIBLE, _NAT64, _6TO4 = 0xFFFF << 32, 0, 0x0064FF9B << 96, 0x2002 << 112
+TRANSLATED = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
+"""Ranges of IPv6 addresses that embed an IPv4 address, the last of them before its other bits."""
+_COMPATIBLE, _MAPPED, _NAT64, _6TO4 = (int(one.network_address) for one in TRANSLATED)
 _LOW32 = (1 << 32) - 1
 
 

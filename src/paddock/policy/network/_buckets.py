@@ -128,14 +128,14 @@ def _at_port(port: int, group: Group, revision: str) -> ConnectVerdict | None:
             return ConnectVerdict(allowed=False, rule=rule.name, reason=f"{rule.name} denies it", revision=revision)
     for rule in group.mock:
         if rule.has_port(port):
-            return _yes(rule, Tier.MOCK, revision)
+            return allowed(rule, Tier.MOCK, revision)
     letting = [rule for rule in group.allow if rule.has_port(port)]
     if not letting:
         return None
     looked_at = refusing or any(rule.looks or rule.tier is Tier.INSPECT for rule in letting)
     looked_at = looked_at or any(rule.has_port(port) for rule in group.approve)
-    return _yes(letting[0], Tier.INSPECT if looked_at else Tier.SPLICE, revision)
+    return allowed(letting[0], Tier.INSPECT if looked_at else Tier.SPLICE, revision)
 
 
-def _yes(rule: Rule, tier: Tier, revision: str) -> ConnectVerdict:
+def allowed(rule: Rule, tier: Tier, revision: str) -> ConnectVerdict:
     return ConnectVerdict(allowed=True, rule=rule.name, reason=f"{rule.name} allows it", revision=revision, tier=tier)

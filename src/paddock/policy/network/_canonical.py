@@ -16,6 +16,7 @@ from paddock.model.policy import AuditRules, CommandRules, FileRules, Port, Regi
 from paddock.policy.commands import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.commands import command_faults, file_faults
 
+from ._addresses import TRANSLATED
 from ._addresses import network as parse_network
 from ._addresses import number as parse_number
 from ._mocks import METHOD, TOKEN, canonical_source, check_answer, check_together
@@ -42,7 +43,6 @@ _PACKAGE = re.compile(r"[A-Za-z0-9@/._*-]{1,214}")
 _RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _MOST_BODY = 1 << 20
 _REPOSITORY = re.compile(r"/[A-Za-z0-9._~*/-]+")
-_TRANSLATED = tuple(map(IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
 _OWN = ("::1/128", "::/128")
 
 T = TypeVar("T")
@@ -114,9 +114,6 @@ _ONLY = {  # keys that only some kinds of rules have
 
 def _allow(rule: Allow, path: Path) -> Allow:
     kind = _kind(rule, path, _KINDS)
-    for key, kinds in _ONLY.items():
-        if getattr(rule, key) is not None and kind not in kinds:
-            raise Problem((*path, key), f"a rule with `{kind}` has no `{key}`", f"that is for {_or(kinds)}")
     if kind == "cidr":
         return _cidr_allow(rule, path)
     common = {"secret": _secret_names(rule, path)}
@@ -179,7 +176,7 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
         raise Problem((*path, "tier"), "there is no name to inspect for: connections to addresses are passed on")
     text = _network(rule.cidr or "", (*path, "cidr"))
     parsed = parse_network(text)
-    if isinstance(parsed, IPv6Network) and any(map(parsed.subnet_of, _TRANSLATED)) and text not in _OWN:
+    if isinstance(parsed, IPv6Network) and any(map(parsed.subnet_of, TRANSLATED)) and text not in _OWN:
         raise Problem(
             (*path, "cidr"), f"{text!r} holds IPv4 addresses", "name the IPv4 network: those are what is judged"
         )
@@ -199,9 +196,6 @@ def _check_tier(rule: Allow, path: Path) -> None:
 def _deny(rule: Deny, path: Path) -> Deny:
     if _kind(rule, path, ("host", "cidr")) == "host":
         return _part(rule, path, wide=True)
-    for key in ("methods", "paths"):
-        if getattr(rule, key) is not None:
-            raise Problem((*path, key), f"a rule with `cidr` has no `{key}`", "that is for host")
     return msgspec.structs.replace(
         rule, cidr=_network(rule.cidr or "", (*path, "cidr")), ports=_ports(rule.ports, path)
     )
@@ -245,12 +239,16 @@ def _path(text: str, path: Path) -> str:
 
 
 def _kind(rule: Allow | Deny, path: Path, kinds: tuple[str, ...]) -> str:
+    """Return the key that says what a rule is about. Raise Problem if it isn't one, or for a key of another kind."""
     given = [kind for kind in kinds if getattr(rule, kind) is not None]
-    if len(given) == 1:
-        return given[0]
     if not given:
         raise Problem(path, f"the rule says nothing of what it is about: {_or(kinds)}")
-    raise Problem((*path, given[1]), f"a rule has one of {_or(kinds)}, not {' and '.join(given)}", "make two rules")
+    if len(given) > 1:
+        raise Problem((*path, given[1]), f"a rule has one of {_or(kinds)}, not {' and '.join(given)}", "make two rules")
+    for key, owners in _ONLY.items():
+        if getattr(rule, key, None) is not None and given[0] not in owners:
+            raise Problem((*path, key), f"a rule with `{given[0]}` has no `{key}`", f"that is for {_or(owners)}")
+    return given[0]
 
 
 def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
-from ._addresses import SPECIAL, Number, written
+from ._addresses import SPECIAL, TRANSLATED, Network, Number, written
 from ._buckets import Bucket
 from ._globs import Glob, together
 from ._paths import Pattern, is_overlong, normal_path
@@ -123,10 +123,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["allowed", "denied", "changed"]
     where: str
-    ports: str
-    requests: str
-    example: str
-    note: str
+    ports: str = "-"
+    requests: str = "-"
+    example: str = ""
+    note: str = ""
     before: Outcome
     after: Outcome
 
@@ -164,16 +164,7 @@ def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
                 [*(f"- {line}" for line in old if line not in new), *(f"+ {line}" for line in new if line not in old)]
             )
             same = Outcome(allowed=True)
-            yield Change(
-                kind="changed",
-                where=part,
-                ports="-",
-                requests="-",
-                example="",
-                note=note[:400],
-                before=same,
-                after=same,
-            )
+            yield Change(kind="changed", where=part, note=note[:400], before=same, after=same)
 
 
 def _written(rules: msgspec.Struct | None) -> list[str]:
@@ -336,7 +327,6 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
                 ports=_span(*ports),
                 requests=what,
                 example=f"{where.partition(' ')[0]} port {ports[0]}",
-                note="",
                 before=old,
                 after=new,
             )
@@ -345,21 +335,14 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
 def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
     """Yield spans of addresses that no rule and no kind of address tells apart."""
     for version in (4, 6):
-        networks = [rule.network for rule in rules if rule.network is not None and rule.network.version == version]
+        networks: list[Network] = [
+            one for rule in rules if (one := rule.network) is not None and one.version == version
+        ]
         if not networks:
             continue
+        networks += TRANSLATED if version == 6 else ()  # the spans of IPv4 decide about those
         ends = [(int(one.network_address), int(one.broadcast_address) + 1) for one in networks]
         ends += [(one.first, one.last + 1) for one in SPECIAL if one.version == version]
-        ends += [(low, high) for low, high in _TRANSLATED if version == 6]
         edges = sorted({0, 1 << (32 if version == 4 else 128), *(edge for pair in ends for edge in pair)})
         for low, above in pairwise(edges):
             yield (version, low), (version, above - 1)
-
-
-_TRANSLATED = (
-    (2, 1 << 32),
-    (0xFFFF << 32, 0x10000 << 32),
-    (0x0064FF9B << 96, (0x0064FF9B << 96) + (1 << 32)),
-    (0x2002 << 112, 0x2003 << 112),
-)
-"""Ranges of IPv6 addresses that embed an IPv4 address. The spans of IPv4 decide about those."""

@@ -36,7 +36,7 @@ class Glob(msgspec.Struct, frozen=True):
             states = self.step(states, character)
             if not states:
                 return False
-        return self.accepts(states)
+        return self.matched(states) != 0
 
     @property
     def start(self) -> int:
@@ -47,9 +47,6 @@ class Glob(msgspec.Struct, frozen=True):
         any_bits, all_bits = self.stars
         stay = states & (all_bits if character == "/" else any_bits | all_bits)
         return self._beyond_stars(((states & self.literals.get(character, 0)) << 1) | stay)
-
-    def accepts(self, states: int) -> bool:
-        return self.matched(states) != 0
 
     def matched(self, states: int) -> int:
         """Return a bit for each glob that matches: `together` has several."""

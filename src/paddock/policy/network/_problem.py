@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from paddock.errors import PolicyInvalidError
 
-from ._yaml import Path, Place, Places
+from ._yaml import Path, Place, Places, invalid
 
 
 class Problem(Exception):
@@ -22,16 +22,10 @@ class Problem(Exception):
         if self.other is not None:
             message = message.replace("{other}", _where(self.other, places))
         at = dotted(self.path)
+        message = f"{at}: {message}" if at else message
         if places is None:
-            return PolicyInvalidError(f"{at}: {message}" if at else message, hint=self.hint, at=at)
-        place = place_of(self.path, places)
-        return PolicyInvalidError(
-            f"{place}: {at}: {message}" if at else f"{place}: {message}",
-            hint=self.hint,
-            at=at,
-            line=place.line,
-            column=place.column,
-        )
+            return PolicyInvalidError(message, hint=self.hint, at=at)
+        return invalid(message, place_of(self.path, places), self.hint, at=at)
 
 
 def place_of(path: Path, places: Places) -> Place:

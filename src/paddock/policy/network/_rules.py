@@ -52,7 +52,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     push: bool = False
     refs: tuple[Glob, ...] = ()
     """The refs that a push may change, by their full names."""
-    item: int = 0
 
     @property
     def looks(self) -> bool:
@@ -62,7 +61,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def manner(self) -> tuple[object, ...]:
         """Return the settings in which two rules for one request must agree."""
-        protocol = (self.registry, self.git, self.item) if self.registry or self.git else ()
+        protocol = (self.registry, self.git, self.order) if self.registry or self.git else ()
         return (self.secrets, protocol)
 
     def has_port(self, port: int) -> bool:
@@ -150,7 +149,7 @@ def rules_of(document: PolicyDocument) -> Rules:
 
 def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
     path: Path = ("egress", "allow", index)
-    new = partial(Rule, path=path, name=dotted(path), order=index, item=index, secrets=tuple(rule.secret or ()))
+    new = partial(Rule, path=path, name=dotted(path), order=index, secrets=tuple(rule.secret or ()))
     if rule.cidr is not None:
         return new(network=parse_network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
     if rule.registry is not None:
@@ -207,7 +206,6 @@ def _of_host(rule: Allow | Deny | Mock | Approve | Binding, path: Path, index: i
         path=path,
         name=dotted(path),
         order=index,
-        item=index,
         hosts=(rule.host or "",),
         ports=ports,
         methods=None if rule.methods is None else frozenset(rule.methods),
@@ -236,6 +234,7 @@ def _spans(ports: tuple[Port, ...] | None, default: tuple[Span, ...]) -> tuple[S
 
 
 def host_matches(pattern: str, name: str) -> bool:
+    """Tell whether a canonical name is that of a rule, or below its `*.suffix`."""
     return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
 
 

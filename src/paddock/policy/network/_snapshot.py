@@ -11,7 +11,7 @@ from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
 from ._addresses import WITHIN, Number, number, special, unwrapped, written
-from ._buckets import Bucket, buckets_of
+from ._buckets import Bucket, allowed, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
 from ._problem import Problem
@@ -39,7 +39,9 @@ class Snapshot:
         self._document, self._bytes = document, _encode(document)
         self._revision = hashlib.sha256(self._bytes).hexdigest()
         self._rules = rules_of(document)
-        self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
+        self._by_network = {
+            rule.order: allowed(rule, Tier.SPLICE, self._revision) for rule in self._rules.allow if rule.network
+        }
         self._plain = tuple(map(self._yes, self._rules.allow))
         self._indexes = frozenset(name for rule in document.egress.allow if rule.index for name in rule.hosts or ())
         self._buckets = buckets_of(self._rules, self._revision)
@@ -259,12 +261,8 @@ class Snapshot:
             filtered=rule.filtered,
             git=rule.git,
             mock=mock,
-            item=rule.item,
+            item=rule.order,
         )
-
-    def _to_network(self, rule: Rule) -> ConnectVerdict:
-        reason = f"{rule.name} allows it"
-        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self._revision, tier=Tier.SPLICE)
 
     def _no(self, rule: str, reason: str) -> RequestVerdict:
         return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
