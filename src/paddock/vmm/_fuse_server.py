@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ _MAX_DESCRIPTORS = 32768
 _STATE = "files.json"
 _MOST_STATE = 256 << 20
 _MOST_ORPHANS = 1 << 30
+_MOST_NAMES = 100_000
 _VERSION = 1
 
 
@@ -223,17 +225,22 @@ def save_state(nodes: Nodes, directory: int) -> int:
 
 
 def _name_again(nodes: Nodes) -> None:
-    """Find another name of each file that lost its known one. A copy finds the file in its tree only by name."""
+    """Find another name of each file that lost its known one. A copy finds the file in its tree only by name.
+
+    It looks at `_MOST_NAMES`. A file that it doesn't find goes along as one without a name.
+    """
     held = (node for node in nodes.nameless.values() if node.key is not None and node.kind != stat.S_IFDIR)
     linked = {node.key: node for node in held if os.fstat(node.held).st_nlink}
-    if not linked:
-        return
+    left = _MOST_NAMES if linked else 0
     for parent in [node for node in nodes.by_number.values() if node.kind == stat.S_IFDIR and node.name is not None]:
-        with contextlib.suppress(OSError), closing(nodes.listed(parent)) as directory:
-            for name in os.listdir(directory):
-                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not left:
+            return
+        with contextlib.suppress(OSError), closing(nodes.listed(parent)) as directory, os.scandir(directory) as entries:
+            for entry in itertools.islice(entries, left):
+                left -= 1
+                status = entry.stat(follow_symlinks=False)
                 if node := linked.pop(parent.export.key(directory, status), None):
-                    node.parent, node.name = parent, os.fsencode(name)
+                    node.parent, node.name = parent, os.fsencode(entry.name)
                     nodes.named(node)
 
 
