@@ -28,7 +28,7 @@ from paddock.daemon.upkeep.garbage import Garbage
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.daemon.workspaces.results import remove_quarantines
 from paddock.daemon.workspaces.workspaces import Workspaces
-from paddock.errors import PaddockError, UnrecordedError
+from paddock.errors import PaddockError, UnrecordedError, logged
 from paddock.model import SandboxId, State
 
 PERIOD_SECONDS = 30.0
@@ -136,7 +136,7 @@ class Recovery(Component):
 
         async def some() -> None:
             for row in left:
-                with suppress(PaddockError, OSError):  # the first use gets the error
+                with logged("adopt", row.id):  # the first use gets the error
                     await self._running.get_or_adopt(row)
 
         await asyncio.gather(*(some() for _ in range(_AT_ONCE)))

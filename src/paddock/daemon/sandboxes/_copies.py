@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.daemon.store.trees import WorkspaceTree
-from paddock.errors import AlreadyExistsError, PaddockError
+from paddock.errors import AlreadyExistsError, logged
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.removal import leave_out
 
@@ -80,5 +79,5 @@ def _make(pool: Pool, copy: Copy) -> None:
 def discard(pool: Pool, names: Sequence[str]) -> None:
     """Delete the trees. A later sweep deletes what fails here."""
     for name in names:
-        with suppress(PaddockError):
+        with logged("delete the tree", name):
             pool.delete(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from paddock.backends.base import Ending
 from paddock.daemon.access.gateways import Gateways
@@ -12,7 +11,7 @@ from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.database import has_ended as has_ended
 from paddock.daemon.tasks import in_thread
-from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError
+from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError, logged
 from paddock.model import Limit, State, replace
 from paddock.supervisor.layout import OUTPUTS
 
@@ -73,7 +72,7 @@ class Cleanup(Component):
         """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent."""
         if row.sandbox.policy is not None:
             await self._gateways.close(row)
-            with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
+            with logged("record the changes", row.id):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
         await in_thread(self._remove, row)
         if row.instance_id or row.restoring is not None:  # it may have slept on disk

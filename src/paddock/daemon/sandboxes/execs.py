@@ -23,6 +23,7 @@ from paddock.errors import (
     ProgramNotExecutableError,
     ProgramNotFoundError,
     SandboxDiedError,
+    logged,
 )
 from paddock.linux.proc import is_running
 from paddock.model import mint, replace
@@ -92,7 +93,7 @@ class Execs(Component):
             for id, (sandbox, owner) in tuple(self.kept.items()):
                 if not _owner_lives(owner):
                     self.kept.pop(id, None)
-                    with contextlib.suppress(PaddockError, OSError):
+                    with logged("end the command", id):
                         await self._end(id, sandbox)
 
     async def _end(self, id: model.ExecId, sandbox: model.SandboxId) -> None:
@@ -454,7 +455,7 @@ async def _with_limit(
     """
     if status.limit is not None or status.code == 0:
         return status
-    with contextlib.suppress(PaddockError, OSError):
+    with logged("find the limit that was hit", started.row.id):
         return replace(status, limit=await _limit_hit(running, started, status, error_text))
     return status
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from paddock import model
@@ -12,7 +12,7 @@ from paddock.backends.pump import Meter
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
-from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError
+from paddock.errors import InvalidArgumentError, InvalidStateError, logged
 from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo
 
 from . import validate
@@ -104,7 +104,8 @@ class Files:
             after = await _entries(target, new)
             await _swap(target, path, before, after)
         finally:
-            with suppress(PaddockError):  # it ended, or is full: what is left says what it is by its name
+            # It ended, or is full: what is left says what it is by its name.
+            with logged("remove the directories of a promotion", target.id):
                 await _remove(target, new, old)
         return len(after)
 
@@ -143,7 +144,7 @@ async def _swap(target: Instance, path: str, before: list[FileInfo], after: list
             done.append((source, destination))
     except BaseException:
         for source, destination in reversed(done):
-            with suppress(PaddockError):
+            with logged("move back", target.id):
                 await target.file(model.MoveFile(sandbox=target.id, source=destination, destination=source))
         raise
 

@@ -10,7 +10,6 @@ half of a rollback. The caller holds the lane of the sandbox alone. On its way t
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 import msgspec
 
@@ -22,7 +21,14 @@ from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row, SnapshotRow, has_ended
 from paddock.daemon.store.trees import WorkspaceTree, staged, staged_trees
 from paddock.daemon.tasks import in_thread
-from paddock.errors import InvalidStateError, NotFoundError, PaddockError, ResourceExhaustedError, UnsupportedError
+from paddock.errors import (
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    ResourceExhaustedError,
+    UnsupportedError,
+    logged,
+)
 from paddock.model import RollbackSandbox, Sandbox, State, died
 from paddock.storage.pool.base import Pool
 
@@ -207,7 +213,7 @@ class Restore(Component):
             if taken is not None:
                 await self._running.release(row.id)
             elif not stood:
-                with suppress(PaddockError, OSError):  # else the next use resumes it
+                with logged("resume", row.id):  # else the next use resumes it
                     await self._running.resume(row, held)
             if not ended:
                 raise

@@ -23,6 +23,7 @@ from paddock.errors import (
     PaddockError,
     ResourceExhaustedError,
     SandboxDiedError,
+    logged,
 )
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, died, replace
 
@@ -267,7 +268,7 @@ class RunningSandboxes(Component):
     async def _send_deadline(self, row: Row, instance: Instance) -> None:
         """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
         if row.state is State.RUNNING and not instance.pause_clock.now:
-            with contextlib.suppress(PaddockError):  # the next adoption tries again
+            with logged("set the deadline", row.id):  # the next adoption tries again
                 await instance.set_deadline((self._store.get(row.id) or row).deadline)
 
     def _apply_paused(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
@@ -324,7 +325,7 @@ class RunningSandboxes(Component):
             held.watch.cancel()
         if held.server is not None:
             held.server.cancel()
-        with contextlib.suppress(PaddockError, OSError):
+        with logged("let go of the instance", id):
             await held.instance.aclose()
 
     async def aclose(self) -> None:
