@@ -281,12 +281,15 @@ def exhaustion(error: OSError | RuntimeError) -> ResourceExhaustedError | None:
     return ResourceExhaustedError(f"not done: {what}", hint=_HINTS[number], errno=name)
 
 
-class logged:
+def logged(attempt: str, id: str) -> _Logged:
     """Log a PaddockError or an OSError where it must not stop the work: what was tried, and on which object.
 
     Like `contextlib.suppress`, with a line in the daemon's log: `with logged("delete the tree", name):`.
     """
+    return _Logged(attempt, id)
 
+
+class _Logged:
     def __init__(self, attempt: str, id: str) -> None:
         self._attempt, self._id = attempt, id
 

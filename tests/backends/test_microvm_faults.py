@@ -14,7 +14,7 @@ from paddock.backends.microvm import _backend
 from paddock.backends.microvm._backend import MicrovmInstance
 from paddock.errors import PaddockError, ResourceExhaustedError, SandboxDiedError
 from paddock.linux import processes
-from paddock.model import ExecId, ExecSpec
+from paddock.model import ExecId, ExecSpec, SandboxId
 from paddock.storage.pool import memories
 from paddock.storage.pool.memories import PREFIX, Memories
 from paddock.supervisor import layout
@@ -141,7 +141,8 @@ def test_a_strangers_shell_that_never_ends_keeps_no_machine_from_being_made(monk
             let_go.append("endless")
 
     class Stranger(MicrovmInstance):
-        def __init__(self) -> None: ...
+        def __init__(self) -> None:
+            self.id = SandboxId("sb_stranger")
 
         async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Any:
             return Endless()

@@ -59,3 +59,8 @@ class RequestVerdict(Verdict, frozen=True, kw_only=True):
     git: str | None = None
     mock: str | None = None
     item: int | None = None
+
+
+def host_matches(pattern: str, name: str) -> bool:
+    """Tell whether a canonical name is that of a rule, or below its `*.suffix`."""
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern

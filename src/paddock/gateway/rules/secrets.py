@@ -15,7 +15,7 @@ from paddock.errors import InvalidArgumentError
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Needles
 from paddock.model import Binding, SecretValue, Target
-from paddock.policy.network import host_matches
+from paddock.model.egress import host_matches
 
 if TYPE_CHECKING:
     from .redaction import Redaction

@@ -16,7 +16,6 @@ from ._mocks import write_cassette as write_cassette
 from ._names import NotAName as NotAName
 from ._names import canonical_name as canonical_name
 from ._paths import normal_path as normal_path
-from ._rules import host_matches as host_matches
 from ._schema import schema as schema
 from ._snapshot import Snapshot as Snapshot
 from ._snapshot import compile as compile

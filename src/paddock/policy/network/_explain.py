@@ -9,13 +9,14 @@ import msgspec
 
 from paddock.errors import InvalidArgumentError
 from paddock.model import Target, Tier, Verdict
+from paddock.model.egress import host_matches
 
 from ._addresses import number
 from ._load import Loaded
 from ._names import NotAName, canonical_name
 from ._paths import decoded, normal_path
 from ._problem import place_of
-from ._rules import Rule, host_matches
+from ._rules import Rule
 from ._yaml import Path, Places
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22, "postgres": 5432, "tcp": 0}

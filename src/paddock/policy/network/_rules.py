@@ -233,11 +233,6 @@ def _spans(ports: tuple[Port, ...] | None, default: tuple[Span, ...]) -> tuple[S
     return tuple(merged)
 
 
-def host_matches(pattern: str, name: str) -> bool:
-    """Tell whether a canonical name is that of a rule, or below its `*.suffix`."""
-    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern
-
-
 _BITS = {4: 32, 6: 128}
 
 

@@ -9,13 +9,14 @@ import msgspec
 
 from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
+from paddock.model.egress import host_matches
 
 from ._addresses import WITHIN, Number, number, special, unwrapped, written
 from ._buckets import Bucket, allowed, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Networks, Rule, Rules, block_of_one, host_matches, is_git_push, rules_of
+from ._rules import READING, Networks, Rule, Rules, block_of_one, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
