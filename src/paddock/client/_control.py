@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import socket
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paddock.errors import DaemonLostError, DaemonUnavailableError
+from paddock.linux import pidfd
 from paddock.model import codec
 
 from . import _daemon
@@ -52,7 +52,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
         def connect(state_dir: str) -> socket.socket:
             peer = _existing(state_dir)
             with contextlib.suppress(OSError):  # it has ended, or its pid namespace is not below this one
-                leaving.append(os.pidfd_open(_daemon.listener(peer)[0]))
+                leaving.append(pidfd.open(_daemon.listener(peer)[0]))
                 processes.callback(os.close, leaving[-1])
             return peer
 
@@ -68,7 +68,8 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
             session.close()
         deadline = time.monotonic() + _LEAVE_SECONDS
         pause = 0.002
-        while not _has_left(state_dir, session.instance) or any(map(_lives, leaving)):
+        # A process that ends frees its lock before its other files.
+        while not _has_left(state_dir, session.instance) or not all(pidfd.wait(one, 0) for one in leaving):
             if time.monotonic() > deadline:
                 raise DaemonUnavailableError(
                     "the daemon was told to leave, and still runs", hint=f"see {state_dir / _daemon.LOG}"
@@ -122,11 +123,6 @@ def _existing(state_dir: str) -> socket.socket:
     if peer is None:
         raise _NoDaemon
     return peer
-
-
-def _lives(process: int) -> bool:
-    """Tell whether the process of this pidfd has not ended: a dying one frees its lock before its other files."""
-    return not select.select([process], [], [], 0)[0]
 
 
 def _has_left(state_dir: Path, instance: str) -> bool:

@@ -236,7 +236,7 @@ def _connected() -> Connection:
             stream.close()
             if time.monotonic() > give_up:
                 raise PaddockError(
-                    "not_configured", f"nobody answers at {path}: {error}", "no daemon runs outside"
+                    "not_configured", f"no daemon answers at {path}: {error}", "start one outside"
                 ) from None
             time.sleep(0.02)
     connection = Connection(stream)
