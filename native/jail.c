@@ -1,6 +1,6 @@
 /* Pid 1 of a jail. It starts in the prepared setup (spawner.c), with all capabilities of the sandbox's outer user
- * namespace. It makes the inner one, with the first agent, gives its capabilities up, and is a spare until the plan of
- * a sandbox comes. It executes no program.
+ * namespace. It makes the inner one, with the first agent, and is a spare until the plan of a sandbox comes. Then it
+ * makes the sandbox's file system and gives its capabilities up. It executes no program.
  *
  *   the supervisor ends before it confirms the sandbox's record    pid 1 ends, and so does all
  *   afterwards                                                     nothing
@@ -10,11 +10,12 @@
 #include "jail.h"
 #include "io.h"
 
-enum { PARTS = 4, PLAN_BYTES = 1024 };
+enum { PARTS = 4, PLAN_BYTES = 2048, MOST_GIVEN = 32 };
 
 struct jail {
     struct init init;
     struct setup_message setup;
+    struct stage stage;
     bool ipc_is_bounded;
     int inner; /* the user namespace of the agents */
     int tell;  /* there the first agent, which waits for its plan, hears of it */
@@ -238,16 +239,19 @@ static int prepare(struct jail *jail)
 
 /* The sandbox */
 
-static int become(struct jail *jail, const unsigned char *plan, long size)
+/* With the plan's mounts. The first agent hears of it last of all: its report says that this is done. */
+static int become(struct jail *jail, const unsigned char *plan, long size, const int *fds, size_t count)
 {
     struct init *init = &jail->init;
     memcpy(jail->plan_bytes, plan, (size_t)size);
     TRY(read_plan(jail, size));
+    steps_restart(&jail->steps);
+    stage_attach(&jail->stage, &jail->plan, fds, count, &jail->steps);
+    step(&jail->steps, "drop", drop_capabilities(0));
     long told = sys_write(jail->tell, jail->plan_bytes, (size_t)size); /* at once: less than a pipe holds */
     fd_close(&jail->tell);
     if (told != size)
         return told < 0 ? (int)told : -EIO;
-    TRY(sys_chdir("/"));
     TRY(put_limits(jail));
     TRY(agent_listen(&init->agent, FIRST_LISTENER));
     init->grace = jail->plan.grace;
@@ -263,13 +267,19 @@ static void supervisor_said(struct watch *watch, uint32_t events)
 {
     struct jail *jail = CONTAINER_OF(watch, struct jail, supervisor);
     unsigned char bytes[PLAN_BYTES];
-    long got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (got == -ECONNRESET) /* it has ended without reading all of ours; what it had sent comes after that news */
-        got = sys_recv(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    int fds[MOST_GIVEN];
+    size_t count = MOST_GIVEN;
+    long got = receive_fds(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT, fds, &count);
+    if (got == -ECONNRESET) { /* it has ended without reading all of ours; what it had sent comes after that news */
+        count = MOST_GIVEN;
+        got = receive_fds(watch->fd, bytes, sizeof bytes, MSG_DONTWAIT, fds, &count);
+    }
     if (got == -EAGAIN)
         return;
     if (got > 0 && !jail->init.begun) {
-        int result = become(jail, bytes, got);
+        int result = become(jail, bytes, got, fds, count);
+        for (size_t i = 0; i < count; i++)
+            fd_close(&fds[i]);
         if (result) {
             steps_report(&jail->steps, "plan", result, NULL, 0);
             sys_exit(1);
@@ -300,10 +310,9 @@ static void move_in(struct jail *jail)
 {
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
-    step(&jail->steps, "agent", prepare(jail));
+    int result = prepare(jail);
     jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
-    int result = drop_capabilities(0);
-    step(&jail->steps, "drop", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
+    step(&jail->steps, "agent", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }
 
@@ -319,16 +328,17 @@ static void report_ready(const struct jail *jail)
         fds[count++] = (int)CALL3(socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     for (size_t i = 0; i < count; i++)
         if (fds[i] < 0)
-            return steps_report(&jail->steps, "drop", fds[i], NULL, 0);
+            return steps_report(&jail->steps, "agent", fds[i], NULL, 0);
     steps_report(&jail->steps, NULL, 0, fds, count);
     for (size_t i = 0; i < count; i++)
         fd_close(&fds[i]);
 }
 
-void jail_run(struct agent *child, const struct setup_message *setup, const struct steps *steps)
+void jail_run(struct agent *child, const struct setup_message *setup, const struct stage *stage, const struct steps *steps)
 {
     struct jail *jail = &the_jail;
     jail->setup = *setup;
+    jail->stage = *stage;
     jail->steps = *steps;
     jail->init.child = child;
     jail->init.agent.init = &jail->init;

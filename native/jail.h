@@ -24,7 +24,20 @@ void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */
 void steps_report(const struct steps *, const char *failed, int error, const int *fds, size_t count);
 
+/* Its file system (stage.c). */
+
+/* Descriptors of a spare: where the root is attached, and mounts for it. The other three are closed when these are there. */
+struct stage {
+    int root, dev, proc, dev_place, proc_place, told;
+};
+
+/* Before it takes ids of a sandbox. 0 or -errno. */
+int stage_open(const struct setup_message *, struct stage *);
+int stage_mount(const struct setup_message *, struct stage *);
+/* Makes the plan's mounts the file system, in steps. */
+void stage_attach(struct stage *, const struct plan_message *, const int *fds, size_t count, struct steps *);
+
 /* In a prepared setup: becomes a spare, and then the planned sandbox. */
-_Noreturn void jail_run(struct agent *child, const struct setup_message *, const struct steps *);
+_Noreturn void jail_run(struct agent *child, const struct setup_message *, const struct stage *, const struct steps *);
 /* Serves SUPERVISOR: clones. Returns in no child. */
 int spawner_run(struct agent *child);

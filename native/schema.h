@@ -224,7 +224,9 @@ enum spawn_flags {
 enum plan_flags {
     PLAN_FRAIL = 1, /* it ends with the first of its agents that does */
     PLAN_UNCOUNTED = 2, /* no control group counts its memory: the filters `uncounted` hold */
-    PLAN_FLAGS = 3,
+    PLAN_HOST_USR = 4, /* the machine's /usr is among its mounts */
+    PLAN_OWN_DEV = 8, /* a /dev is among them */
+    PLAN_FLAGS = 15,
 };
 
 struct host_hello_message {
@@ -1289,11 +1291,16 @@ struct plan_message {
     uint32_t root_gid;
     uint32_t zero;
     uint64_t grace;
+    uint64_t tmp_bytes;
+    uint64_t inodes;
     struct reader rlimits;
+    struct reader hostname;
+    struct reader proc;
+    struct reader groups;
 };
 static const struct shape plan_shape = {
     .known = PLAN_FLAGS,
-    .numbers = 7,
+    .numbers = 9,
     .number = {
         {offsetof(struct plan_message, flags), 4, false},
         {offsetof(struct plan_message, uid), 4, false},
@@ -1302,10 +1309,15 @@ static const struct shape plan_shape = {
         {offsetof(struct plan_message, root_gid), 4, false},
         {offsetof(struct plan_message, zero), 4, true},
         {offsetof(struct plan_message, grace), 8, false},
+        {offsetof(struct plan_message, tmp_bytes), 8, false},
+        {offsetof(struct plan_message, inodes), 8, false},
     },
-    .fields = 1,
+    .fields = 4,
     .field = {
         {offsetof(struct plan_message, rlimits), 1, FIELD_U64S, 256},
+        {offsetof(struct plan_message, hostname), 2, FIELD_TEXT, 64},
+        {offsetof(struct plan_message, proc), 3, FIELD_STRINGS, 512},
+        {offsetof(struct plan_message, groups), 4, FIELD_STRINGS, 512},
     },
 };
 

@@ -169,6 +169,8 @@ FLAGS = {
     "PLAN": {
         "FRAIL": (1, "it ends with the first of its agents that does"),
         "UNCOUNTED": (2, "no control group counts its memory: the filters `uncounted` hold"),
+        "HOST_USR": (4, "the machine's /usr is among its mounts"),
+        "OWN_DEV": (8, "a /dev is among them"),
     },
 }
 
@@ -580,7 +582,7 @@ MESSAGES = (
             Field(7, "counts", "strings", 1024, "files below /proc and their values: limits of a user namespace"),
             Field(8, "ipc", "strings", 1024, "the same of an ipc namespace, which the kernel may refuse"),
             Field(
-                9, "stage", "text", LIMITS["PATH"][0], "where `dev`, `proc` and `tmp` of a sandbox are mounted first"
+                9, "stage", "text", LIMITS["PATH"][0], "where `root`, `dev` and `proc` of a sandbox are mounted first"
             ),
             Field(10, "dev", "text", LIMITS["PATH"][0], "the devices of all sandboxes"),
             Field(
@@ -605,7 +607,9 @@ MESSAGES = (
         "plan",
         "",
         "host",
-        "To pid 1 of a jail: the sandbox that it becomes. The next message is its deadline, when it is written down.",
+        "To pid 1 of a jail: the sandbox that it becomes. Descriptors are its mounts: the root, /usr and /dev by the "
+        "flags, those of `proc`, and then /sys and those of `groups`. The next message is its deadline, when it is "
+        "written down.",
         (
             ("flags", "u32", "PLAN"),
             ("uid", "u32", "of the default user"),
@@ -614,8 +618,15 @@ MESSAGES = (
             ("root_gid", "u32", ""),
             ("zero", "u32", ""),
             ("grace", "u64", "nanoseconds after the deadline in which another one is still heard"),
+            ("tmp_bytes", "u64", "of /tmp; /dev/shm has half of it"),
+            ("inodes", "u64", "of each of them"),
         ),
-        (Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),),
+        (
+            Field(1, "rlimits", "u64s", 16 * 16, "resource and hard limit of each"),
+            Field(2, "hostname", "text", 64, "empty: it has none of its own"),
+            Field(3, "proc", "strings", 512, "files of /proc to mount over"),
+            Field(4, "groups", "strings", 512, "directories of /sys to mount control groups on"),
+        ),
     ),
     Message(
         "report",

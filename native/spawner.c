@@ -1,20 +1,12 @@
 /* The spawner of a supervisor: it clones jails. The child makes the setup (`become_jail`): it gives up the machine's
- * descriptors, namespaces and ids, and stages the mounts that are independent of a plan. The supervisor does the rest
- * from outside.
+ * descriptors, namespaces and ids, and mounts what is independent of a plan.
  *
  * It has the supervisor's namespaces and powers, and no other task. It ends with the supervisor's stream. */
 #include "io.h"
 #include "jail.h"
 #include "machine.h"
 
-enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64, STAGE_DEV = 0, STAGE_PROC, STAGE_TMP, STAGE_TOLD, STAGES };
-
-static const char *const STAGED[STAGES] = {"/dev", "/proc", "/tmp", "/told"};
-static const char *const TERMINALS = "128"; /* of the 4096 that the machine has for all (kernel.pty.max) */
-
-struct option {
-    const char *name, *value; /* no value: a flag */
-};
+enum { ORDERS_BYTES = 5 * LIMIT_FILTER, MOST_DESCRIPTORS = 24, ABOVE = 64 };
 
 /* The initial state of a child. */
 struct birth {
@@ -25,71 +17,6 @@ struct birth {
 };
 
 static unsigned char orders[ORDERS_BYTES];
-
-/* Mounts */
-
-static int fs_mount(const char *type, const struct option *options, size_t count, unsigned attributes)
-{
-    HELD int context = TRY((int)CALL2(fsopen, P(type), FSOPEN_CLOEXEC));
-    for (size_t i = 0; i < count; i++)
-        TRY(CALL5(fsconfig, context, options[i].value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, P(options[i].name),
-                  P(options[i].value), 0));
-    TRY(CALL5(fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0));
-    return (int)CALL3(fsmount, context, FSMOUNT_CLOEXEC, attributes);
-}
-
-static int move_mount(int mount, int directory, const char *path)
-{
-    int flags = MOVE_MOUNT_F_EMPTY_PATH | (*path ? 0 : MOVE_MOUNT_T_EMPTY_PATH);
-    return (int)CALL5(move_mount, mount, P(""), directory, P(path), flags);
-}
-
-/* A copy of the mount at `path`. */
-static int copy_tree(int directory, const char *path, int flags)
-{
-    return (int)CALL3(open_tree, directory, P(path), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW | flags);
-}
-
-static int put(int mount, int directory, const char *path)
-{
-    HELD int held = TRY(mount);
-    return move_mount(held, directory, path);
-}
-
-static int mask(const struct setup_message *setup, int proc, int told)
-{
-    struct reader masks = setup->masks;
-    while (masks.left) {
-        const char *name = next_string(&masks);
-        TRY(put(copy_tree(told, masks.left ? next_string(&masks) : "", 0), proc, name));
-    }
-    return 0;
-}
-
-/* /proc is read-only inside as a whole: that covers /proc/sys, sysrq-trigger, irq, pressure and additions of later
- * kernels. `writable` becomes another mount of the same file system. With an additional file system for each sandbox,
- * the kernel would need more memory and time for each control group (alloc_shrinker_info, memcg_reparent_list_lrus). */
-static int stage_proc(const struct setup_message *setup, int place, int told, int *writable)
-{
-    static const struct mount_attributes read_only = {.set = MOUNT_ATTR_RDONLY};
-    HELD int proc = TRY(fs_mount("proc", NULL, 0, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
-    TRY(move_mount(proc, place, ""));
-    *writable = TRY(copy_tree(proc, "", AT_EMPTY_PATH));
-    TRY(CALL5(mount_setattr, proc, P(""), AT_EMPTY_PATH, P(&read_only), sizeof read_only));
-    return mask(setup, proc, told);
-}
-
-/* The plan sets their sizes. */
-static int stage(const struct setup_message *setup, const int places[STAGES], int dev, int *writable)
-{
-    static const struct option terminals[] = {{"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"max", TERMINALS}};
-    static const struct option memory[] = {{"mode", "1777"}, {"size", "4096"}, {"nr_inodes", "16"}};
-    TRY(move_mount(dev, places[STAGE_DEV], ""));
-    TRY(put(fs_mount("devpts", terminals, ARRAY_SIZE(terminals), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), dev, "pts"));
-    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), dev, "shm"));
-    TRY(put(fs_mount("tmpfs", memory, ARRAY_SIZE(memory), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV), places[STAGE_TMP], ""));
-    return stage_proc(setup, places[STAGE_PROC], places[STAGE_TOLD], writable);
-}
 
 /* The child */
 
@@ -105,7 +32,7 @@ static int shed(struct birth *birth)
         TRY(sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC));
         fd_close(&birth->fds[i]);
     }
-    return 0;
+    return sys_dup3(SUPERVISOR, WRITABLE_PROC, O_CLOEXEC); /* so that no other gets this number */
 }
 
 static int unshare_more(void)
@@ -124,21 +51,6 @@ static int join(struct birth *birth)
     return (int)CALL1(unshare, CLONE_NEWCGROUP);
 }
 
-/* The uids of sandboxes can't enter the state directory, so this opens its parts before it takes them. */
-static int open_stage(const struct setup_message *setup, int places[STAGES], int *dev)
-{
-    char path[PATH_MAX + 8];
-    for (size_t i = 0; i < ARRAY_SIZE(STAGED); i++) {
-        memcpy(path, setup->stage.at, setup->stage.left);
-        memcpy(path + setup->stage.left, STAGED[i], strlen(STAGED[i]) + 1);
-        places[i] = TRY(sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-    }
-    memcpy(path, setup->dev.at, setup->dev.left);
-    path[setup->dev.left] = 0;
-    *dev = TRY(copy_tree(AT_FDCWD, path, setup->flags & SETUP_SHARED ? AT_RECURSIVE : 0));
-    return 0;
-}
-
 static int take_ids(void)
 {
     TRY(CALL3(setresgid, 0, 0, 0));
@@ -152,26 +64,19 @@ static int take_ids(void)
 _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
 {
     struct steps *steps = &birth->steps;
-    int places[STAGES], dev, writable_proc = -1;
+    struct stage stage;
     char mapped;
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
     step(steps, "shed", shed(birth));
     step(steps, "unshare", unshare_more());
     step(steps, "join", join(birth));
-    int result = open_stage(birth->setup, places, &dev);
+    int result = stage_open(birth->setup, &stage); /* the uids of sandboxes can't enter the state directory */
     if (sys_recv(SUPERVISOR, &mapped, 1, 0) <= 0) /* the supervisor writes the id maps meanwhile */
         sys_exit(1);
     step(steps, "identity", result ? result : take_ids());
-    result = stage(birth->setup, places, dev, &writable_proc);
-    for (size_t i = 0; i < ARRAY_SIZE(places); i++)
-        fd_close(&places[i]);
-    fd_close(&dev);
-    if (!result && (result = sys_dup3(writable_proc, WRITABLE_PROC, O_CLOEXEC)) > 0) /* no other has its number now */
-        result = 0;
-    fd_close(&writable_proc);
-    step(steps, "stage", result);
-    jail_run(agent, birth->setup, steps);
+    step(steps, "stage", stage_mount(birth->setup, &stage));
+    jail_run(agent, birth->setup, &stage, steps);
 }
 
 /* The spawner */

@@ -30,13 +30,13 @@ enum system_call {
     SYS_mmap = NUMBER(9, 222), SYS_mount_setattr = NUMBER(442, 442), SYS_move_mount = NUMBER(429, 429),
     SYS_munmap = NUMBER(11, 215), SYS_nanosleep = NUMBER(35, 101), SYS_open_tree = NUMBER(428, 428),
     SYS_openat = NUMBER(257, 56), SYS_openat2 = NUMBER(437, 437), SYS_pidfd_open = NUMBER(434, 434),
-    SYS_pidfd_send_signal = NUMBER(424, 424), SYS_ppoll = NUMBER(271, 73), SYS_prctl = NUMBER(157, 167),
+    SYS_pidfd_send_signal = NUMBER(424, 424), SYS_pivot_root = NUMBER(155, 41), SYS_ppoll = NUMBER(271, 73), SYS_prctl = NUMBER(157, 167),
     SYS_recvfrom = NUMBER(45, 207), SYS_rt_sigaction = NUMBER(13, 134), SYS_rt_sigprocmask = NUMBER(14, 135),
     SYS_sendmsg = NUMBER(46, 211), SYS_sendto = NUMBER(44, 206), SYS_setfsuid = NUMBER(122, 151),
     SYS_setgroups = NUMBER(116, 159), SYS_sethostname = NUMBER(170, 161), SYS_setns = NUMBER(308, 268),
     SYS_setresgid = NUMBER(119, 149), SYS_setresuid = NUMBER(117, 147), SYS_setsid = NUMBER(112, 157),
     SYS_signalfd4 = NUMBER(289, 74), SYS_socket = NUMBER(41, 198), SYS_socketpair = NUMBER(53, 199),
-    SYS_splice = NUMBER(275, 76), SYS_statfs = NUMBER(137, 43), SYS_unshare = NUMBER(272, 97),
+    SYS_splice = NUMBER(275, 76), SYS_statfs = NUMBER(137, 43), SYS_umount2 = NUMBER(166, 39), SYS_unshare = NUMBER(272, 97),
     SYS_wait4 = NUMBER(61, 260),
 };
 

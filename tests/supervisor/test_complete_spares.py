@@ -28,10 +28,9 @@ from tests.supervisor.test_plan import plan as jail_plan
 
 pytestmark = pytest.mark.root
 Play = Callable[[Callable[[Yard], Any]], Any]
-_STEPS = ("cgroup", "sockets", "clone", "maps", "record", "limits", "overlay", "sizes", "attach", "stage", "pivot")
-_STEPS += ("send", "detach", "init", "posture")
-_OF_A_NETWORK = ("trust", "exits")
-_INSIDE = ("unshare", "agent", "filter", "limits", "user", "confine")
+_STEPS = ("cgroup", "sockets", "clone", "maps", "limits", "overlay", "name", "sizes", "send", "posture")
+_OF_A_NETWORK = ("trust", "exits", "places")
+_INSIDE = ("unshare", "agent", "root", "pivot", "drop", "filter", "limits", "user", "confine")
 
 
 class Stock:

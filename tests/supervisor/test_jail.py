@@ -25,11 +25,12 @@ from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, open_yard, run
 
 _SPARE = ("cgroup", "sockets", "clone", "maps")
-_FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach", "init")
 # Of a spare, then of the sandbox that it becomes.
-SUPERVISOR_STEPS = (*_SPARE, "record", "limits", "trust", "sizes", *_FITTING, "exits", "posture", "written")
-# Of pid 1, then of the first agent.
-CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "filter", "limits", "user", "confine")
+SUPERVISOR_STEPS = (*_SPARE, "limits", "overlay", "usr", "trust", "name", "sizes", "send", "exits", "posture")
+SUPERVISOR_STEPS += ("places", "written")
+# Of pid 1 as a spare and then with its plan, and of the first agent.
+CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent")
+CHILD_STEPS += ("root", "usr", "dev", "proc", "tmp", "sizes", "pivot", "drop", "filter", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 

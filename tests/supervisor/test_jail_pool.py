@@ -15,7 +15,6 @@ from paddock.linux.undo import UndoStack
 from paddock.supervisor import _context, _spare
 from paddock.supervisor._errors import JailError, Steps
 from paddock.supervisor._jail_pool import MOST_AT_ONCE, JailPool
-from paddock.supervisor._namespaces import NamespaceSet
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, run
 from tests.supervisor.test_plan import plan
@@ -34,9 +33,8 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         voices.append(voice)
         undo = UndoStack()
         undo.push(sync.close)
-        spaces = NamespaceSet(-1, -1)
         return _spare.Spare(
-            pid=0, pidfd=-1, group=None, slot=None, sync=sync, name="", spaces=spaces, undo=undo, steps=Steps()
+            pid=0, pidfd=-1, group=None, slot=None, sync=sync, name="", mounts=-1, undo=undo, steps=Steps()
         )
 
     monkeypatch.setattr(_spare, "begin", begin)

@@ -42,7 +42,7 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
         try:
             assert pidfd.wait(fd)
             steps = Steps()
-            spare = SimpleNamespace(pid=child.pid, pidfd=fd, undo=UndoStack())
+            spare = SimpleNamespace(pid=child.pid, pidfd=fd, slot=None, undo=UndoStack())
             pending = SimpleNamespace(
                 steps=steps,
                 plan=plan(),
@@ -51,7 +51,8 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
                 root=os.stat("/"),
             )
             with pytest.raises(Died):
-                _jail.check(cast("Any", SimpleNamespace(own_namespaces={})), cast("Any", pending))
+                context = SimpleNamespace(own_namespaces={}, base=lambda slot: None)
+                _jail.check(cast("Any", context), cast("Any", pending))
         finally:
             os.close(fd)
 

@@ -26,7 +26,7 @@ from paddock.linux import (
 from paddock.linux.descriptors import closing
 from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.supervisor import _dev, _orders, _sizes, _spawner, layout
-from paddock.supervisor._namespaces import NamespaceSet
+from paddock.supervisor._namespaces import open_of
 from paddock.supervisor._signaller import Signaller
 from paddock.supervisor._slots import Slots
 from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
@@ -70,7 +70,7 @@ class SupervisorContext:
         self._signaller: Signaller | None = None
         """The process that may signal what an earlier supervisor left; None if this supervisor may itself."""
         if self.root_mode:
-            self.host_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+            self.host_mounts = open_of("self", "mnt")
             namespaces.unshare(namespaces.NEWNS)
         elif ids is not None:
             self._signaller = Signaller()
@@ -83,15 +83,9 @@ class SupervisorContext:
             prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
         mounts.make_all_private()
         places = state / PLACES
-        for name in (
-            "root",
-            "dev",
-            "dev_more",
-            "usr/local",
-            *(f"stage/{os.fsdecode(name)}" for name in _orders.STAGED),
-        ):
+        for name in ("dev", "dev_more", "usr/local", *(f"stage/{name}" for name in _orders.STAGED)):
             (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.mount_point, self.stage, self.dev_tree = (os.fsencode(places / name) for name in ("root", "stage", "dev"))
+        self.stage, self.dev_tree = (os.fsencode(places / name) for name in ("stage", "dev"))
         _dev.build(self.dev_tree, root_mode=self.root_mode)
         _sizes.build(self.stage + b"/told")
         self.pool = open_pool(str(state), pool_config)
@@ -179,11 +173,10 @@ def _clear(directory: Path) -> int:
     return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _home() -> NamespaceSet:
-    """Return the supervisor's own namespaces. Raises ValueError if entering them leads to another root directory."""
-    home = NamespaceSet.of(os.getpid())
-    before = os.stat("/")
-    namespaces.setns(home.mounts, namespaces.NEWNS)
+def _home() -> int:
+    """Return the supervisor's own mount namespace. Raises ValueError if entering it leads to another root directory."""
+    home, before = open_of("self", "mnt"), os.stat("/")
+    namespaces.setns(home, namespaces.NEWNS)
     if not os.path.samestat(before, os.stat("/")):
         raise ValueError("the root directory is not that of the mount namespace (chroot): no sandbox can be made here")
     return home

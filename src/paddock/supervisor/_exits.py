@@ -10,14 +10,13 @@ They don't have to block anything, because the network has no other interface.
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from functools import cache
 
 from paddock.linux import descriptors, namespaces, nft, routes, sock_diag
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
-from paddock.supervisor._namespaces import visit
+from paddock.supervisor._namespaces import open_of, visit
 
 TCP_PORT = 15001
 DNS_PORT = 15053
@@ -29,7 +28,6 @@ _CONNECTIONS_PER_SECOND, _QUESTIONS_PER_SECOND, _BURST = 1000, 500, 2000
 _TCP, _UDP = nft.protocol(socket.IPPROTO_TCP), nft.protocol(socket.IPPROTO_UDP)
 _ASKS = nft.destination(DOMAIN)
 BACKLOG = 512
-_OWN = "/proc/self/ns/net"
 _WITHOUT_VERSION_6 = 4
 
 
@@ -43,12 +41,6 @@ def close(exits: Exits) -> None:
         one.close()
 
 
-def open_network(pid: int) -> int:
-    """Return a descriptor of the network namespace of `pid`. Root alone can: the kernel hides that of a non-dumpable
-    process from ordinary users. Raises OSError."""
-    return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-
 def make(network: int, *, may_return: bool) -> Exits:
     """Make rules, routes and sockets in a namespace that has `lo` alone. Raises OSError, JailError.
 
@@ -57,14 +49,14 @@ def make(network: int, *, may_return: bool) -> Exits:
     """
     if not may_return:
         return _by_child(network)
-    with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
+    with closing(open_of("self", "net")) as home, visit(namespaces.NEWNET, network, home):
         return build_here()
 
 
 def listen_again(network: int) -> Exits:
     """Return new sockets after the supervisor that made the first ones died. Raises OSError EADDRINUSE if the gateway
     still has them."""
-    with closing(os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)) as home, visit(namespaces.NEWNET, network, home):
+    with closing(open_of("self", "net")) as home, visit(namespaces.NEWNET, network, home):
         return listen_here()
 
 

@@ -1,50 +1,35 @@
 """Make a jail from a spare: the supervisor's part, which needs privileges over the machine.
 
-`begin` builds the layers, enters the spare's namespaces, makes the layers its tree, and returns. At that time two
-waiting processes of paddock run in there. An earlier sandbox may have written the tree, so no path in it is followed
-through a link. Then the processes continue (`native/jail.c`) and report. `check` looks at the result from outside, and
-`commit` writes the record. In between the supervisor serves other requests.
+`begin` builds detached mounts and sends them with the plan to pid 1, which makes them its file system
+(`native/stage.c`). Meanwhile the supervisor serves other requests. After the agent's report, `check` looks at the
+result from outside, and attaches what lies at places of the plan's. `commit` writes the record.
 """
 
 from __future__ import annotations
 
-import errno
 import os
+import socket
 import stat
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from paddock.linux import cgroups, fsids, mounts, namespaces, proc
+from paddock.linux import cgroups, fsids, namespaces, openat2, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _dev, _exits, _orders, _places, _posture, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._namespaces import NamespaceSet, visit
-from paddock.supervisor._places import PLACE, move
-from paddock.supervisor._sizes import SizeMounts
+from paddock.supervisor._namespaces import Way, open_of, visit
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
 from paddock.supervisor.plan import JAIL, WAITING, JailPlan
 from paddock.supervisor.records import Record
 
-_HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
+_HOSTS_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
 _OTHER_HOSTS = b"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 _NAMED = b"\t# this sandbox\n"
 _MOST_HOSTS = 1 << 16
-
-
-class _Layers(NamedTuple):
-    """Hold detached mounts: the root, the machine's /usr, the plan's mounts with their targets, the certificates, a
-    /dev with extra devices, and the files that state its size."""
-
-    root: int
-    usr: int | None
-    mounts: list[tuple[str, int]]
-    trust: tuple[int, ...] = ()
-    dev: int | None = None
-    told: SizeMounts | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +41,10 @@ class Pending:
     steps: Steps
     late: list[int]
     root: os.stat_result
+    mounted: list[tuple[str, int]]
+    """Mounts of the plan's, with their targets."""
+    trust: tuple[int, ...] = ()
+    """Files of certificates."""
     exits: _exits.Exits | None = None
     cpus: tuple[int, ...] | None = None
     """The processors that its processes start on."""
@@ -85,8 +74,6 @@ def _died(spare: Spare, error: BaseException) -> Died | None:
 def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
     late: list[int] = []
     spare.undo.push(_close_all, late)
-    with steps("record"):
-        orders = _orders.plan(context, plan)
     with steps("limits"):
         if spare.group is not None:
             spare.group.limit(
@@ -96,64 +83,50 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
             )
     mounting = Mounting(context, plan, spare.slot, late)
     with steps("overlay"):
-        root = mounting.root()
-    usr = None
+        given = [mounting.root()]
+        root = os.fstat(given[0])
     if plan.host_usr:
         with steps("usr"):
-            usr = context.slots.usr(spare.slot, late)
+            given.append(context.slots.usr(spare.slot, late))
+    if plan.devices:
+        with steps("devices"):
+            late.append(_make_dev(context, plan.devices))
+            given.append(late[-1])
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):
             mounted = [*mounting.mounts(), *mounting.trees()]
-
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
             trust = trust_places.make(context.spares, spare.name, late)
-
-    dev = None
-    if plan.devices:
-        with steps("devices"):
-            dev = _make_dev(context, plan.devices)
-            late.append(dev)
-
     told = None
-    if plan.kind == JAIL:  # any other has its own kernel, which gets its size otherwise
+    if plan.kind == JAIL:  # any other has its own kernel, which gets its name and size otherwise
+        with steps("name"):
+            _name(plan, context.base(spare.slot), given[0])
         with steps("sizes"):
             told = context.sizes.tell(plan, spare.group, late)
-
-    _fit_out(context, plan, spare, _Layers(root, usr, mounted, trust, dev, told), steps, orders)
-    place = os.fstat(root)
-    with steps("init"):
-        _check_init(context, spare, place)
+            given += told.descriptors()
+    with steps("send"), suppress(ConnectionError):  # the child has failed already; why, it has said
+        socket.send_fds(spare.sync, [_orders.plan(context, plan, told)], given)
     exits = _make_exits(spare, steps) if plan.exits else None
     return Pending(
         plan=plan,
         spare=spare,
         steps=steps,
         late=late,
-        root=place,
+        root=root,
+        mounted=mounted,
+        trust=trust,
         exits=exits,
         cpus=None if told is None else told.cpus,
     )
 
 
-def _check_init(context: SupervisorContext, spare: Spare, root: os.stat_result) -> None:
-    """Check pid 1 while the agent still works: pid 1 is done by then."""
-    base = context.base(spare.slot) or 0  # 0: as the supervisor's own namespace shows it
-    try:
-        _posture.check_init(spare.pid, base=base, root=root, own=context.own_namespaces)
-    except _posture.PostureError as error:
-        raise _died(spare, error) or JailError(f"the sandbox is not as planned: {error}") from None
-    except (FileNotFoundError, ProcessLookupError):
-        read_report(spare.sync)  # it is ending; why, the agent may have said
-        raise Died("the child died before it was ready") from None
-
-
 def _make_exits(spare: Spare, steps: Steps) -> _exits.Exits:
     with steps("exits"):
         try:
-            network = _exits.open_network(spare.pid) if spare.network is None else os.dup(spare.network)
+            network = open_of(spare.pid, "net") if spare.network is None else os.dup(spare.network)
         except FileNotFoundError:
             read_report(spare.sync)  # it has failed already; why, it has said
             raise
@@ -175,60 +148,15 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-# -- from inside
-
-
-def _fit_out(
-    context: SupervisorContext, plan: JailPlan, spare: Spare, layers: _Layers, steps: Steps, orders: bytes
-) -> None:
-    """Make `layers` the root of the spare's processes, and move the staged mounts into it.
-
-    They get their `orders` as soon as they have their root. The agent works while the kernel detaches the old root.
-    """
-    spaces, home = spare.spaces, context.home
-    with visit(namespaces.NEWUTS, spaces.names, home.names), visit(namespaces.NEWNS, spaces.mounts, home.mounts):
-        with steps("attach"):
-            if context.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
-                namespaces.set_hostname(plan.hostname.encode())
-            with closing(os.open(context.mount_point, PLACE)) as place:
-                mounts.move_mount(layers.root, place)
-            os.fchdir(layers.root)
-            if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
-                _name(plan, context.base(spare.slot))
-            if layers.usr is not None:
-                _attach_usr(layers.usr)
-        with steps("stage"):
-            if layers.dev is None:
-                _take(context, plan, b"dev", b"shm", plan.tmp_bytes // 2)
-            else:
-                move(layers.dev, b"dev")
-                _take(context, plan, b"dev/pts")
-                _take(context, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
-            _take(context, plan, b"proc")
-            _take(context, plan, b"tmp", b"", plan.tmp_bytes)
-            if layers.told is not None:
-                _tell(layers.told)
-            if layers.trust:
-                trust_places.attach(layers.trust)
-        if layers.mounts:
-            with steps("places"):
-                _places.attach(context.base(spare.slot), layers.mounts)
-        if plan.protect:
-            with steps("protect"):
-                _places.protect(plan.protect)
-        with steps("pivot"):
-            mounts.pivot()
-        with steps("send"), suppress(ConnectionError):  # the child has failed already; why, it has said
-            spare.sync.send(orders)
-        with steps("detach"):
-            mounts.detach_old_root()
-
-
-def _name(plan: JailPlan, base: int | None) -> None:
+def _name(plan: JailPlan, base: int | None, root: int) -> None:
     """Make the sandbox's own host name resolve. It doesn't where the tree has no /etc or no room."""
     acting = nullcontext() if base is None else fsids.acting_as(base, base)
-    with suppress(OSError), acting, closing(_places.find(b"etc/hosts", _HOSTS_FLAGS, 0o644)) as file:
+    with suppress(OSError), acting, closing(_open_hosts(root)) as file:
         _name_in(file, plan.hostname)
+
+
+def _open_hosts(root: int) -> int:
+    return openat2.open_beneath(root, b"etc/hosts", _HOSTS_FLAGS, 0o644, symlinks=False)
 
 
 def _name_in(hosts: int, name: str) -> None:
@@ -247,38 +175,6 @@ def _name_in(hosts: int, name: str) -> None:
     if after != before:
         os.pwrite(hosts, after, 0)
         os.ftruncate(hosts, len(after))
-
-
-def _attach_usr(usr: int) -> None:
-    """Attach the machine's /usr, with the tree's own /usr/local in it."""
-    with closing(_places.find(b"usr/local", PLACE)) as place:
-        local = mounts.open_tree(b"", place)
-    with closing(local):
-        move(usr, b"usr")
-        move(local, b"usr/local")
-
-
-def _tell(told: SizeMounts) -> None:
-    """Mount files over those of /proc, and /sys where the tree has that directory."""
-    for name, file in told.proc:  # found as root of what was mounted a moment ago
-        mounts.move_mount(file, mounts.AT_FDCWD, b"proc/" + name)
-    try:
-        move(told.sys, b"sys")
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            raise
-        return
-    for name, group in told.groups:
-        mounts.move_mount(group, told.sys, name)
-
-
-def _take(context: SupervisorContext, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
-    """Move a mount from the stage to its place, and set the size of the tmpfs at `tmpfs` below it."""
-    with closing(os.open(context.stage + b"/" + name, PLACE)) as fd:
-        if tmpfs is not None:
-            with closing(os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)) as where:
-                mounts.reconfigure(where, "tmpfs", (("size", str(size)), ("nr_inodes", str(plan.inodes))))
-        move(fd, name)
 
 
 # -- its report
@@ -303,20 +199,33 @@ def abandon(pending: Pending, error: JailError) -> NoReturn:
 
 
 def check(context: SupervisorContext, pending: Pending) -> None:
-    """Check the sandbox from outside. Raises JailError, with everything undone."""
-    steps, spare = pending.steps, pending.spare
+    """Check the sandbox from outside, and attach its mounts. Raises JailError, with everything undone."""
+    plan, steps, spare = pending.plan, pending.steps, pending.spare
     try:
         steps.end("inside")
         with steps("posture"):
-            try:
-                _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=context.own_namespaces)
-            except (FileNotFoundError, ProcessLookupError):
-                raise Died("its agent died before it was ready") from None
+            _check_posture(context, pending)
             if pending.cpus is not None:
                 for pid in (spare.pid, pending.agent_pid):
                     os.sched_setaffinity(pid, pending.cpus)
+        if pending.mounted or pending.trust or plan.protect:
+            with steps("places"), visit(namespaces.NEWNS, spare.mounts, context.home):
+                if pending.trust:
+                    trust_places.attach(pending.trust)
+                _places.attach(context.base(spare.slot), pending.mounted)
+                _places.protect(plan.protect)
     except BaseException as error:
         _give_up(pending, error)
+
+
+def _check_posture(context: SupervisorContext, pending: Pending) -> None:
+    init, root, own = pending.spare.pid, pending.root, context.own_namespaces
+    base = context.base(pending.spare.slot) or 0  # 0: as the supervisor's own namespace shows it
+    try:
+        _posture.check_init(init, base=base, root=root, own=own)
+        _posture.check_agent(pending.agent_pid, init, root=root, own=own)
+    except (FileNotFoundError, ProcessLookupError):
+        raise Died("its agent died before it was ready") from None
 
 
 def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, dict[str, float]]:
@@ -342,7 +251,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
             spare.undo.push(context.records.remove, plan.id)
             way = None
             if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
-                way = NamespaceSet(os.dup(spare.spaces.mounts), network=os.dup(spare.network))
+                way = Way(os.dup(spare.mounts), os.dup(spare.network))
             spare.sync.send(_orders.committed(plan.deadline))
     except BaseException as error:
         _give_up(pending, error)
@@ -360,7 +269,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
 
 def _give_up(pending: Pending, error: BaseException) -> NoReturn:
     planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
-    abandon(pending, error if isinstance(error, Died) else _died(pending.spare, error) or planned)
+    abandon(pending, error if isinstance(error, JailError) else _died(pending.spare, error) or planned)
 
 
 def _timings(pending: Pending) -> dict[str, float]:
@@ -378,7 +287,7 @@ def close_layers(pending: Pending) -> None:
 
 def close_spare(pending: Pending) -> None:
     """Close what only a spare needs."""
-    pending.spare.spaces.close()
-    for fd in (pending.spare.network, pending.spare.diag):
+    spare = pending.spare
+    for fd in (spare.mounts, spare.network, spare.diag):
         if fd is not None:
             os.close(fd)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +24,7 @@ from paddock.supervisor import _exits, _places, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._namespaces import NamespaceSet, visit
+from paddock.supervisor._namespaces import Way, open_of, visit
 from paddock.supervisor._supervised import Supervised
 from paddock.supervisor.plan import CLAIM, JailPlan
 from paddock.supervisor.records import Record
@@ -33,14 +32,14 @@ from paddock.wire import close_all
 
 
 @contextmanager
-def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[NamespaceSet]:
+def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[Way]:
     """Yield the namespaces of the sandbox, until the end of the block. Raises OSError, JailError."""
     if sandbox.way is not None:
         yield sandbox.way
         return
     if not context.root_mode:
         raise JailError(f"the supervisor that could {what} is dead, and an ordinary user's next one can't")
-    with contextlib.closing(NamespaceSet.of(sandbox.record.pid, network=True)) as way:
+    with contextlib.closing(Way.of(sandbox.record.pid)) as way:
         yield way
 
 
@@ -65,7 +64,7 @@ def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
     """Listen again for a sandbox whose supervisor died, unless the gateway still does. Raises OSError, JailError."""
     if not context.root_mode:
         raise JailError("the supervisor that held its exits is dead, and an ordinary user's can't make them anew")
-    with closing(_exits.open_network(sandbox.record.pid)) as network:
+    with closing(open_of(sandbox.record.pid, "net")) as network:
         try:
             sandbox.exits = _exits.listen_again(network)
         except OSError as error:
@@ -83,13 +82,12 @@ def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
     sandbox.close_way()
 
 
-def _trust(context: SupervisorContext, id: str, way: NamespaceSet) -> None:
+def _trust(context: SupervisorContext, id: str, way: Way) -> None:
     held: list[int] = []
     try:
         with contextlib.suppress(FileExistsError):  # an attempt before has come so far
             made = trust_places.make(context.records.directory, id, held)
-            with visit(namespaces.NEWNS, way.mounts, context.home.mounts):
-                os.chdir("/")
+            with visit(namespaces.NEWNS, way.mounts, context.home):
                 trust_places.attach(made)
     finally:
         close_all(held)
@@ -141,8 +139,7 @@ def _mount(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, targ
         try:
             mounting = Mounting(context, late, slot, held)
             made = [*mounting.mounts(), *mounting.trees()]
-            with visit(namespaces.NEWNS, way.mounts, context.home.mounts):  # its names are its own affair by now
-                os.chdir("/")
+            with visit(namespaces.NEWNS, way.mounts, context.home):  # its names are its own affair by now
                 _places.attach(context.base(slot), made)
                 _places.protect(plan.protect)
         finally:

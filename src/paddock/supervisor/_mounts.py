@@ -109,7 +109,7 @@ class Mounting:
         host, so it looks in the namespace that it came from."""
         context, flags = self._context, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
         outside = context.host_mounts
-        among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, context.home.mounts)
+        among = nullcontext() if outside is None else visit(namespaces.NEWNS, outside, context.home)
         with among, closing(os.open(mount.source, flags)) as place:
             _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), context.state)
             # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.

@@ -11,35 +11,37 @@ from typing import NamedTuple
 from paddock.linux import namespaces
 
 
-class NamespaceSet(NamedTuple):
-    """Hold descriptors of namespaces that the supervisor enters: mounts and host name of a spare, mounts and network of
-    a living sandbox."""
+class Way(NamedTuple):
+    """Hold descriptors of the namespaces of a living sandbox that the supervisor enters."""
 
     mounts: int
-    names: int = -1
-    network: int = -1
+    network: int
 
     @classmethod
-    def of(cls, pid: int, *, network: bool = False) -> NamespaceSet:
-        """Open the namespaces of a process. For a living sandbox this works only as root: the kernel hides the
-        namespaces of a non-dumpable process from ordinary users. Raises OSError."""
-        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    def of(cls, pid: int) -> Way:
+        """Open those of a process, as root: the kernel hides the namespaces of a non-dumpable process from ordinary
+        users. Raises OSError."""
+        mounts = open_of(pid, "mnt")
         try:
-            other = os.open(f"/proc/{pid}/ns/{'net' if network else 'uts'}", os.O_RDONLY | os.O_CLOEXEC)
+            return cls(mounts, open_of(pid, "net"))
         except BaseException:
             os.close(mounts)
             raise
-        return cls(mounts, network=other) if network else cls(mounts, other)
 
     def close(self) -> None:
         for fd in self:
-            if fd >= 0:
-                os.close(fd)
+            os.close(fd)
+
+
+def open_of(pid: int | str, name: str) -> int:
+    """Return a descriptor of the namespace `name` of a process. Raises OSError."""
+    return os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
 
 @contextmanager
 def visit(kind: int, there: int, home: int) -> Generator[None]:
-    """Stay in the namespace `there` of this kind (`namespaces.NEWNS`) until the end of the block."""
+    """Stay in the namespace `there` of this kind until the end of the block. With a mount namespace, its root is the
+    working directory (`mntns_install`)."""
     try:
         namespaces.setns(there, kind)
         yield

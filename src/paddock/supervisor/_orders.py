@@ -21,8 +21,9 @@ from paddock.wire.guest import VERSION, Deadline, HostHello, Op, Plan, PlanFlags
 
 if TYPE_CHECKING:
     from paddock.supervisor._context import SupervisorContext
+    from paddock.supervisor._sizes import SizeMounts
 
-STAGED = (b"dev", b"proc", b"tmp", b"told")
+STAGED = ("root", "dev", "proc", "told")
 """Directories below the stage. The last one has the files that cover some of /proc."""
 PARTS = 4
 """The share of each sandbox in what the kernel counts by user, if all sandboxes of a user are one user.
@@ -89,9 +90,9 @@ def _shares() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
-    """Return the message with the users, the deadline, and the limits of each process. Control groups limit all
-    processes together."""
+def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) -> bytes:
+    """Return the message with the users, the places of its mounts, and the limits of each process. Control groups limit
+    all processes together."""
     counted = "memory" in context.held
     rlimits = [resource.RLIMIT_NOFILE, plan.open_files]
     if plan.file_bytes or context.quotas is None:  # a quota counts what is written, and not the holes of sparse files
@@ -103,6 +104,12 @@ def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
     flags = PlanFlags(0) if plan.kind == JAIL else PlanFlags.FRAIL
     if not counted and plan.kind == JAIL:  # the memory of a virtual machine or of gVisor is a memfd, which they map
         flags |= PlanFlags.UNCOUNTED
+    if plan.host_usr:
+        flags |= PlanFlags.HOST_USR
+    if plan.devices:
+        flags |= PlanFlags.OWN_DEV
+    # Where no sandbox can have a name, the usual one is left out. A name that a caller chose is needed.
+    named = context.hostnames or plan.hostname != plan.id.replace("_", "-")
     root = next((user for user in plan.users if user.name == "root"), None)
     return Plan(
         flags=flags,
@@ -111,7 +118,12 @@ def plan(context: SupervisorContext, plan: JailPlan) -> bytes:
         root_uid=0 if root is None else root.uid,
         root_gid=0 if root is None else root.gid,
         grace=int(_GRACE_SECONDS * _NANOSECONDS),
+        tmp_bytes=plan.tmp_bytes,
+        inodes=plan.inodes,
         rlimits=tuple(rlimits),
+        hostname=plan.hostname.encode() if named else b"",
+        proc=() if told is None else tuple(name for name, _ in told.proc),
+        groups=() if told is None else tuple(name for name, _ in told.groups),
     ).pack()
 
 

@@ -48,6 +48,9 @@ class SizeMounts(NamedTuple):
     cpus: tuple[int, ...] | None
     """The processors that its processes start on; None: any. They may leave: the group's quota limits them."""
 
+    def descriptors(self) -> list[int]:
+        return [*(fd for _, fd in self.proc), self.sys, *(fd for _, fd in self.groups)]
+
 
 class _Kept(NamedTuple):
     proc: tuple[tuple[bytes, int], ...]

@@ -18,7 +18,7 @@ from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, InjectedFault, JailError, Steps, as_jail_error, died_of
-from paddock.supervisor._namespaces import NamespaceSet
+from paddock.supervisor._namespaces import open_of
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
 from paddock.supervisor.records import remove_directory
@@ -42,7 +42,8 @@ class Spare:
     slot: int | None
     sync: socket.socket
     name: str
-    spaces: NamespaceSet
+    mounts: int
+    """A descriptor of its mount namespace."""
     undo: UndoStack
     steps: Steps
     network: int | None = None
@@ -100,8 +101,8 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         sync.setblocking(False)
         try:
             _write_maps(context, pid, slot)
-            spaces = NamespaceSet.of(pid)
-            undo.push(spaces.close)
+            mounts = open_of(pid, "mnt")
+            undo.push(os.close, mounts)
             sync.send(b"m")
         except OSError as error:
             read_report(sync)  # it has failed already; why, it has said
@@ -115,7 +116,7 @@ def _begin(context: SupervisorContext, spawner: Spawner, fault: str, steps: Step
         slot=slot,
         sync=sync,
         name=name,
-        spaces=spaces,
+        mounts=mounts,
         undo=undo,
         steps=steps,
     )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from paddock.linux import descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
+from paddock.supervisor._namespaces import open_of
 from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
@@ -160,7 +161,7 @@ class Spawner:
         self._used = True
         self._process = early or spawn(context.program, context.null)
         names = () if early is None else ("user", "mnt", "uts")
-        spaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names]
+        spaces = [open_of("self", name) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: the next request gets the error
             socket.send_fds(self._process.peer, [context.orders], spaces)
         close_all(spaces)

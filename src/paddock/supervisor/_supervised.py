@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from paddock.linux import cgroups
 from paddock.supervisor._exits import Exits, close
-from paddock.supervisor._namespaces import NamespaceSet
+from paddock.supervisor._namespaces import Way
 from paddock.supervisor.records import Ended, Record
 from paddock.wire import close_all
 
@@ -64,7 +64,7 @@ class Supervised:
     pidfd: int
     group: cgroups.Group | None
     exits: Exits | None = None
-    way: NamespaceSet | None = None
+    way: Way | None = None
     """The namespaces for later exits and mounts. None: they are opened when needed."""
     diag: int | None = None
     """A socket for `sock_diag.unix_bytes`, if the supervisor counts its memory. None for one of an earlier supervisor.

@@ -221,6 +221,8 @@ class SpawnFlags(IntFlag):
 class PlanFlags(IntFlag):
     FRAIL = 1
     UNCOUNTED = 2
+    HOST_USR = 4
+    OWN_DEV = 8
 
 
 class HostHello(Message):
@@ -1470,13 +1472,18 @@ class Spawned(Message):
 
 
 class Plan(Message):
-    """To pid 1 of a jail: the sandbox that it becomes. The next message is its deadline, when it is written down."""
+    """To pid 1 of a jail: the sandbox that it becomes. Descriptors are its mounts: the root, /usr and /dev by the flags, those of `proc`, and then /sys and those of `groups`. The next message is its deadline, when it is written down."""
 
     SHAPE = Shape(
-        Struct("<IIIIIxxxxQ"),
-        ("flags", "uid", "gid", "root_uid", "root_gid", "grace"),
+        Struct("<IIIIIxxxxQQQ"),
+        ("flags", "uid", "gid", "root_uid", "root_gid", "grace", "tmp_bytes", "inodes"),
         ((20, 24),),
-        (Field(1, "rlimits", "u64s", 256),),
+        (
+            Field(1, "rlimits", "u64s", 256),
+            Field(2, "hostname", "text", 64),
+            Field(3, "proc", "strings", 512),
+            Field(4, "groups", "strings", 512),
+        ),
     )
 
     def __init__(
@@ -1487,7 +1494,12 @@ class Plan(Message):
         root_uid: int = 0,
         root_gid: int = 0,
         grace: int = 0,
+        tmp_bytes: int = 0,
+        inodes: int = 0,
         rlimits: tuple[int, ...] = (),
+        hostname: bytes = b"",
+        proc: tuple[bytes, ...] = (),
+        groups: tuple[bytes, ...] = (),
     ) -> None:
         self.flags = flags
         self.uid = uid
@@ -1495,7 +1507,12 @@ class Plan(Message):
         self.root_uid = root_uid
         self.root_gid = root_gid
         self.grace = grace
+        self.tmp_bytes = tmp_bytes
+        self.inodes = inodes
         self.rlimits = rlimits
+        self.hostname = hostname
+        self.proc = proc
+        self.groups = groups
 
 
 class Report(Message):
