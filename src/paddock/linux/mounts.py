@@ -26,8 +26,7 @@ _CLOEXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x04
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
-_SET_FLAG, _SET_STRING, _SET_FD, _CREATE, _RECONFIGURE = 0, 1, 5, 6, 7  # enum fsconfig_command
-_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
+_SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6  # enum fsconfig_command
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x4_0000
 _MNT_DETACH = 2
@@ -50,14 +49,6 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
             _configure(context, fstype, option, value)
         _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
         return call("fsmount", context, _CLOEXEC, attributes, what=("fsmount", fstype))
-
-
-def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
-    """Change options of the file system behind `mount` (fspick(2)). Other options don't change."""
-    with closing(call("fspick", mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))) as context:
-        for option, value in options:
-            _configure(context, fstype, option, value)
-        _fsconfig(context, _RECONFIGURE, None, None, 0, ("fsconfig", fstype, "reconfigure"))
 
 
 def _configure(context: int, fstype: str, option: str, value: str | bytes | int | None) -> None:
