@@ -1,5 +1,6 @@
 """How long a sandbox's connection outlives the gateway that is killed, and until a new one is answered by the next: by
-the clock, from the kill."""
+the clock, from the kill. And how long the first create takes after the supervisor was killed: it starts the next one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.account import gateway_pid
+from bench.account import gateway_pid, supervisor_pid
 from bench.contest import Contender, contest
 from bench.plan import Plan
 from bench.report import Section
 from bench.worker import TOTAL
 from paddock import Sandbox
+from paddock.linux import pidfd
+from paddock.linux.descriptors import closing
 from paddock.supervisor.layout import default_state_dir
 
 _POLICY = {"egress": {"mock": [{"host": "here.test", "body": "hello"}]}}
@@ -58,6 +61,28 @@ class Outage:
         self._sandbox.kill()
 
 
+class FirstCreate:
+    """The supervisor is dead and its daemon lives."""
+
+    def __init__(self) -> None:
+        self._state = default_state_dir()
+        Sandbox.create().kill()
+
+    def once(self) -> dict[str, float]:
+        pid = supervisor_pid(self._state)
+        assert pid is not None, "no supervisor is there"
+        with closing(pidfd.open(pid)) as process:
+            os.kill(pid, signal.SIGKILL)
+            pidfd.wait(process)
+        start = time.perf_counter()
+        box = Sandbox.create()
+        seconds = time.perf_counter() - start
+        box.kill()
+        return {TOTAL: seconds}
+
+    def close(self) -> None: ...
+
+
 def _kill_gateway(state: Path) -> float:
     pid = gateway_pid(state)
     assert pid is not None, "no gateway is there"
@@ -71,8 +96,17 @@ def _moment(lines: Iterator[str]) -> float:
 
 
 def measure(plan: Plan) -> list[Section]:
-    one = Contender("back, without a restart", "bench.outage:Outage", state=True)
-    section = Section("outage", "after kill -9 of the gateway: a connection is reset, a new one is answered")
+    return [
+        _section(
+            plan, "outage", "after kill -9 of the gateway: a connection is reset, a new one is answered", "Outage"
+        ),
+        _section(plan, "first", "after kill -9 of the supervisor: the first create", "FirstCreate"),
+    ]
+
+
+def _section(plan: Plan, name: str, title: str, subject: str) -> Section:
+    section = Section(name, title)
+    one = Contender("back, without a restart", f"bench.outage:{subject}", state=True)
     for record in contest([one], rounds=plan.rounds(5), block=4).values():
         section.add(record)
-    return [section]
+    return section

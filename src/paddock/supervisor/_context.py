@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import stat
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +30,7 @@ from paddock.supervisor._signaller import Signaller
 from paddock.supervisor._slots import Slots
 from paddock.supervisor.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.supervisor.pool import open_pool
-from paddock.supervisor.records import Records
+from paddock.supervisor.records import Records, remove_directory
 
 MOST_SPARES = 64
 IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
@@ -166,11 +165,12 @@ def _enter(ids: SubordinateIds) -> None:
 
 
 def _clear(directory: Path) -> int:
-    """Empty the directory of spares: those of an earlier supervisor died with it."""
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(mode=0o700)
-    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Empty the directory of spares: those of an earlier supervisor died with it. Return its descriptor."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    spares = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in os.listdir(spares):
+        remove_directory(spares, name)
+    return spares
 
 
 def _home() -> int:
