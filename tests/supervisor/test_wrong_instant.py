@@ -50,8 +50,8 @@ def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() 
                 agent_pid=child.pid,
                 root=os.stat("/"),
             )
+            context = SimpleNamespace(own_namespaces={}, base=lambda slot: None)
             with pytest.raises(Died):
-                context = SimpleNamespace(own_namespaces={}, base=lambda slot: None)
                 _jail.check(cast("Any", context), cast("Any", pending))
         finally:
             os.close(fd)
