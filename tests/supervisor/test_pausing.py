@@ -53,7 +53,8 @@ async def stands(yard: Yard, instance: Instance) -> bool:
     """The kernel says so, and nothing inside has had any time while the supervisor had enough of it for many
     answers."""
     async with asyncio.timeout(60):
-        while "R" in map(proc.state, inside(instance)):  # it counts as frozen before it gives its processor away
+        # It counts as frozen before it gives its processor away, of which nobody tells.
+        while "R" in map(proc.state, inside(instance)):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     before = spent(yard, instance)
     for _ in range(100):
