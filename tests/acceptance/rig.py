@@ -226,7 +226,7 @@ class Internet:
                 data, client = listener.recvfrom(_MOST_KEPT)
             except OSError:
                 return
-            # A resolver that has waited for seconds sends its question again, of the same number and from the same port.
+            # A resolver that has waited for seconds asks again, by the same number and from the same port.
             asked = client, data
             with contextlib.suppress(dns.exception.DNSException):
                 if asked not in self._replies:
