@@ -103,6 +103,7 @@ class Internet:
         """Names and types that the host's resolver was asked for."""
         self.names: dict[str, list[list[str]]] = {}
         self._answers: dict[tuple[str, str], int] = {}
+        self._replies: dict[tuple[object, bytes], bytes] = {}
         self._sites: dict[tuple[str, str], Site] = {}
         self._places: dict[tuple[str, int], Serve] = {}
 
@@ -225,8 +226,12 @@ class Internet:
                 data, client = listener.recvfrom(_MOST_KEPT)
             except OSError:
                 return
+            # A resolver that has waited for seconds asks again, by the same number and from the same port.
+            asked = client, data
             with contextlib.suppress(dns.exception.DNSException):
-                listener.sendto(self._reply(dns.message.from_wire(data)).to_wire(), client)
+                if asked not in self._replies:
+                    self._replies[asked] = self._reply(dns.message.from_wire(data)).to_wire()
+                listener.sendto(self._replies[asked], client)
 
     def _reply(self, query: dns.message.Message) -> dns.message.Message:
         name = query.question[0].name.to_text(omit_final_dot=True).lower()

@@ -80,7 +80,7 @@ def test_what_the_model_gets_wrong_is_told_to_it_and_it_goes_on(sandbox: Sandbox
         ),
         says("done"),
     ]
-    run = Agent(ScriptModel(script), step_timeout_seconds=5.0).run("do it", box)
+    run = Agent(ScriptModel(script)).run("do it", box)
     assert run.stop is Stop.DONE
     assert all(failures(run))
     said = results(run)
@@ -119,11 +119,10 @@ def agent_with(script: Sequence[Reply]) -> Agent:
 
 
 def test_a_command_that_hangs_is_ended_and_seen(sandbox: SandboxFactory) -> None:
-    script = [bash("sleep 1000 & sleep 1000"), bash("pgrep sleep || echo none", timeout_seconds=999), says("done")]
-    run = Agent(ScriptModel(script), step_timeout_seconds=4.0).run("hang", sandbox())
-    first, second = results(run)
-    assert "limit reached: time" in first
-    assert "none" in second
+    script, box = [bash("sleep 1000 & sleep 1000", timeout_seconds=999), says("done")], sandbox()
+    run = Agent(ScriptModel(script), step_timeout_seconds=2.0).run("hang", box)
+    assert "limit reached: time" in results(run)[0]
+    assert box.exec("pgrep sleep || echo none").stdout == "none\n"
 
 
 @pytest.mark.parametrize(
@@ -132,15 +131,27 @@ def test_a_command_that_hangs_is_ended_and_seen(sandbox: SandboxFactory) -> None
         (Budget(max_steps=3), Stop.STEPS, 3),
         (Budget(max_tokens=25), Stop.TOKENS, 2),
         (Budget(max_usd=0.00012), Stop.MONEY, 2),
-        (Budget(max_seconds=2.0), Stop.TIME, 1),
     ],
 )
 def test_each_budget_ends_it_and_is_named(sandbox: SandboxFactory, budget: Budget, stop: Stop, steps: int) -> None:
-    command = "sleep 60" if stop is Stop.TIME else "true"
-    model = ScriptModel([bash(command)] * 10, price=Price(input_usd=1.0, output_usd=10.0))
+    model = ScriptModel([bash("true")] * 10, price=Price(input_usd=1.0, output_usd=10.0))
     run = Agent(model, budget=budget).run("go on", sandbox())
     assert (run.stop, run.steps) == (stop, steps)
     assert run.usd == pytest.approx(steps * 0.00006)
+
+
+def test_a_budget_of_time_ends_the_command_that_runs_when_it_is_over(sandbox: SandboxFactory) -> None:
+    meter = Meter(Budget(max_seconds=3600))
+
+    class Thinks(ScriptModel):
+        """For almost an hour."""
+
+        def complete(self, messages: Sequence[Message], tools: Sequence[ToolSpec], **more: object) -> Reply:
+            meter._began -= 3598  # pyright: ignore[reportPrivateUsage]
+            return bash("sleep 1000")
+
+    run = Agent(Thinks([])).run("go on", sandbox(), meter=meter)
+    assert (run.stop, run.steps) == (Stop.TIME, 1)
 
 
 def test_runs_that_share_a_meter_share_its_budget(sandbox: SandboxFactory) -> None:

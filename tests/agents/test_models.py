@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -188,8 +189,11 @@ def test_what_is_no_answer_is_an_error_that_says_why_and_not_the_key(
 def test_an_endpoint_that_is_not_there_is_an_error_that_says_so(make: Callable[..., Complete]) -> None:
     with serving() as endpoint:
         pass
-    with pytest.raises(ModelFailedError, match="Connection"):
-        make(endpoint, max_retries=0)(TALK, ())
+    with socket.socket() as deaf:  # which nobody else listens at, either
+        deaf.bind(("127.0.0.1", 0))
+        endpoint.url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(ModelFailedError, match="Connection"):
+            make(endpoint, max_retries=0)(TALK, ())
 
 
 @pytest.mark.parametrize(("name", "model"), [("openai", OpenAIModel), ("anthropic", AnthropicModel)])

@@ -63,7 +63,7 @@ from paddock.wire.guest import (
     ReadReply,
     Walked,
 )
-from tests import frames
+from tests import frames, skipped_time
 from tests.backends.peers import (
     CALLS,
     CLOSE,
@@ -311,15 +311,18 @@ async def silence(peer: Peer, channel: int, code: int) -> None:
     pass
 
 
-@pytest.mark.parametrize(
-    ("serve", "words"), [(pings, "answers, but has not done"), (silence, "has not answered")], ids=["pings", "silent"]
-)
-def test_no_call_waits_for_ever(
-    monkeypatch: pytest.MonkeyPatch, serve: Callable[[Peer, int, int], Awaitable[None]], words: str
-) -> None:
+@pytest.fixture
+def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than `lying` has. Its tests skip it: no delay of the machine costs a ping its answer."""
     for name in ("patience_seconds", "answer_seconds", "work_seconds"):
         monkeypatch.setattr(GuestConnection, name, 2.0)
 
+
+@pytest.mark.usefixtures("little_time")
+@pytest.mark.parametrize(
+    ("serve", "words"), [(pings, "answers, but has not done"), (silence, "has not answered")], ids=["pings", "silent"]
+)
+def test_no_call_waits_for_ever(serve: Callable[[Peer, int, int], Awaitable[None]], words: str) -> None:
     async def error_of(call: Call) -> BaseException | None:
         async with lying(serve) as (connection, _):
             try:
@@ -335,7 +338,7 @@ def test_no_call_waits_for_ever(
             assert isinstance(error, GuestLostError), (name, error)
             assert words in error.message, (name, error)
 
-    asyncio.run(main())
+    skipped_time.run(main())
 
 
 def test_one_request_more_than_the_guest_takes_is_refused_and_costs_nobody_the_connection() -> None:
@@ -679,12 +682,6 @@ GOES_ON: dict[str, tuple[str, Callable[[Any], Awaitable[Any]]]] = {
 }
 
 
-@pytest.fixture
-def little_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("patience_seconds", "answer_seconds", "work_seconds"):
-        monkeypatch.setattr(GuestConnection, name, 2.0)
-
-
 @pytest.mark.usefixtures("little_time")
 def test_nothing_that_was_begun_waits_for_ever() -> None:
     async def error_of(name: str, go_on: Callable[[Any], Awaitable[Any]]) -> BaseException | None:
@@ -701,7 +698,7 @@ def test_nothing_that_was_begun_waits_for_ever() -> None:
             assert isinstance(error, GuestLostError), (name, error)
             assert "answers, but has not done" in error.message, (name, error)
 
-    asyncio.run(main())
+    skipped_time.run(main())
 
 
 async def disobeys(peer: Peer, channel: int, code: int) -> None:
@@ -722,7 +719,7 @@ def test_who_does_not_end_a_command_is_cut_off(start: str, way: str) -> None:
             with pytest.raises(SandboxError):
                 await handle.wait()
 
-    asyncio.run(main())
+    skipped_time.run(main())
 
 
 @pytest.mark.usefixtures("little_time")
@@ -733,7 +730,7 @@ def test_a_terminal_that_is_not_sized_is_told() -> None:
             with pytest.raises(GuestLostError, match="answers, but has not done"):
                 await handle.resize(PtySize())
 
-    asyncio.run(main())
+    skipped_time.run(main())
 
 
 _bodies = st.one_of(

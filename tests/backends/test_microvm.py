@@ -19,6 +19,8 @@ from tests.backends.test_waiting_trees import Desk
 from tests.conformance import AdoptionConformance, eventually
 from tests.conformance._box import Box
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 SECONDS = 300
 # Holds a number in memory, a connection with itself, and a file whose end is nowhere but in memory; says what it has
 # when asked by a second line of input through a fifo.

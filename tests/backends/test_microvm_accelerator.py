@@ -21,6 +21,8 @@ from paddock.supervisor.plan import JailPlan
 from tests.backends.microvms import SMALL, MicrovmHarness
 from tests.conftest import configure
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 PROGRAMS = ("qemu 1", "kernel 1")
 
 

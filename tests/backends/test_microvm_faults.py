@@ -23,6 +23,8 @@ from tests.backends.microvms import Family, MicrovmHarness, play
 from tests.conformance._box import Box
 from tests.conformance._lab import eventually
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 _PARENT = 'test "$(cat /tmp/kept)" = kept && echo lives'
 
 

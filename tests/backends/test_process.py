@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ import pytest
 from paddock.backends import TreeMount, load, names
 from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidStateError, NotFoundError, SandboxDiedError, UnsupportedError
+from paddock.linux import pidfd
 from paddock.linux.proc import parent
 from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
 from tests.backends.boxes import boottime, plan, sandbox
@@ -214,12 +216,16 @@ def test_what_forks_without_end_ends_with_whatever_is_killed(victims, tmp_path):
     try:
         agent = int(holder.stdout.readline())
         pids = {"daemon": holder.pid, "agent": agent, "init": parent(agent)}
+        # The one may end, and its number be another's, when the other is killed.
+        victims = [pidfd.open(pids[victim]) for victim in victims]
         ends = select.poll()
         ends.register(reader, select.POLLIN)
         assert ends.poll(PATIENCE_SECONDS * 1000)
         os.read(reader, 1)
         for victim in victims:
-            os.kill(pids[victim], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                pidfd.send_signal(victim, signal.SIGKILL)
+            os.close(victim)
         assert ends.poll(PATIENCE_SECONDS * 1000) == [(reader, select.POLLHUP)], "it forks on"
     finally:
         os.close(reader)

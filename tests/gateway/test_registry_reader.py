@@ -78,8 +78,11 @@ def test_a_huge_hostile_page_costs_who_asks_for_it_and_nobody_else() -> None:
     async def work(world: Rig, outside: Outside) -> None:
         body = b'{"name":"demo","files":[' + b",".join([b"[]"] * (12 << 20)) + b"]}"
         outside.answers["index.test" + PAGE] = (JSON, body)
+        reader = reader_of(world)
+        os.kill(reader.pid, signal.SIGSTOP)  # it is not read before that was seen
         page = _start(fetch(world, "index.test", PAGE))
-        await eventually(lambda: reader_of(world)._tasks)
+        await eventually(lambda: reader._tasks)
+        os.kill(reader.pid, signal.SIGCONT)
         answered = 0
         while not page.done():
             assert (await fetch(world, "evil.test", "/"))[0] == 404

@@ -198,13 +198,16 @@ def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: News) ->
         events.listen(True)
     except OSError as error:
         pytest.skip(f"this kernel does not tell this user of processes: {error}")
-    for _ in range(5):
-        with News() as other:
-            other.listen(True)
-            other.listen(False)
-    told: list[str] = []
-    while "nothing" not in told:
-        told.append(_read(events))
+    told, dropped = list[str](), True
+    while dropped:  # if the machine started more than there was room for, which the kernel says
+        told, dropped = [], False
+        for _ in range(5):
+            with News() as other:
+                other.listen(True)
+                other.listen(False)
+        while "nothing" not in told:
+            told.append(_read(events))
+            dropped |= events._overrun
     assert "lost" not in told
 
 

@@ -126,6 +126,7 @@ def test_a_copy_has_nothing_of_the_commands_whose_output_is_read_where_it_was_ma
     parent = create()
     with parent.start("echo begun; exec sleep 98765") as process:
         assert process.stdout.read(1) == b"b"  # nothing is read before it is kept
+        assert wait_until(lambda: bool(parent.exec("pgrep -x sleep").stdout))  # the shell becomes it after its word
         try:
             child = parent.fork()
         except UnsupportedError as error:

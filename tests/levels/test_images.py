@@ -12,6 +12,8 @@ from tests.conftest import SandboxFactory
 from tests.images.layouts import busybox_layer, distroless_layer, layer, member, static_busybox, write_layout
 from tests.levels.conftest import LEVELS
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 
 @pytest.fixture
 def busybox() -> bytes:

@@ -8,6 +8,8 @@ from paddock import Sandbox
 from paddock.errors import LevelUnavailableError
 from tests.conftest import SandboxFactory
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 POLICY = "egress:\n  allow:\n    - host: site.invalid\n"
 CALL = "import socket; socket.create_connection(('192.0.2.80', 80), 60)"
 

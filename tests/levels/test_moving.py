@@ -13,6 +13,8 @@ from paddock.errors import LevelUnavailableError, UnsupportedError
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
+
 GIT = "git -c user.name=a -c user.email=a@b.c -c safe.directory='*' -c init.defaultBranch=main"
 WORK = f"""
 set -eu

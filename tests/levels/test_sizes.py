@@ -20,7 +20,7 @@ from paddock.model import MountMode
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
-pytestmark = pytest.mark.both
+pytestmark = [pytest.mark.both, pytest.mark.timeout(900)]  # a machine that is emulated, and the first is baked
 MEMORY_MIB, MIB = 512, 1 << 20
 LIMITS = Limits(memory_mib=MEMORY_MIB, cpus=1)
 PYTHON = """

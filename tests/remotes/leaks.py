@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import subprocess
 import sys
@@ -40,8 +41,9 @@ def _main() -> None:
     secrets = tuple(bytes.fromhex(line) for line in sys.stdin.read().split())
     for top, _, names in os.walk(sys.argv[1]):
         for path in (Path(top, name) for name in names):
-            if path.is_file() and not path.is_symlink() and _holds(path, secrets):
-                print(path)
+            with contextlib.suppress(FileNotFoundError):  # a daemon deletes meanwhile what it needs no more
+                if path.is_file() and not path.is_symlink() and _holds(path, secrets):
+                    print(path)
 
 
 def _holds(path: Path, secrets: tuple[bytes, ...]) -> bool:

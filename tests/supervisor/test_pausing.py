@@ -31,11 +31,14 @@ async def count(instance: Instance) -> None:
     await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=True)
 
 
+def inside(instance: Instance) -> list[int]:
+    assert isinstance(instance, JailInstance)
+    return [instance.pid, *proc.descendants(instance.pid)]
+
+
 def spent(yard: Yard, instance: Instance) -> int:
     """Nanoseconds of processor time that all its processes have had (schedstats of the kernel)."""
-    assert isinstance(instance, JailInstance)
-    init = instance.pid
-    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in [init, *proc.descendants(init)])
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in inside(instance))
 
 
 async def runs(yard: Yard, instance: Instance) -> None:
@@ -49,12 +52,14 @@ async def runs(yard: Yard, instance: Instance) -> None:
 async def stands(yard: Yard, instance: Instance) -> bool:
     """The kernel says so, and nothing inside has had any time while the supervisor had enough of it for many
     answers."""
-    times: list[int] = []
-    for _ in range(2):  # a process counts as frozen a moment before it gives its processor away
-        for _ in range(100):
-            await yard.backend.living()
-        times.append(spent(yard, instance))
-    return times[0] == times[1] and instance.id in await yard.backend.paused()
+    async with asyncio.timeout(60):
+        # It counts as frozen before it gives its processor away, of which nobody tells.
+        while "R" in map(proc.state, inside(instance)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    before = spent(yard, instance)
+    for _ in range(100):
+        await yard.backend.living()
+    return spent(yard, instance) == before and instance.id in await yard.backend.paused()
 
 
 async def becomes_idle(instance: Instance) -> None:

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 
 from paddock.vmm._fuse_nodes import Export
 from paddock.vmm._fuse_server import FileServer, start_file_server
@@ -24,25 +23,24 @@ def main(directory: str, target: str, command: list[str]) -> int:
     ours, theirs = socket.socketpair()
     exports = (Export(b"work", os.open(directory, os.O_PATH), writable=True),)
     server = start_file_server(ours.fileno(), exports)
-    with tempfile.TemporaryDirectory() as scratch:
-        top = os.path.join(scratch, "top")
-        relay = mount_shares(
-            theirs.fileno(), (Share(name=b"work", target=target.encode(), writable=True),), top.encode()
-        )
-        theirs.close()
-        running = subprocess.Popen(command, cwd=target, stdin=subprocess.DEVNULL)
-        for line in sys.stdin:
-            if line == "swap\n":
-                server = _swap(server, ours, exports, scratch)
-                print("swapped", flush=True)
-        status = running.wait()
-        for place in (target, top):
-            subprocess.run(["umount", place], check=True)
-        os.waitpid(relay, 0)
-        server.control.close()
-        _, ended = os.waitpid(server.pid, 0)
-        print(f"server {os.waitstatus_to_exitcode(ended)}", flush=True)
-        os.rmdir(top)
+    # Beside the target, where nobody cleans up: over a mount that stands still that would never end.
+    scratch = f"{target}-scratch"
+    top = os.path.join(scratch, "top")
+    os.mkdir(scratch)
+    relay = mount_shares(theirs.fileno(), (Share(name=b"work", target=target.encode(), writable=True),), top.encode())
+    theirs.close()
+    running = subprocess.Popen(command, cwd=target, stdin=subprocess.DEVNULL)
+    for line in sys.stdin:
+        if line == "swap\n":
+            server = _swap(server, ours, exports, scratch)
+            print("swapped", flush=True)
+    status = running.wait()
+    for place in (target, top):
+        subprocess.run(["umount", place], check=True)
+    os.waitpid(relay, 0)
+    server.control.close()
+    _, ended = os.waitpid(server.pid, 0)
+    print(f"server {os.waitstatus_to_exitcode(ended)}", flush=True)
     return status
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from paddock import Sandbox, Workspace
 from paddock.errors import InvalidStateError
-from paddock.linux import btrfs
+from paddock.linux import btrfs, pidfd
 from tests.conformance.trees import Root
 from tests.conftest import supervisors
 from tests.daemon.conftest import daemon_pid
 from tests.faults.conftest import program as program  # a fixture
 from tests.faults.test_restart import _on_the_next_boot, _power_off
 from tests.in_process import in_process
-from tests.orphans import wait_until
+from tests.orphans import PATIENCE_SECONDS, wait_until
 from tests.workspaces.conftest import Opener
 
 BEFORE = """
@@ -65,8 +65,12 @@ def test_g8_what_was_synced_is_there_whoever_was_killed(
     daemon = [daemon_pid(state_dir)]
     pids = {"daemon": daemon, "supervisor": supervisors(state_dir), "guest": [guest]}
     pids["everything"] = [pid for part in pids.values() for pid in part]
+    ended = pidfd.open(guest)
     for pid in pids[victims]:
         os.kill(pid, signal.SIGKILL)
+    if guest in pids[victims]:  # else what comes next may still find it
+        assert pidfd.wait(ended, PATIENCE_SECONDS)
+    os.close(ended)
     if victims in ("daemon", "everything"):
         first.kill()
     else:
