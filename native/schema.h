@@ -224,8 +224,8 @@ enum spawn_flags {
 enum plan_flags {
     PLAN_FRAIL = 1, /* it ends with the first of its agents that does */
     PLAN_UNCOUNTED = 2, /* no control group counts its memory: the filters `uncounted` hold */
-    PLAN_HOST_USR = 4, /* the machine's /usr is among its mounts */
-    PLAN_OWN_DEV = 8, /* a /dev is among them */
+    PLAN_HOST_USR = 4, /* the machine's /usr is among its mounts, after the root */
+    PLAN_OWN_DEV = 8, /* a /dev follows; then come those of `proc`, /sys and those of `groups` */
     PLAN_FLAGS = 15,
 };
 

@@ -169,8 +169,8 @@ FLAGS = {
     "PLAN": {
         "FRAIL": (1, "it ends with the first of its agents that does"),
         "UNCOUNTED": (2, "no control group counts its memory: the filters `uncounted` hold"),
-        "HOST_USR": (4, "the machine's /usr is among its mounts"),
-        "OWN_DEV": (8, "a /dev is among them"),
+        "HOST_USR": (4, "the machine's /usr is among its mounts, after the root"),
+        "OWN_DEV": (8, "a /dev follows; then come those of `proc`, /sys and those of `groups`"),
     },
 }
 
@@ -607,9 +607,7 @@ MESSAGES = (
         "plan",
         "",
         "host",
-        "To pid 1 of a jail: the sandbox that it becomes. Descriptors are its mounts: the root, /usr and /dev by the "
-        "flags, those of `proc`, and then /sys and those of `groups`. The next message is its deadline, when it is "
-        "written down.",
+        "To pid 1 of a jail: the sandbox that it becomes, with its mounts. Its deadline follows when it is written.",
         (
             ("flags", "u32", "PLAN"),
             ("uid", "u32", "of the default user"),

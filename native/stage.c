@@ -1,6 +1,6 @@
-/* The file system of a jail. A spare has /dev and /proc ready, mounted where nobody looks. A plan brings the rest as
- * detached mounts, whose places lie in the sandbox's tree. An earlier sandbox may have written that tree, so no path in
- * it is followed through a link. */
+/* The file system of a jail. A spare has /dev and /proc ready, mounted at a stage. A plan brings the rest as detached
+ * mounts, whose places lie in the sandbox's tree. An earlier sandbox may have written that tree, so no path in it is
+ * followed through a link. */
 #include "io.h"
 #include "jail.h"
 #include "machine.h"
@@ -17,10 +17,11 @@ struct given {
     size_t left;
 };
 
+/* -1 for one too many: the kernel refuses that (EBADF). */
 static int next_given(struct given *given)
 {
     if (!given->left)
-        return -EBADMSG;
+        return -1;
     given->left--;
     return *given->fds++;
 }
@@ -135,7 +136,6 @@ static int attach(int mount, const char *path)
 
 static int attach_root(const struct stage *stage, const struct plan_message *plan, int root)
 {
-    TRY(root);
     if (plan->hostname.left)
         TRY(CALL2(sethostname, P(plan->hostname.at), (long)plan->hostname.left));
     TRY(move_mount(root, stage->root, ""));
@@ -145,7 +145,6 @@ static int attach_root(const struct stage *stage, const struct plan_message *pla
 /* The machine's /usr, with the tree's own /usr/local in it. */
 static int attach_usr(int usr)
 {
-    TRY(usr);
     HELD int place = TRY(open_place("usr/local"));
     HELD int local = TRY(copy_tree(place, "", AT_EMPTY_PATH));
     TRY(attach(usr, "usr"));
@@ -160,11 +159,11 @@ static int attach_memory(const char *path, uint64_t size, uint64_t inodes)
     return attach(made, path);
 }
 
-/* With a /dev of its own that the plan brings, the staged one isn't used. */
+/* Where the plan brings a /dev, the staged one isn't used. */
 static int attach_dev(const struct stage *stage, const struct plan_message *plan, struct given *given)
 {
     bool own = plan->flags & PLAN_OWN_DEV;
-    int dev = own ? TRY(next_given(given)) : stage->dev;
+    int dev = own ? next_given(given) : stage->dev;
     TRY(attach(dev, "dev"));
     if (own)
         TRY(put_terminals(dev));
@@ -177,14 +176,14 @@ static int attach_sizes(const struct plan_message *plan, struct given *given)
     char path[PATH_MAX];
     struct reader files = plan->proc, groups = plan->groups;
     while (files.left)
-        TRY(move_mount(TRY(next_given(given)), AT_FDCWD, JOIN(path, sizeof path, "proc/", next_string(&files))));
+        TRY(move_mount(next_given(given), AT_FDCWD, JOIN(path, sizeof path, "proc/", next_string(&files))));
     if (!given->left)
         return 0;
-    int sys = TRY(next_given(given)), result = attach(sys, "sys");
+    int sys = next_given(given), result = attach(sys, "sys");
     if (result == -ENOENT || result == -ENOTDIR || result == -ELOOP)
         return 0;
     while (!result && groups.left)
-        result = move_mount(TRY(next_given(given)), sys, next_string(&groups));
+        result = move_mount(next_given(given), sys, next_string(&groups));
     return result;
 }
 

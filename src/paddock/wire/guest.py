@@ -1472,7 +1472,7 @@ class Spawned(Message):
 
 
 class Plan(Message):
-    """To pid 1 of a jail: the sandbox that it becomes. Descriptors are its mounts: the root, /usr and /dev by the flags, those of `proc`, and then /sys and those of `groups`. The next message is its deadline, when it is written down."""
+    """To pid 1 of a jail: the sandbox that it becomes, with its mounts. Its deadline follows when it is written."""
 
     SHAPE = Shape(
         Struct("<IIIIIxxxxQQQ"),
