@@ -242,9 +242,6 @@ class PageFilter:
         return answer.body
 
     async def _look(self, response: Response, content: bytes) -> Answer:
-        reader = self._network.gateway.reader
-        if reader is None:
-            raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
         coding = (response.get(b"content-encoding") or b"").strip().lower()
         if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
             raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
@@ -253,7 +250,7 @@ class PageFilter:
         if found is not None and (found.content, found.kind) == (digest, kind):
             return self._reuse(response, found, etag)
         job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"), body=content)
-        answer = await reader.read(job, self._network.files.turn)
+        answer = await self._network.gateway.reader.read(job, self._network.files.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
         at, where = self._page.now, self.address

@@ -75,14 +75,12 @@ class Dialer:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         scratch: memoryview,
         resolver: Resolver,
         trust: Callable[[], ssl.SSLContext],
-        reach: Reach = over_tcp,
+        reach: Reach,
     ) -> None:
-        self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
-        self._reach = reach
+        self._scratch, self._resolver, self._make_trust, self._reach = scratch, resolver, trust, reach
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(
@@ -121,7 +119,7 @@ class Dialer:
             sock: socket.socket | None = None
             try:
                 sock = await self._reach(address, target.port)
-                stream = ProxyStream(self._loop, self._scratch, address)
+                stream = ProxyStream(self._scratch, address)
                 await stream.attach(sock)
                 return stream
             except BaseException as error:
@@ -171,12 +169,12 @@ _IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
 class Link(Session):
     """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
 
-    def __init__(self, upstream: ProxyStream, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(upstream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+    def __init__(self, upstream: ProxyStream) -> None:
+        super().__init__(upstream, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
         self._address = upstream.address
         self.retired = self._used = False
-        self.idle_since = loop.time()
-        self._task = loop.create_task(self._pump())
+        self.idle_since = self.loop.time()
+        self._task = self.loop.create_task(self._pump())
 
     def stream(self) -> H2Stream | None:
         """Open a stream, or return None if the connection takes no more at present."""
@@ -215,8 +213,8 @@ class Link(Session):
 class Pool:
     """The connections of one sandbox, which no other sandbox's requests ever use."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._idle: dict[tuple[Target, bool], list[ProxyStream]] = {}
         self._links: dict[Target, list[Link]] = {}
         self._plain: dict[Target, None] = {}
@@ -280,7 +278,7 @@ class Pool:
                     del self._plain[next(iter(self._plain))]
                 self._plain[target] = None
                 return upstream
-            link = Link(upstream, self._loop)
+            link = Link(upstream)
             self._links.setdefault(target, []).append(link)
             stream = link.stream()
             assert stream is not None
