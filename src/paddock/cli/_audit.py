@@ -107,8 +107,8 @@ def export(options: argparse.Namespace) -> int:
             if options.format == "jsonl":
                 _render.raw(out, raw)
             elif isinstance(line := parse_line(raw), RecordLine):
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # no record: `verify` is for finding that
-                    event = to_ocsf(line.segment.removesuffix(".jsonl"), json.loads(line.raw))
+                event = to_ocsf(line.segment.removesuffix(".jsonl"), line.raw)
+                if event is not None:  # else it is no record: `verify` is for finding that
                     _render.raw(out, json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n")
         if place is not None:
             _write_place(place, cursor, out if options.output is not None else None)
