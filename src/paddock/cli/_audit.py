@@ -464,7 +464,7 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
         _render.line(f"  to do: {advice(box)}")
     if known.usage is not None:
         for limit, count in known.usage.strikes.items():
-            _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
+            _render.line(f"  the limit of {limit} was exceeded {count} times: {REMEDY[limit]}")
 
 
 def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspection | None) -> None:
