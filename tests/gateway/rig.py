@@ -21,6 +21,7 @@ from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.processes.connection_owner import ConnectionOwners
 from paddock.gateway.processes.process_resolver import unknown
 from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
+from paddock.gateway.proxy.upstream import Outside
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
@@ -146,7 +147,7 @@ class Approvals:
         return self.answer
 
 
-class Rig:
+class Rig(Outside):
     """`origin` is where the next connections want to go; `names` is what the resolver of the host knows."""
 
     gateway: Gateway
@@ -193,8 +194,7 @@ class Rig:
 
     def make_gateway(self, *, owners: ConnectionOwners | None = None, reader: Reader | None = None) -> Gateway:
         return Gateway(
-            resolver=self.resolve,
-            trust=self.trust,
+            outside=self,
             destination=self.where,
             limits=self.limits,
             handlers=self.handlers,
@@ -210,10 +210,9 @@ class Rig:
             raise OSError(f"no such name: {name}")
         return self.names[name]
 
-    def trust(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.public.certificate.decode())
-        context.set_alpn_protocols(["http/1.1"])
-        return context
+    @property
+    def authorities(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - a benchmark replaces `public`
+        return self.public.certificate.decode()
 
     def where(self, sock: socket.socket) -> tuple[str, int]:
         return self.origin(sock) if callable(self.origin) else self.origin

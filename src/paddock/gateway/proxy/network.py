@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import ssl
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -41,7 +40,7 @@ from paddock.policy.network import Snapshot
 
 from .connection import Connection
 from .stream import SCRATCH_BYTES, Lost, ProxyStream
-from .upstream import Dialer, Pool, Reach, Resolver, over_tcp
+from .upstream import Dialer, Outside, Pool
 
 MOST_HELD_BYTES = 32 << 20
 PATIENCE_SECONDS = 2.0
@@ -400,16 +399,14 @@ class Gateway:
         malware: MalwareIndexes,
         packages: PackageStore | None,
         handlers: HandlerHost | None,
-        resolver: Resolver,
-        trust: Callable[[], ssl.SSLContext],
-        reach: Reach = over_tcp,
+        outside: Outside,
         destination: Destination = original_destination,
         limits: Limits | None = None,
     ) -> None:
         """Begin a gateway. It has no cache of packages without `packages`, and runs no handlers without `handlers`."""
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.dialer = Dialer(self.scratch, resolver, trust, reach)
+        self.dialer = Dialer(self.scratch, outside)
         self.destination, self.limits, self.owners = destination, limits or Limits(), owners
         self.reader, self.malware, self.packages, self.handlers = reader, malware, packages, handlers
         self.networks: dict[str, SandboxNetwork] = {}

@@ -22,12 +22,6 @@ from .stream import Lost, ProxyStream
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
 
-Resolver = Callable[[str], Awaitable[list[str]]]
-"""Addresses of a name, as `ipaddress` writes them. OSError."""
-
-Reach = Callable[[str, int], Awaitable[socket.socket]]
-"""A connection to a port of an address. OSError."""
-
 Check = Callable[[str], Verdict]
 """Tells whether the gateway may connect to an address, and records it. Raises UnrecordedError."""
 
@@ -36,9 +30,27 @@ _threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 """Few: one sandbox's slow names must not cost more."""
 
 
-async def resolve_here(name: str) -> list[str]:
-    """Resolve a name by the machine's own resolver."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
+class Outside:
+    """The network outside, as this machine sees it."""
+
+    authorities: str | None = None
+    """Certificates of the authorities that sign servers, as PEM. None: those that this machine trusts."""
+
+    async def resolve(self, name: str) -> list[str]:
+        """Return the addresses of a name, as `ipaddress` writes them. Raise OSError."""
+        return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
+
+    async def reach(self, address: str, port: int) -> socket.socket:
+        """Connect to a port of an address. Raise OSError."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().sock_connect(sock, (address, port))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 def _resolve(name: str) -> list[str]:
@@ -58,29 +70,11 @@ def _in_hosts_file(name: str) -> list[str]:
     return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
 
 
-async def over_tcp(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(sock, (address, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 class Dialer:
-    """Makes upstreams. A gateway has one. `trust` verifies servers' certificates, `reach` connects."""
+    """Makes upstreams. A gateway has one."""
 
-    def __init__(
-        self,
-        scratch: memoryview,
-        resolver: Resolver,
-        trust: Callable[[], ssl.SSLContext],
-        reach: Reach,
-    ) -> None:
-        self._scratch, self._resolver, self._make_trust, self._reach = scratch, resolver, trust, reach
+    def __init__(self, scratch: memoryview, outside: Outside) -> None:
+        self._scratch, self._outside = scratch, outside
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(
@@ -109,7 +103,7 @@ class Dialer:
 
     async def _resolve(self, name: str) -> list[str]:
         try:
-            return await self._resolver(name)
+            return await self._outside.resolve(name)
         except (OSError, UnicodeError) as error:
             raise UpstreamFailed(f"{name} can't be resolved: {_words(error)}") from None
 
@@ -118,7 +112,7 @@ class Dialer:
         for address in addresses:
             sock: socket.socket | None = None
             try:
-                sock = await self._reach(address, target.port)
+                sock = await self._outside.reach(address, target.port)
                 stream = ProxyStream(self._scratch, address)
                 await stream.attach(sock)
                 return stream
@@ -132,8 +126,8 @@ class Dialer:
 
     async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
-            self._trust[h2] = self._make_trust()
-            self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
+            context = self._trust[h2] = trusting(self._outside.authorities)
+            context.set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
             await stream.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
@@ -144,10 +138,12 @@ class Dialer:
             raise
 
 
-def system_trust() -> ssl.SSLContext:
-    """Return a context with this machine's certificate authorities."""
-    context = ssl.create_default_context()
+def trusting(authorities: str | None) -> ssl.SSLContext:
+    """Return a context for servers that these authorities sign, or by default the machine's. ssl.SSLError: no PEM."""
+    context = ssl.create_default_context() if authorities is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if authorities is not None:  # even if there is none among them: the machine's are never trusted then
+        context.load_verify_locations(cadata=authorities)
     return context
 
 
