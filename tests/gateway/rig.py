@@ -18,10 +18,10 @@ from paddock.audit import AuditLog
 from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
+from paddock.gateway.outside import Outside
 from paddock.gateway.processes.connection_owner import ConnectionOwners
 from paddock.gateway.processes.process_resolver import unknown
 from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
-from paddock.gateway.proxy.upstream import Outside
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader

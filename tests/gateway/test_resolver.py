@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from paddock.gateway.proxy.upstream import Outside
+from paddock.gateway.outside import Outside
 from paddock.linux.routes import is_own
 
 

@@ -15,7 +15,7 @@ from typing import cast
 
 from paddock.supervisor import layout
 
-from .proxy.upstream import Outside
+from .outside import Outside
 
 
 class EvaluationNetwork(Outside):

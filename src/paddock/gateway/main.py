@@ -24,10 +24,10 @@ from paddock.supervisor import layout
 
 from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
+from .outside import Outside
 from .processes import process_resolver
 from .processes.connection_owner import ConnectionOwners, tell
 from .proxy.network import Gateway
-from .proxy.upstream import Outside
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
 from .registries.reader import Reader

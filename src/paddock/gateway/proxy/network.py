@@ -21,6 +21,7 @@ from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.answers import Mocks
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.mocks.recorder import Recorder
+from paddock.gateway.outside import Outside
 from paddock.gateway.processes.connection_owner import ConnectionOwners, tell
 from paddock.gateway.processes.process_resolver import First
 from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
@@ -40,7 +41,7 @@ from paddock.policy.network import Snapshot
 
 from .connection import Connection
 from .stream import SCRATCH_BYTES, Lost, ProxyStream
-from .upstream import Dialer, Outside, Pool
+from .upstream import Dialer, Pool
 
 MOST_HELD_BYTES = 32 << 20
 PATIENCE_SECONDS = 2.0
