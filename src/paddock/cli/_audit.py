@@ -108,7 +108,7 @@ def export(options: argparse.Namespace) -> int:
                 _render.raw(out, raw)
             elif isinstance(line := parse_line(raw), RecordLine):
                 event = to_ocsf(line.segment.removesuffix(".jsonl"), line.raw)
-                if event is not None:  # else it is no record: `verify` is for finding that
+                if event is not None:  # else it isn't a record, which `verify` finds
                     _render.raw(out, json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n")
         if place is not None:
             _write_place(place, cursor, out if options.output is not None else None)
