@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
 from paddock.gateway.authority import Authority
-from paddock.gateway.proxy.network import Gateway, Limits
+from paddock.gateway.proxy.network import Limits
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig
 
@@ -87,8 +87,8 @@ async def gate(directory: Path, tier: Tier, port: int) -> None:
     rig = Rig(Policy({NAME: tier}))
     rig.names = {NAME: ["127.0.0.1"]}
     rig.inside, rig.public = authority(directory, "inside"), authority(directory, "public")
-    gateway = Gateway(resolver=rig.resolve, trust=rig.trust, destination=rig.where, limits=Limits(connections=2048))
-    rig.gateway = gateway
+    rig.limits = Limits(connections=2048)
+    rig.gateway = gateway = rig.make_gateway()
     network = rig.network()
     network.audit_log = AuditLog(directory / f"audit-{os.getpid()}")
     await gateway.open(network)

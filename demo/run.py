@@ -25,7 +25,7 @@ LIMITS = Limits(memory_mib=512, processes=64, disk_mib=256)
 MAX_TURNS = 20
 OBSERVATION_CHARACTERS = 2_000
 TOO_MUCH_MIB = 4_096  # of the host's disk: other programs write, too, but nobody who keeps to the limit comes near
-# Which ceiling a careless turn has to run into, where this machine enforces it.
+# Which limit a careless turn has to run into, where this machine enforces it.
 EXPECTED_LIMIT = {"fork bomb": "processes", "100 GB file": "disk", "infinite loop": "time"}
 
 
@@ -193,7 +193,7 @@ def last_line(text: str) -> str:
 
 
 def not_enforced(target: Sandbox) -> list[str]:
-    """Ceilings that nobody counts here, as an ordinary user without cgroups and quotas: they can't be relied upon."""
+    """Limits that nobody counts here, as an ordinary user without cgroups and quotas: they can't be relied upon."""
     usage = target.usage()
     counted = {"memory": usage.memory_bytes, "processes": usage.processes, "disk": usage.disk_bytes}
     if bounded(target, "processes"):  # an rlimit takes the place of a cgroup: what it refuses nobody counts
@@ -202,7 +202,7 @@ def not_enforced(target: Sandbox) -> list[str]:
 
 
 def bounded(target: Sandbox, limit: str) -> bool:
-    """Whether an rlimit stands in for a ceiling that nobody counts: then what runs away is stopped, if not noticed."""
+    """Whether an rlimit stands in for a limit that nobody counts: then what runs away is stopped, if not noticed."""
     option, most = {"processes": ("-u", LIMITS.processes), "disk": ("-f", LIMITS.disk_mib << 11)}[limit]
     value = target.exec(f"bash -c 'ulimit {option}'").stdout.strip()  # of files: in blocks of 512 or 1024 bytes
     return value.isdigit() and int(value) <= most

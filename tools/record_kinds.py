@@ -46,7 +46,7 @@ EVENTS = {
     "process.start": "a program was started inside",
     "process.watch": "processes inside are `watched` from now on, or no longer; `why` not, if they can't be",
     "recovery.failed": "a step of the recovery at the daemon's start failed; the others were taken",
-    "sandbox.ended": "a sandbox ended by itself, by its TTL or at a ceiling",
+    "sandbox.ended": "a sandbox ended by itself, by its TTL or at a limit",
     "sandbox.orphan": "a sandbox without a row was killed",
     "sandbox.slept": "a sandbox that nobody used is paused, or was found so",
     "sandbox.woken": "a paused sandbox goes on, since somebody uses it",

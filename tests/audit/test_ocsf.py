@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from paddock.audit import AuditLog, Choice, Cursor, Stream, to_ocsf
+from paddock.audit._record import Record, seal
 from paddock.model import Decision, ExecSpec, Principal, ReadFile, RunExec, WriteFile
 
 # Of https://schema.ocsf.io/1.4.0: what a class requires, of what kind that is, and which activities it has. `any` are
@@ -90,9 +91,12 @@ def written(directory: Path) -> AuditLog:
 
 def test_every_event_is_one_of_the_schema(tmp_path: Path) -> None:
     written(tmp_path)
-    events = [to_ocsf(found.segment, json.loads(found.raw)) for found in Stream(tmp_path, Choice(), Cursor()).records()]
-    for event in events:
+    events: list[dict[str, Any]] = []
+    for found in Stream(tmp_path, Choice(), Cursor()).records():
+        event = to_ocsf(found.segment, found.raw)
+        assert event is not None
         check(event)
+        events.append(event)
     assert {event["class_uid"] for event in events} == set(SCHEMA)
     (run,) = [event for event in events if event["metadata"]["event_code"] == "decision:exec.run"]
     assert (run["activity_id"], run["process"]["cmd_line"]) == (1, "pip install")
@@ -104,4 +108,10 @@ def test_every_event_is_one_of_the_schema(tmp_path: Path) -> None:
 @pytest.mark.parametrize("detail", [None, [], {"spec": 3, "path": None, "argv": 1, "host": 7, "method": 9}])
 @pytest.mark.parametrize("action", ["exec.run", "egress.request", "egress.name", "file.read", "x", "", "egress"])
 def test_what_records_may_hold_never_crashes_it(action: str, detail: object) -> None:
-    check(to_ocsf("s", {"action": action, "kind": "decision", "seq": 1, "time": 1, "detail": detail}))
+    record = Record(seq=1, time=1, boottime=1, writer="w", kind="decision", action=action, detail=detail)  # pyright: ignore
+    event = to_ocsf("s", seal(record)[0])
+    if isinstance(detail, dict):
+        assert event is not None
+        check(event)
+    else:
+        assert event is None, "no writer makes such a record"

@@ -8,7 +8,7 @@ from paddock.audit import AuditLog, read_records
 from paddock.model import CreateSandbox, Decision, ExecSpec, ExtendSandbox, ListAudit, Principal, RunExec
 
 ME = Principal("local:1")
-YES, NO = Decision(allowed=True, reason="yes", rule="mine"), Decision(allowed=False, reason="too long", rule="ceilings")
+YES, NO = Decision(allowed=True, reason="yes", rule="mine"), Decision(allowed=False, reason="too long", rule="limits")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from paddock.audit import AuditLog, Choice, Cursor, Session, Stream, envelope, open_key
+from paddock.audit import AuditLog, Choice, Cursor, Found, Session, Stream, envelope, open_key
+from paddock.audit._record import Record, seal
 
 OLD, NEW = "1" * 40, "2" * 40
 
@@ -21,7 +22,7 @@ OLD, NEW = "1" * 40, "2" * 40
 def stated(directory: Path) -> dict[str, Any]:
     session = Session("sb_1")
     for found in Stream(directory, Choice(sandboxes=("sb_1",)), Cursor()).in_order():
-        session.take(json.loads(found.raw))
+        session.take(found)
     return session.statement({"head": 3, "sha256": "00", "key": "11"})
 
 
@@ -92,11 +93,13 @@ def test_it_verifies_with_the_public_key_by_somebody_elses_library(tmp_path: Pat
 
 def test_what_records_may_hold_never_crashes_it() -> None:
     session = Session("sb_1")
-    odd: list[object] = [None, [], {"refs": 3}, {"refs": ["", " ", "a b"]}, {"template": 3}]
+    odd: list[dict[str, Any]] = [{}, {"refs": 3}, {"refs": ["", " ", "a b"]}, {"template": 3}]
     odd.append({"url": "u", "digest": "x"})
     for detail in odd:
         for action in ("egress.push", "egress", "sandbox.create", "files.changed", "artifact.add", ""):
             for kind in ("decision", "outcome", "event"):
-                said = {"action": action, "kind": kind, "detail": detail, "allowed": True, "sha256": "00", "time": 1}
-                session.take(said)
+                record = Record(
+                    seq=1, time=1, boottime=1, writer="w", kind=kind, action=action, allowed=True, detail=detail
+                )
+                session.take(Found("s", seal(record)[0], record))
     json.dumps(session.statement({}))

@@ -151,7 +151,7 @@ def test_a_cursor_keeps_what_outcomes_are_waited_for(audit: Path) -> None:
     log.outcome(of, "egress", ok=True)
     log.outcome(0, "egress", ok=True)
     again = Stream(audit, choice, read_cursor(stream.cursor.text()))
-    assert [found.line and found.line.of for found in again.records()] == [of]
+    assert [found.record and found.record.of for found in again.records()] == [of]
     with pytest.raises(InvalidArgumentError):
         read_cursor("!")
     log.close()

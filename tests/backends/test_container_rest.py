@@ -87,7 +87,7 @@ def test_what_an_engine_has_paused_is_seen_and_goes_on(containers: ContainerHarn
             record = backend.records.read(box.plan.id)
             assert record is not None
             engine = await backend._open()  # pyright: ignore[reportPrivateUsage]
-            if os.getuid() and not backend._ceilings():  # pyright: ignore[reportPrivateUsage]
+            if os.getuid() and not backend._limits():  # pyright: ignore[reportPrivateUsage]
                 pytest.skip("without control groups this engine cannot pause")
             await engine.post(f"/containers/{record.container}/pause")
             assert _life.is_frozen(record)

@@ -157,7 +157,7 @@ GARBAGE = {
     "more credit than there can be": ("write", reply() + frames.credit(1, 0, Limit.CREDIT) * 2),
     "a code that no kernel reports": ("exec", RUNS + frames.pack(Kind.EXIT, 1, Exit(code=300).pack())),
     "neither a code nor a signal": ("exec", RUNS + frames.pack(Kind.EXIT, 1, Exit(code=-1).pack())),
-    "a ceiling of which it knows nothing": (
+    "a limit of which it knows nothing": (
         "exec",
         RUNS + frames.pack(Kind.EXIT, 1, Exit(code=1, ended=int(EndedFlags.MEMORY)).pack()),
     ),

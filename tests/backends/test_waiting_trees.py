@@ -73,7 +73,7 @@ def test_it_is_over_the_workspace_and_leaves_what_it_writes_there(harness: VmmHa
         second = await desk.create(plan)
         record = state_of(desk, plan.id)
         assert record["pid"] == vmm["pid"], "it was not made anew"
-        assert record["trees"] == {workspace: 1 << 30}, "the supervisor watches its ceiling"
+        assert record["trees"] == {workspace: 1 << 30}, "the supervisor watches its limit"
         script = "cat a/b; echo more > a/c; stat -c %u who | cmp - who; grep -c ' /workspace ' /proc/self/mountinfo"
         assert await output(second, "sh", "-c", script) == b"good\n1\n"
         await second.kill()

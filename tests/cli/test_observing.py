@@ -156,8 +156,8 @@ def test_why_says_which_rule_refused_a_create(sandbox: SandboxFactory) -> None:
     refused = paddock("create", "--memory", "99999999g")
     assert refused.returncode == 125
     told = paddock("why").stdout
-    assert "denied by ceilings" in told
-    assert "is above the ceiling" in told
+    assert "denied by limits" in told
+    assert "is above the limit" in told
 
 
 def test_the_record_is_listed_by_filters_and_shown(box: str) -> None:

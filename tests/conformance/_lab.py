@@ -129,7 +129,7 @@ def guarantee(
 ) -> Callable[[Callable[[S, Lab], Coroutine[Any, Any, None]]], Callable[[S, Lab], None]]:
     """Makes an asynchronous test an ordinary one that runs on a fresh loop.
 
-    `needs` are fields of Capabilities, or ceilings; the test is skipped, with the reason, where the backend doesn't
+    `needs` are fields of Capabilities, or limits; the test is skipped, with the reason, where the backend doesn't
     claim one.
     """
 

@@ -1,4 +1,4 @@
-"""Many at once, ceilings, and what is counted."""
+"""Many at once, limits, and what is counted."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class LoadConformance(Bench):
 
 
 class LimitConformance(Bench):
-    """Ceilings that the backend claims to enforce. Each holds, is counted where the kernel counts, and leaves the
+    """Limits that the backend claims to enforce. Each holds, is counted where the kernel counts, and leaves the
     sandbox usable. The service makes of it what `ExitStatus.limit` says."""
 
     @guarantee(Limit.MEMORY)
@@ -125,7 +125,7 @@ class LimitConformance(Bench):
             assert (await box.instance.wait_ended()).limit == Limit.MEMORY
 
     @guarantee(Limit.PROCESSES)
-    async def test_processes_are_refused_above_the_ceiling_and_it_is_named(self, lab: Lab) -> None:
+    async def test_processes_are_refused_above_the_limit_and_it_is_named(self, lab: Lab) -> None:
         box = await lab.box(limits=Limits(processes=40))
         finished = await box.python(
             "import os, time\nn = 0\ntry:\n    while True:\n        if not os.fork(): time.sleep(600)\n        n += 1\n"
@@ -137,7 +137,7 @@ class LimitConformance(Bench):
         assert (await box.instance.usage()).strikes.get(Limit.PROCESSES, 0) >= 1
 
     @guarantee(Limit.PROCESSES)
-    async def test_a_command_for_which_there_is_no_process_names_the_ceiling(self, lab: Lab) -> None:
+    async def test_a_command_for_which_there_is_no_process_names_the_limit(self, lab: Lab) -> None:
         box = await lab.box(limits=Limits(processes=40))
         full = await box.start_python(
             "import os, time\ntry:\n    while os.fork(): pass\n"
@@ -186,7 +186,7 @@ class LimitConformance(Bench):
             assert (await box.instance.wait_ended()).limit == Limit.INODES
 
     @guarantee(Limit.OPEN_FILES)
-    async def test_descriptors_are_refused_above_the_ceiling_and_it_is_named(self, lab: Lab) -> None:
+    async def test_descriptors_are_refused_above_the_limit_and_it_is_named(self, lab: Lab) -> None:
         box = await lab.box(limits=Limits(open_files=100))
         finished = await box.python("import os\nfor n in range(1000): os.open('/dev/null', os.O_RDONLY)")
         assert b"Too many open files" in finished.err

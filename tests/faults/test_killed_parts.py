@@ -126,11 +126,11 @@ def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: San
 
 
 @pytest.mark.root
-def test_the_memory_ceiling_is_named_when_it_was_what_killed_the_agent(transport: DaemonTransport) -> None:
+def test_the_memory_limit_is_named_when_it_was_what_killed_the_agent(transport: DaemonTransport) -> None:
     limits = Limits(memory_mib=48, tmp_mib=512)
     with Sandbox.create(level="jail", ttl_seconds=60, limits=limits, transport=transport) as box:
         foreground, background = box.start("sleep 600"), box.start("sleep 600", background=True)
-        # No command writes here: what grows beyond the ceiling belongs to the agent itself.
+        # No command writes here: what grows beyond the limit belongs to the agent itself.
         with pytest.raises(SandboxError):
             box.filesystem.write("/tmp/big", bytes(200 << 20))
         for command in (foreground, background):

@@ -18,6 +18,9 @@ from paddock.audit import AuditLog
 from paddock.errors import UnrecordedError
 from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.handler import HandlerHost
+from paddock.gateway.outside import Outside
+from paddock.gateway.processes.connection_owner import ConnectionOwners
+from paddock.gateway.processes.process_resolver import unknown
 from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
@@ -113,6 +116,27 @@ class Journal(AuditLog):
         return [entry for entry in self.decisions if entry[0].kind == kind]
 
 
+class Strangers(ConnectionOwners):
+    """Know of no connection whose it is."""
+
+    def __init__(self) -> None: ...
+
+    async def who(self, *connection: object) -> dict[str, Any]:
+        return unknown("nobody is asked")
+
+    async def watch(self, *sandbox: object) -> None: ...
+
+    def close(self, why: str = "") -> None: ...
+
+
+class NoReader(Reader):
+    """Stands where no page is read: a real one is a process."""
+
+    def __init__(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Approvals:
     def __init__(self) -> None:
         self.asked: list[ApprovalRequest] = []
@@ -123,7 +147,7 @@ class Approvals:
         return self.answer
 
 
-class Rig:
+class Rig(Outside):
     """`origin` is where the next connections want to go; `names` is what the resolver of the host knows."""
 
     gateway: Gateway
@@ -139,7 +163,7 @@ class Rig:
         self.secrets = SecretBook()
         self.packages: PackageStore | None = None
         self.reads = False
-        self.known: MalwareIndexes | None = None
+        self.known = MalwareIndexes(Path("/nonexistent"))
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
@@ -163,6 +187,21 @@ class Rig:
             secrets=self.secrets,
             claim=self.approvals.claim,
             audit_log=self.audit_log,
+            diag=socket.socket(socket.AF_UNIX),
+            first=(0, 0),
+            process=os.pidfd_open(os.getpid()),
+        )
+
+    def make_gateway(self, *, owners: ConnectionOwners | None = None, reader: Reader | None = None) -> Gateway:
+        return Gateway(
+            outside=self,
+            destination=self.where,
+            limits=self.limits,
+            handlers=self.handlers,
+            owners=owners or Strangers(),
+            reader=reader or NoReader(),
+            malware=self.known,
+            packages=self.packages,
         )
 
     async def resolve(self, name: str) -> list[str]:
@@ -171,10 +210,9 @@ class Rig:
             raise OSError(f"no such name: {name}")
         return self.names[name]
 
-    def trust(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.public.certificate.decode())
-        context.set_alpn_protocols(["http/1.1"])
-        return context
+    @property
+    def authorities(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - a benchmark replaces `public`
+        return self.public.certificate.decode()
 
     def where(self, sock: socket.socket) -> tuple[str, int]:
         return self.origin(sock) if callable(self.origin) else self.origin
@@ -215,17 +253,8 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    reader = Reader() if rig.reads else None
-    rig.gateway = Gateway(
-        resolver=rig.resolve,
-        trust=rig.trust,
-        destination=rig.where,
-        limits=rig.limits,
-        handlers=rig.handlers,
-        reader=reader,
-        malware=rig.known,
-        packages=rig.packages,
-    )
+    reader = Reader() if rig.reads else NoReader()
+    rig.gateway = rig.make_gateway(reader=reader)
     await rig.gateway.open(rig.network())
     try:
         yield rig
@@ -234,8 +263,7 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         for server in rig.servers:
             server.close()
         await end_connections()
-        if reader is not None:
-            reader.close()
+        reader.close()
 
 
 async def end_connections() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from paddock.gateway.processes import connection_owner
 from paddock.gateway.processes.connection_owner import MOST_WAITING, ConnectionOwners
 from paddock.gateway.proxy import network
-from paddock.gateway.proxy.network import Gateway
 from paddock.linux import sock_diag
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, eventually, get
@@ -149,7 +148,7 @@ def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> Non
         nobody.close()
         told = await nobody.who(table.diag, *table.ends, "sb_a", (1, 1))
         assert told == {"origin": "unknown", "why": "there is no process resolver"}
-        gateway = Gateway(owners=nobody)
+        gateway = Rig(Policy({})).make_gateway(owners=nobody)
         await gateway.close_all()
 
     play(scene)
@@ -160,8 +159,9 @@ def test_a_connection_goes_on_without_the_witness_whose_late_answer_is_recorded(
 
     async def scene(table: Table) -> None:
         rig = Rig(Policy({"a.test": Tier.INSPECT}))
-        rig.gateway = Gateway(resolver=rig.resolve, destination=rig.where, owners=table.owners)
+        rig.gateway = rig.make_gateway(owners=table.owners)
         network = rig.network()
+        network.diag.close()
         network.diag = table.diag
         await rig.gateway.open(network)
         rig.origin = network.tcp[0].getsockname()
@@ -171,7 +171,6 @@ def test_a_connection_goes_on_without_the_witness_whose_late_answer_is_recorded(
         table.answer(await table.question(), pid=7)
         await eventually(lambda: rig.audit_log.owners)
         assert rig.audit_log.owners == [(1, 0, {"pid": 7})]
-        network.diag = None
         await rig.gateway.close_all()
 
     play(scene)

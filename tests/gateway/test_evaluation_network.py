@@ -11,6 +11,7 @@ import pytest
 from paddock.eval._world import World as Played
 from paddock.gateway.authority import Authority
 from paddock.gateway.evaluation_network import EvaluationNetwork
+from paddock.gateway.proxy.upstream import trusting
 from paddock.supervisor import layout
 
 
@@ -26,7 +27,7 @@ def test_a_world_that_nobody_plays_any_more_reaches_nothing(tmp_path: Path) -> N
         asyncio.run(world.resolve("localhost"))
     with socket.create_server(("127.0.0.1", 0)) as real, pytest.raises(OSError):
         asyncio.run(world.reach("127.0.0.1", real.getsockname()[1]))
-    assert len(world.trust().get_ca_certs()) == 1
+    assert len(trusting(world.authorities).get_ca_certs()) == 1
 
 
 def test_half_a_world_is_not_the_real_one(tmp_path: Path) -> None:
@@ -40,7 +41,9 @@ def test_what_is_asked_and_sent_arrives_in_the_world_that_is_played(tmp_path: Pa
         (address,) = await world.resolve("a.test")
         assert await world.resolve("a.test") == [address]
         sock = await world.reach(address, 443)
-        reader, writer = await asyncio.open_connection(sock=sock, ssl=world.trust(), server_hostname="a.test")
+        reader, writer = await asyncio.open_connection(
+            sock=sock, ssl=trusting(world.authorities), server_hostname="a.test"
+        )
         writer.write(b"POST /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nConnection: close\r\n\r\ndata")
         answer = await reader.read()
         writer.close()

@@ -15,7 +15,7 @@ import pytest
 
 from paddock.gateway.protocols.dns import GATEWAY
 from paddock.gateway.proxy.connection import PROXY_PORT
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import Bound
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.policy.network import load
 from tests.gateway.rig import Policy, Rig, ca_file, eventually, running
@@ -96,7 +96,7 @@ def through(
                 bound = Bound(
                     name="TOKEN", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE.encode())
                 )
-                rig.gateway.networks["sb_1"].secrets = rig.secrets = SecretBook([bound])
+                rig.secrets.put(bound)
                 rig.names = {HOST: ["127.0.0.1"]}
                 rig.origin = (GATEWAY, PROXY_PORT)
                 try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from paddock.gateway.proxy.network import Limits
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import Bound
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway.h2_peers import Answer, Message, Peer, client, echo, origin, request
@@ -47,7 +47,7 @@ def through(
                     bindings=tuple(Binding(host="a.test", port=port, **where) for where in places),
                     value=SecretValue(VALUE),
                 )
-                world.gateway.networks["sb_1"].secrets = SecretBook([bound])
+                world.secrets.put(bound)
             world.aim("a.test", port)
             peer = await client(world, "a.test")
             await work(world, peer, f"a.test:{port}")

@@ -273,7 +273,7 @@ def test_a_name_is_resolved_once_for_each_connection_and_what_was_checked_is_dia
                 world.resolved.append(name)
                 return next(answers)
 
-            world.gateway.dialer._resolver = rebind
+            world.resolve = rebind
             world.aim("a.test", port)
             assert (await world.ask(get(f"a.test:{port}"))).startswith(b"HTTP/1.1 200 OK")
             assert world.resolved == ["a.test"]

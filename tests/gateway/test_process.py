@@ -252,9 +252,12 @@ class Noted:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
-        self.closed = asyncio.Event()
+        self.closed, self.working = asyncio.Event(), list[asyncio.Future[None]]()
         self.loop, self.limits = asyncio.get_running_loop(), Limits()
         self.networks: dict[str, Any] = {"sb_b": NotedDoor("sb_b", self.said)}
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        self.working.append(asyncio.ensure_future(work))
 
     async def open(self, network: SandboxNetwork) -> None:
         self.said.append(("open", network.sandbox))

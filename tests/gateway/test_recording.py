@@ -150,7 +150,7 @@ def test_neither_a_value_nor_a_placeholder_is_in_it() -> None:
                 bindings=(Binding(host="api.test", port=port, header="x-key"),),
                 value=SecretValue(VALUE.encode()),
             )
-            world.gateway.networks["sb_1"].secrets = SecretBook([bound])
+            world.secrets.put(bound)
             world.policy = document  # type: ignore
             await world.gateway.networks["sb_1"].revise(document)
             world.gateway.networks["sb_1"].record(on=True)

@@ -30,7 +30,7 @@ from tests.linux import bpf
 PAGE = "/simple/demo/"
 
 
-def job(*, coded: bool = False) -> Job:
+def job(body: bytes, *, coded: bool = False) -> Job:
     rule = Allow(registry="pypi", hosts=("index.test",), cooldown_days=7)
     page = Page(
         scheme="https",
@@ -42,7 +42,7 @@ def job(*, coded: bool = False) -> Job:
         now=time.time(),
         accept="json",
     )
-    return Job(page=page, kind=JSON, gzip=coded)
+    return Job(page=page, kind=JSON, gzip=coded, body=body)
 
 
 def _start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -99,13 +99,13 @@ def test_who_goes_away_leaves_no_room_for_another_page_before_his_was_read() -> 
         reader = Reader()
         turn = asyncio.Semaphore(1)
         os.kill(reader.pid, signal.SIGSTOP)
-        first = _start(reader.read(job(), b"{}", turn))
+        first = _start(reader.read(job(b"{}"), turn))
         await eventually(turn.locked)
         first.cancel()
         await asyncio.wait([first])
         assert turn.locked()
         os.kill(reader.pid, signal.SIGCONT)
-        answer, _ = await reader.read(job(), b"{}", turn)
+        answer = await reader.read(job(b"{}"), turn)
         assert answer.malformed == "it is not about demo"
         reader.close()
 
@@ -143,7 +143,7 @@ def test_it_has_no_file_no_socket_and_no_program() -> None:
 
 
 async def _answered(reader: Reader) -> None:
-    answer, _ = await reader.read(job(), b"[", asyncio.Semaphore(1))
+    answer = await reader.read(job(b"["), asyncio.Semaphore(1))
     assert answer.malformed is not None
 
 
@@ -154,7 +154,7 @@ def test_a_page_that_becomes_large_is_not_read(monkeypatch: pytest.MonkeyPatch) 
         reader = Reader()  # with what holds now
         for body, why in ((b"0" * (80 << 20), "200 bytes of each"), (os.urandom(2 << 20), "more than 1 MiB")):
             packed = gzip.compress(body, 1)
-            answer, _ = await reader.read(job(coded=True), packed, asyncio.Semaphore(1))
+            answer = await reader.read(job(packed, coded=True), asyncio.Semaphore(1))
             assert why in (answer.malformed or "")
         reader.close()
 
@@ -168,8 +168,8 @@ def test_a_page_that_wants_all_memory_ends_its_own_process_only(monkeypatch: pyt
         reader = Reader()  # with what holds now
         turn = asyncio.Semaphore(1)
         with pytest.raises(Refused, match="can't be read within"):
-            await reader.read(job(), b"[" + b"[]," * (4 << 20) + b"[]]", turn)
-        answer, _ = await reader.read(job(), b"{}", turn)
+            await reader.read(job(b"[" + b"[]," * (4 << 20) + b"[]]"), turn)
+        answer = await reader.read(job(b"{}"), turn)
         assert answer.malformed is not None
         reader.close()
 

@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from paddock.gateway.proxy.upstream import resolve_here
+from paddock.gateway.outside import Outside
 from paddock.linux.routes import is_own
 
 
 def resolve(name: str) -> list[str]:
-    return asyncio.run(resolve_here(name))
+    return asyncio.run(Outside().resolve(name))
 
 
 def test_the_hosts_file_counts() -> None:

@@ -10,7 +10,7 @@ import gzip
 import pytest
 from msgspec.structs import replace
 
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import Bound
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway import h2_peers
@@ -58,7 +58,7 @@ async def through(work: object, *, secrets: tuple[str, ...] = ("KEY",)) -> Rig:
         )
         bound = Bound(name="KEY", placeholder=PLACEHOLDER, bindings=bindings, value=SecretValue(VALUE))
         network = world.gateway.networks["sb_1"]
-        network.secrets = world.secrets = SecretBook([bound])
+        network.secrets.put(bound)
         world.aim("a.test", port)
         await work(world, port)  # pyright: ignore[reportCallIssue]
     return world

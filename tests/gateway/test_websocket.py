@@ -124,7 +124,7 @@ def through(work: Callable[[Socket], Awaitable[None]], serve: Serve = echo) -> R
         world.policy.secrets = ("KEY", "OTHER")
         async with running(world):
             port = await world.server(accept, tls="a.test")
-            world.gateway.networks["sb_1"].secrets = book(port)
+            world.secrets = world.gateway.networks["sb_1"].secrets = book(port)
             world.aim("a.test", port)
             client = Socket(*await world.connect("a.test"), client=True)
             client.say(Request(host=f"a.test:{port}", target="/chat", extensions=[PerMessageDeflate()]))

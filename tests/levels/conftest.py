@@ -61,7 +61,7 @@ def attacker(create: SandboxFactory) -> Attacker:
 
 @pytest.fixture
 def limited(create: SandboxFactory) -> Callable[..., Attacker]:
-    """Such a one in a sandbox with the given ceilings, where they hold."""
+    """Such a one in a sandbox with the given limits, where they hold."""
 
     def make(**limits: Any) -> Attacker:
         made = create(limits=Limits(**limits))

@@ -82,7 +82,7 @@ def test_limits_of_version_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "files"), [(1, {"memory.kmem.tcp.limit_in_bytes": b"1048576"}), (2, {})])
-def test_what_sockets_hold_has_a_ceiling_of_its_own_in_version_1_only(
+def test_what_sockets_hold_has_a_limit_of_its_own_in_version_1_only(
     tmp_path: Path, version: int, files: dict[str, bytes]
 ) -> None:
     assert written(tmp_path, version, GroupLimits(socket_bytes=1 << 20)) == files

@@ -124,7 +124,7 @@ def test_lo_of_ones_own_network_namespace_comes_up() -> None:
     as_user(body, namespaces.NEWNET)
 
 
-def test_without_rights_no_ceiling_is_claimed_and_reasons_are_told() -> None:
+def test_without_rights_no_limit_is_claimed_and_reasons_are_told() -> None:
     def body() -> None:
         base = cgroups.Base.open(f"paddock-test-{os.getpid()}")
         if base.enforced:

@@ -53,15 +53,15 @@ def test_the_own_uid_may_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("field", Limits.__fields__)
 @pytest.mark.parametrize("value", [10**12, float("inf"), float("nan")])
-def test_every_limit_has_a_ceiling(field: str, value: float) -> None:
+def test_every_limit_has_a_maximum(field: str, value: float) -> None:
     limits = replace(Limits(), **{field: value})
     decision = local_policy(1000).decide(ME, CreateSandbox(spec=SandboxSpec(limits=limits)))
     assert not decision.allowed
-    assert decision.rule == "ceilings"
+    assert decision.rule == "limits"
     assert field in decision.reason
 
 
-def test_ceilings_are_the_last_value_that_is_allowed() -> None:
+def test_limits_are_the_last_value_that_is_allowed() -> None:
     policy = local_policy(1000)
     for ttl, allowed in ((30 * 86_400, True), (30 * 86_400 + 0.1, False), (float("nan"), False)):
         assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(ttl_seconds=ttl))).allowed is allowed

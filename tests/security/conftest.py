@@ -40,7 +40,7 @@ def second(attacker: Attacker, create: Factory) -> Attacker:
 
 @pytest.fixture(params=["user", "root"])
 def limited(request: pytest.FixtureRequest, create: Factory) -> Callable[..., Attacker]:
-    """Makes an attacker in a sandbox with the given ceilings."""
+    """Makes an attacker in a sandbox with the given limits."""
 
     def make(**limits: Any) -> Attacker:
         from paddock import Limits
@@ -52,7 +52,7 @@ def limited(request: pytest.FixtureRequest, create: Factory) -> Callable[..., At
 
 @pytest.fixture
 def strongest(create: Factory) -> Callable[..., Attacker]:
-    """The same with the strongest standing that there is inside: for ceilings that do not ask who it is."""
+    """The same with the strongest standing that there is inside: for limits that do not ask who it is."""
 
     def make(**limits: Any) -> Attacker:
         from paddock import Limits

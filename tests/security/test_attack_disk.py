@@ -1,4 +1,4 @@
-"""Attacks on the ceiling of the disk: bytes that are taken without being counted, and trees made to be a burden."""
+"""Attacks on the limit of the disk: bytes that are taken without being counted, and trees made to be a burden."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 1 << 20
 DISK_MIB = 32
 Limited = Callable[..., Attacker]
 
-# Each tries to hold more than the ceiling. `total` counts what was given; EDQUOT and ENOSPC end it.
+# Each tries to hold more than the limit. `total` counts what was given; EDQUOT and ENOSPC end it.
 HOARDS = {
     "allocated ahead": """
 n = 0
@@ -88,7 +88,7 @@ while total < 400 << 20:
 
 
 @pytest.mark.parametrize("kind", HOARDS)
-def test_no_way_of_writing_takes_more_than_the_ceiling(kind: str, strongest: Limited, shared_state: Path) -> None:
+def test_no_way_of_writing_takes_more_than_the_limit(kind: str, strongest: Limited, shared_state: Path) -> None:
     needs("disk")
     attacker = strongest(disk_mib=DISK_MIB, inodes=400_000)
     before = allocated(shared_state)

@@ -155,7 +155,7 @@ def flood():
 def test_what_sockets_hold_stays_within_a_few_hundred_mebibytes(
     kind: str, limited: Callable[..., Attacker], bystander: Sandbox
 ) -> None:
-    """The kernel charges it to nobody, or only where asked (version 1): without a ceiling it is all memory there is."""
+    """The kernel charges it to nobody, or only where asked (version 1): without a limit it is all memory there is."""
     needs("sockets")
     attacker = limited(memory_mib=256, processes=32, open_files=4096)
     with attacker.marked() as pid:

@@ -1,4 +1,4 @@
-"""Attempts to use up the machine. The ceiling holds, is named, and neither the host nor a neighbour notices."""
+"""Attempts to use up the machine. The limit holds, is named, and neither the host nor a neighbour notices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_fork_bomb_is_held_while_a_neighbour_works(limited: Limited, bystander
     needs("processes")
     bomb = ("python3", "-I", "-S", "-c", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     with attacker.sandbox.start(bomb, user=attacker.user) as process:
-        _until(lambda: (attacker.sandbox.usage().processes or 0) >= 90, "the bomb has filled its ceiling")
+        _until(lambda: (attacker.sandbox.usage().processes or 0) >= 90, "the bomb has filled its limit")
         for n in range(10):
             assert bystander.exec(("echo", str(n))).stdout == f"{n}\n"
         assert (attacker.sandbox.usage().processes or 0) <= 110
@@ -137,7 +137,7 @@ def test_memory_that_belongs_to_no_process_is_refused_or_its_end_is_named(
     assert bystander.exec("echo alive").stdout == "alive\n"
 
 
-def test_memory_in_temporary_files_is_bounded_by_their_own_ceiling(limited: Limited) -> None:
+def test_memory_in_temporary_files_is_bounded_by_their_own_limit(limited: Limited) -> None:
     attacker = limited(memory_mib=256, tmp_mib=16)
     for place in ("/tmp", "/dev/shm"):
         result = attacker.sh(
@@ -232,7 +232,7 @@ def test_too_many_files_end_or_are_refused_and_are_named(limited: Limited, bysta
         )
         assert result.limit == "inodes"
     except SandboxDiedError:
-        _until(lambda: attacker.sandbox.refresh().limit == "inodes", "the ceiling is named")
+        _until(lambda: attacker.sandbox.refresh().limit == "inodes", "the limit is named")
     assert bystander.exec("echo alive").stdout == "alive\n"
 
 

@@ -66,7 +66,7 @@ def test_a_load_of_stress_ng_is_held_while_a_neighbour_works(kind: str, limited:
                 assert (used.processes or 0) <= 160
                 process.wait()
         except PaddockError:
-            if attacker.sandbox.refresh().state == "killed":  # by a ceiling, which is as good
+            if attacker.sandbox.refresh().state == "killed":  # by a limit, which is as good
                 assert attacker.sandbox.refresh().limit is not None
                 attacker = limited(memory_mib=256, processes=150, disk_mib=128, tmp_mib=64, inodes=50_000, cpus=1.0)
     assert worked >= 5
@@ -82,7 +82,7 @@ test_subprocess test_tempfile test_threading test_time test_wait3 test_zipfile
 
 # Words in the names of tests that a jail fails for what it is, and why. Another one that fails only here is our fault.
 EXPECTED = {
-    "test_resource": {"test_fsize_ismax": "each file has a ceiling: that of the disk, as RLIMIT_FSIZE"},
+    "test_resource": {"test_fsize_ismax": "each file has a limit: that of the disk, as RLIMIT_FSIZE"},
     "test_socket": {"UDPLITE": "a kind of socket that no program needs and the profile refuses"},
 }
 

@@ -150,7 +150,7 @@ async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig
         ({Limit.MEMORY: 1}, None, "exit 0", None),
     ],
 )
-async def test_a_failed_command_names_the_ceiling_that_struck(
+async def test_a_failed_command_names_the_limit_that_it_exceeded(
     rig: Rig, tmp_path: Path, strikes: dict[Limit, int], disk_bytes: int | None, script: str, limit: Limit | None
 ) -> None:
     async with rig.service() as service:
@@ -172,7 +172,7 @@ async def test_a_failed_command_names_the_ceiling_that_struck(
 
 
 @pytest.mark.parametrize("script", ["kill -XFSZ $$", "exit 153"])
-async def test_a_file_that_met_its_ceiling_names_disk(rig: Rig, script: str) -> None:
+async def test_a_file_that_met_its_limit_names_disk(rig: Rig, script: str) -> None:
     async with rig.service() as service:
         assert (await run(service, await make(service), script)).limit is Limit.DISK
 
@@ -202,7 +202,7 @@ async def test_a_sandbox_that_dies_under_a_command_says_why(rig: Rig) -> None:
             await run(service, id, "true")
 
 
-async def test_a_started_command_keeps_timeout_output_ceiling_and_record(rig: Rig) -> None:
+async def test_a_started_command_keeps_timeout_output_limit_and_record(rig: Rig) -> None:
     async with rig.service() as service:
         id = await make(service, output_mib=1)
         slow = await service.perform(StartExec(sandbox=id, spec=sh("echo hi; sleep 1000", timeout_seconds=3)), ME)

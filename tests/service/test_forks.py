@@ -170,7 +170,7 @@ def test_a_fork_that_fails_leaves_nothing_and_the_parent_unharmed(sandbox: Sandb
 
 
 @pytest.mark.root
-def test_a_child_has_the_ceilings_of_its_parent(sandbox: SandboxFactory) -> None:
+def test_a_child_has_the_limits_of_its_parent(sandbox: SandboxFactory) -> None:
     parent = sandbox(limits=Limits(disk_mib=32, memory_mib=64))
     child = parent.fork()
     try:

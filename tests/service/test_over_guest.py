@@ -105,7 +105,7 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         assert rig.pool.names() == ()
 
 
-async def test_output_beyond_the_capture_and_beyond_the_ceiling(rig: Rig) -> None:
+async def test_output_beyond_the_capture_and_beyond_the_limit(rig: Rig) -> None:
     async with opened(rig) as service:
         id = await make(service, limits=Limits(output_mib=4))
         result = await service.perform(RunExec(sandbox=id, spec=sh("seq 1 200000"), capture_bytes=1000), ME)

@@ -25,7 +25,7 @@ Scene = Callable[[Yard], Awaitable[Any]]
 
 @pytest.fixture(scope="module", params=["the best", "overlay", "copy"])
 def state_of_module(request: pytest.FixtureRequest) -> Generator[Path]:
-    """One for each driver; its supervisor looks at ceilings more often than usual."""
+    """One for each driver; its supervisor looks at limits more often than usual."""
     with private_state() as directory:
         configure(directory, None if request.param == "the best" else request.param, watch_seconds=0.2)
         yield directory
@@ -226,7 +226,7 @@ def test_a_tree_that_is_a_link_is_not_followed(play: Any, link: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["disk", "inodes"])
-def test_its_ceilings_hold_for_the_workspace_too(play: Any, limit: str) -> None:
+def test_its_limits_hold_for_the_workspace_too(play: Any, limit: str) -> None:
     async def scene(yard: Yard) -> None:
         yard.pool.create("ws_1", limit_bytes=16 << 20)
         mount = TreeMount(tree="ws_1", target="/workspace", writable=True, disk_bytes=16 << 20)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from ._record import Record, digest_of, read_record
+
 VERSION = "1.4.0"
 FILE, PROCESS, NETWORK, HTTP, DNS, API = 1001, 1007, 4001, 4002, 4003, 6003
 _CATEGORY = {1: (1, "System Activity"), 4: (4, "Network Activity"), 6: (6, "Application Activity")}
@@ -25,15 +27,18 @@ _METHODS = {"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST"
 _FILES = {"read": 2, "list": 2, "stat": 8, "write": 3, "mkdir": 1, "copy": 1, "remove": 4, "move": 5, "set": 6}
 _CALLS = {"create": 1, "open": 1, "set": 3, "get": 2, "list": 2, "delete": 4, "remove": 4, "kill": 4}
 
-Fields = Mapping[str, Any]
+_TOLD = ("of", "rule", "sandbox", "principal", "detail")
 
 
-def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
-    """Return one record as one event."""
-    action, detail = str(record["action"]), _mapping(record.get("detail"))
-    about, activity, own = _about(action, str(record["kind"]), detail, record)
+def to_ocsf(segment: str, raw: bytes) -> dict[str, Any] | None:
+    """Return one line of a segment as one event, or None if it isn't a record."""
+    record = read_record(raw)
+    if record is None:
+        return None
+    about, activity, own = _about(record)
     category, category_name = _CATEGORY[about // 1000]
-    denied, ok = record.get("allowed") is False, record.get("ok")
+    denied, ok = record.allowed is False, record.ok
+    told = {name: value for name in _TOLD if (value := getattr(record, name)) not in (None, {})}
     event: dict[str, Any] = {
         "class_uid": about,
         "class_name": _NAMES[about],
@@ -41,39 +46,37 @@ def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
         "category_name": category_name,
         "activity_id": activity,
         "type_uid": about * 100 + activity,
-        "time": int(record["time"]) // 1_000_000,
+        "time": record.time // 1_000_000,
         "severity_id": 3 if denied else 1,
         "status_id": 2 if denied or ok is False else 1 if ok else 0,
         "metadata": {
             "version": VERSION,
-            "uid": f"{segment}:{record['seq']}",
-            "sequence": record["seq"],
-            "event_code": f"{record['kind']}:{action}",
+            "uid": f"{segment}:{record.seq}",
+            "sequence": record.seq,
+            "event_code": f"{record.kind}:{record.action}",
             "product": {"name": "paddock", "vendor_name": "paddock"},
         },
         **own,
-        "unmapped": {
-            key: record[key] for key in ("sha256", "of", "rule", "sandbox", "principal", "detail") if key in record
-        },
+        "unmapped": {"sha256": digest_of(raw)} | told,
     }
     if activity == _OTHER:
-        event["activity_name"] = action or "other"
-    said = record.get("message") or record.get("reason")
-    if said:
+        event["activity_name"] = record.action or "other"
+    if said := record.message or record.reason:
         event["message"] = said
-    if record.get("error"):
-        event["status_code"] = record["error"]
-    if record.get("allowed") is not None:
+    if record.error:
+        event["status_code"] = record.error
+    if record.allowed is not None:
         event |= {"action_id": 2 if denied else 1, "disposition_id": 2 if denied else 1}
     return event
 
 
-def _about(action: str, kind: str, detail: Fields, record: Fields) -> tuple[int, int, dict[str, Any]]:
+def _about(record: Record) -> tuple[int, int, dict[str, Any]]:
     """Return the class, the activity, and the fields of that class."""
+    action, kind, detail = record.action, record.kind, record.detail
     noun, _, verb = action.partition(".")
-    box = {"uid": str(record.get("sandbox") or "")}
+    box = {"uid": record.sandbox or ""}
     if noun == "egress":
-        return _egress(verb, kind, detail, record, box)
+        return _egress(verb, record, box)
     if noun in ("exec", "process"):
         spec = _mapping(detail.get("spec")) or detail
         argv = spec.get("argv")
@@ -96,16 +99,14 @@ def _about(action: str, kind: str, detail: Fields, record: Fields) -> tuple[int,
         {
             "api": {"operation": action, "service": {"name": "paddock"}},
             "actor": _actor(record),
-            "src_endpoint": {"uid": str(record.get("writer") or "")},
+            "src_endpoint": {"uid": record.writer},
             "resources": [box],
         },
     )
 
 
-def _egress(
-    verb: str, kind: str, detail: Fields, record: Fields, box: dict[str, str]
-) -> tuple[int, int, dict[str, Any]]:
-    denied = record.get("allowed") is False
+def _egress(verb: str, record: Record, box: dict[str, str]) -> tuple[int, int, dict[str, Any]]:
+    detail = record.detail
     there = {
         key: detail[name] for key, name in (("hostname", "host"), ("ip", "address"), ("port", "port")) if name in detail
     }
@@ -118,16 +119,16 @@ def _egress(
         url = {"hostname": str(detail.get("host", "")), "port": detail.get("port"), "path": _text(path)}
         request = {"http_method": method, "url": {key: value for key, value in url.items() if value is not None}}
         return HTTP, _METHODS.get(method, _OTHER), {"http_request": request, **ends}
-    if kind == "outcome":
+    if record.kind == "outcome":
         traffic = {"bytes_out": detail.get("sent", 0), "bytes_in": detail.get("received", 0)}
-        return NETWORK, 3 if record.get("ok") is False else 2, {"traffic": traffic, **ends}
+        return NETWORK, 3 if record.ok is False else 2, {"traffic": traffic, **ends}
     if verb in ("connect", "dial"):
-        return NETWORK, 5 if denied else 1, ends
+        return NETWORK, 5 if record.allowed is False else 1, ends
     return NETWORK, _OTHER, ends
 
 
-def _actor(record: Fields) -> dict[str, Any]:
-    return {"user": {"uid": str(record.get("principal") or "paddock")}}
+def _actor(record: Record) -> dict[str, Any]:
+    return {"user": {"uid": record.principal or "paddock"}}
 
 
 def _device(box: dict[str, str]) -> dict[str, Any]:
@@ -138,5 +139,5 @@ def _text(value: object) -> str | None:
     return None if value is None else value if isinstance(value, str) else str(value)
 
 
-def _mapping(value: object) -> Fields:
-    return cast("Fields", value) if isinstance(value, dict) else {}
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

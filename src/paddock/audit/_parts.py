@@ -120,25 +120,25 @@ def lines(directory: Path, name: str, offset: int = 0) -> Iterator[tuple[int, by
             except FileNotFoundError:  # removed since it was listed
                 continue
             with file:
-                at = max(offset, part.begin)
                 try:
-                    file.seek(at - part.begin)
-                    for raw in file:
-                        at += len(raw)
-                        yield at, raw
+                    yield from _lines(file, part.begin, offset)
                 except (OSError, EOFError, zlib.error) as error:
                     raise OSError(errno.EIO, f"it can't be read: {error}", str(part.file)) from error
             offset = part.end
         if current is not None:
-            base = closed[-1].end if closed else 0
-            at = max(offset, base)
-            current.seek(at - base)
-            for raw in current:
-                at += len(raw)
-                yield at, raw
+            yield from _lines(current, closed[-1].end if closed else 0, offset)
     finally:
         if current is not None:
             current.close()
+
+
+def _lines(file: BinaryIO, begin: int, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that begins at byte `begin` of its chain, as `lines` does."""
+    at = max(offset, begin)
+    file.seek(at - begin)
+    for raw in file:
+        at += len(raw)
+        yield at, raw
 
 
 def size(directory: Path, name: str) -> int:

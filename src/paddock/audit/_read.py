@@ -12,7 +12,7 @@ import msgspec
 from paddock.model import AuditRecord, ListAudit, nested_principal, replace
 
 from ._parts import SUFFIX, chains, lines
-from ._record import Record
+from ._record import Record, read_record
 
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
@@ -33,9 +33,6 @@ _FACTS = frozenset(
     }
 )
 """Names of events that don't count as trouble."""
-
-
-_decode = msgspec.json.Decoder(Record).decode
 
 
 class Eyes(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +70,9 @@ def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
     """Yield records. A decision comes when its outcome is there, or at the end."""
     open_decisions: dict[int, Record] = {}
     for _, raw in lines(directory, name):
-        try:
-            line = _decode(raw)
-        except msgspec.MsgspecError:
-            continue  # `verify` reports it
+        line = read_record(raw)
+        if line is None:
+            continue
         if line.kind == "decision" and line.allowed:
             open_decisions[line.seq] = line
         elif line.kind == "outcome":
@@ -146,8 +142,8 @@ def _begins(action: str, wanted: str) -> bool:
 def is_trouble(record: AuditRecord) -> bool:
     """Tell whether paddock denied it, it failed, a limit ended it, or it is an event without a request."""
     status = record.result.get("status")
-    struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
-    return record.allowed is False or record.ok is False or struck or (record.kind == "event" and not _is_fact(record))
+    limited = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
+    return record.allowed is False or record.ok is False or limited or (record.kind == "event" and not _is_fact(record))
 
 
 def _is_fact(record: AuditRecord) -> bool:

@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ._record import digest_of
 from ._signing import SigningKey
+from ._stream import Found
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:paddock:session:1"
@@ -29,23 +31,24 @@ class Session:
         self._subjects: dict[str, dict[str, str]] = {}
         self._materials: dict[tuple[str, str], None] = {}
         self._revisions: dict[str, None] = {}
-        self._begun: dict[int, Mapping[str, Any]] = {}
         self._facts: dict[str, Any] = {}
         self._left_out = 0
 
-    def take(self, record: Mapping[str, Any]) -> None:
-        self._digest.update(bytes.fromhex(str(record["sha256"])))
+    def take(self, found: Found) -> None:
+        record = found.record
+        if record is None:
+            return
+        self._digest.update(bytes.fromhex(digest_of(found.raw)))
         self._number += 1
-        self._facts.setdefault("startedOn", record["time"])
-        self._facts["finishedOn"] = record["time"]
-        detail = _mapping(record.get("detail"))
-        revision = detail.get("revision") or (detail.get("policy") if record["kind"] == "outcome" else None)
+        self._facts.setdefault("startedOn", record.time)
+        self._facts["finishedOn"] = record.time
+        revision = record.detail.get("revision") or (record.detail.get("policy") if record.kind == "outcome" else None)
         if isinstance(revision, str):
             self._revisions[revision] = None
-        if record["action"] == "egress.push" and record.get("allowed"):
-            self._pushed(detail)
-        elif record["kind"] != "decision" and record.get("ok") is not False:
-            self._came(str(record["action"]), detail)
+        if record.action == "egress.push" and record.allowed:
+            self._pushed(record.detail)
+        elif record.kind != "decision" and record.ok is not False:
+            self._came(record.action, record.detail)
 
     def _came(self, action: str, detail: Mapping[str, Any]) -> None:
         match action, detail:
@@ -114,7 +117,3 @@ def envelope(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
     encoding = b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
     signature = {"keyid": key.id, "sig": base64.b64encode(key.sign(encoding)).decode("ascii")}
     return {"payload": base64.b64encode(payload).decode("ascii"), "payloadType": PAYLOAD, "signatures": [signature]}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -16,7 +16,7 @@ from paddock.errors import InvalidArgumentError
 from ._heads import peek_head
 from ._log import HEADS
 from ._parts import chains, lines, size
-from ._record import Broken
+from ._record import Broken, Record, read_record
 
 _MOST_AWAITED = 65_536
 """Most decisions of a segment whose outcomes a stream waits for."""
@@ -48,21 +48,6 @@ def read_cursor(text: str) -> Cursor:
         ) from None
 
 
-class Line(msgspec.Struct):
-    """The fields of a record by which a filter chooses it."""
-
-    seq: int
-    time: int
-    kind: str
-    action: str
-    allowed: bool | None = None
-    of: int | None = None
-    sandbox: str | None = None
-
-
-_decode = msgspec.json.Decoder(Line).decode
-
-
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Which records. `sandboxes` are the names of one, `tag` an action, its beginning, or decision, outcome, event."""
 
@@ -74,23 +59,23 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     def everything(self) -> bool:
         return not self.sandboxes and self.tag is None and self.since is None
 
-    def fits(self, line: Line, awaited: dict[int, None]) -> bool:
-        if line.kind == "outcome" and line.of in awaited:
-            del awaited[line.of]
+    def fits(self, record: Record, awaited: dict[int, None]) -> bool:
+        if record.kind == "outcome" and record.of in awaited:
+            del awaited[record.of]
             return self.tag != "decision"
-        if self.since is not None and line.time < self.since * 1e9:
+        if self.since is not None and record.time < self.since * 1e9:
             return False
-        if self.sandboxes and line.sandbox not in self.sandboxes:
+        if self.sandboxes and record.sandbox not in self.sandboxes:
             return False
-        return self.tag is None or self.tag in (line.kind, line.action) or line.action.startswith(f"{self.tag}.")
+        return self.tag is None or self.tag in (record.kind, record.action) or record.action.startswith(f"{self.tag}.")
 
 
 class Found(msgspec.Struct):
-    """A line of a segment. `raw` includes the newline. `line` is None if it isn't a record."""
+    """A line of a segment. `raw` includes the newline. `record` is None if it isn't a record."""
 
     segment: str
     raw: bytes
-    line: Line | None
+    record: Record | None
 
 
 class Stream:
@@ -121,7 +106,7 @@ class Stream:
     def in_order(self) -> Iterator[Found]:
         """Yield new records in the order of their times."""
         segments = [self._segment(name, end) for name, end in self._ends()]
-        yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
+        yield from heapq.merge(*segments, key=lambda found: found.record.time if found.record else 0)
 
     def heads(self) -> Iterator[bytes]:
         """Yield the signed heads of the records read so far."""
@@ -150,26 +135,19 @@ class Stream:
             if after > end or not raw.endswith(b"\n"):
                 return
             at.offset = after
-            line = _line(raw)
-            if line is None:  # whole or not, an export of everything holds it
+            record = read_record(raw)
+            if record is None:  # whole or not, an export of everything holds it
                 if self._choice.everything:
                     yield Found(name, raw, None)
                 continue
-            self._vouched = self._vouched or line.action == "audit.open"
-            if self._choice.fits(line, at.awaited):
-                self._await(line, at)
-                yield Found(name, raw, line)
+            self._vouched = self._vouched or record.action == "audit.open"
+            if self._choice.fits(record, at.awaited):
+                self._await(record, at)
+                yield Found(name, raw, record)
 
-    def _await(self, line: Line, at: Position) -> None:
-        if self._choice.everything or line.kind != "decision" or line.allowed is False:
+    def _await(self, record: Record, at: Position) -> None:
+        if self._choice.everything or record.kind != "decision" or record.allowed is False:
             return
-        at.awaited[line.seq] = None
+        at.awaited[record.seq] = None
         if len(at.awaited) > _MOST_AWAITED:
             del at.awaited[next(iter(at.awaited))]
-
-
-def _line(raw: bytes) -> Line | None:
-    try:
-        return _decode(raw)
-    except msgspec.MsgspecError:
-        return None

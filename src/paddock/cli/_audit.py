@@ -107,8 +107,8 @@ def export(options: argparse.Namespace) -> int:
             if options.format == "jsonl":
                 _render.raw(out, raw)
             elif isinstance(line := parse_line(raw), RecordLine):
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # no record: `verify` is for finding that
-                    event = to_ocsf(line.segment.removesuffix(".jsonl"), json.loads(line.raw))
+                event = to_ocsf(line.segment.removesuffix(".jsonl"), line.raw)
+                if event is not None:  # else it isn't a record, which `verify` finds
                     _render.raw(out, json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n")
         if place is not None:
             _write_place(place, cursor, out if options.output is not None else None)
@@ -464,7 +464,7 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
         _render.line(f"  to do: {advice(box)}")
     if known.usage is not None:
         for limit, count in known.usage.strikes.items():
-            _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
+            _render.line(f"  the limit of {limit} was exceeded {count} times: {REMEDY[limit]}")
 
 
 def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspection | None) -> None:

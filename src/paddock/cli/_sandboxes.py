@@ -218,7 +218,7 @@ def _limits(known: model.Inspection) -> Iterator[tuple[str, str]]:
     yield "/tmp", f"{_render.size(limits.tmp_mib << 20)}, counts as memory"  # noqa: S108 (that of the sandbox)
     yield "output", f"{_render.size(limits.output_mib << 20)} by a command"
     if usage is not None and usage.strikes:
-        yield "struck", ", ".join(f"{limit} {count} times" for limit, count in usage.strikes.items())
+        yield "limits exceeded", ", ".join(f"{limit} {count} times" for limit, count in usage.strikes.items())
 
 
 def _of(used: int | None, most: int) -> str:

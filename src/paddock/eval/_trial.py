@@ -227,7 +227,8 @@ def play(scenario: Scenario, stage: Stage) -> Outcome:
     stops = _stops(records, scenario)
     if prepared and not tried:  # the agent has asked, and got no further
         tried = tuple(stop.what for stop in stops if stop.what.startswith(_AT_THE_DOOR))
-    reached = tuple(dict.fromkeys(one for one in _places(happened) if _attackers(one)))
+    places = (*(one.host for one in happened.arrivals), *happened.names)
+    reached = tuple(dict.fromkeys(one for one in places if _attackers(one)))
     return Outcome(
         scenario=scenario.name,
         poisoned=scenario.poisoned,
@@ -399,10 +400,6 @@ def _refused(record: AuditRecord) -> str | None:
     if record.allowed is False:
         return record.reason
     return record.error if record.error is not None and record.error.startswith(MISDIRECTED) else None
-
-
-def _places(happened: Happened) -> list[str]:
-    return [one.host for one in happened.arrivals] + list(happened.names)
 
 
 def _attackers(host: str) -> bool:

@@ -10,17 +10,18 @@ import asyncio
 import json
 import os
 import socket
-import ssl
 from pathlib import Path
 from typing import cast
 
 from paddock.supervisor import layout
 
+from .outside import Outside
 
-class EvaluationNetwork:
-    def __init__(self, directory: int, certificates: str) -> None:
+
+class EvaluationNetwork(Outside):
+    def __init__(self, directory: int, authorities: str) -> None:
         """Keep `directory`, a descriptor of the state directory, whose path may be longer than a socket's."""
-        self._directory, self._certificates = directory, certificates
+        self._directory, self.authorities = directory, authorities
 
     @classmethod
     def of(cls, state: Path) -> EvaluationNetwork | None:
@@ -32,13 +33,6 @@ class EvaluationNetwork:
         if not trust.exists() and not os.path.lexists(state / layout.WORLD_SOCKET):
             return None
         return cls(os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), trust.read_text(encoding="ascii"))
-
-    def trust(self) -> ssl.SSLContext:
-        """Trust the authorities of this network and none of the real one."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_verify_locations(cadata=self._certificates)
-        return context
 
     async def resolve(self, name: str) -> list[str]:
         reader, writer = await asyncio.open_unix_connection(sock=await self._ask({"resolve": name}))

@@ -24,10 +24,10 @@ from paddock.supervisor import layout
 
 from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
+from .outside import Outside
 from .processes import process_resolver
 from .processes.connection_owner import ConnectionOwners, tell
 from .proxy.network import Gateway
-from .proxy.upstream import over_tcp, resolve_here, system_trust
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
 from .registries.reader import Reader
@@ -106,13 +106,11 @@ async def make_server(
 ) -> Server:
     """Open the server's files in the state directory. Afterwards the process gives up its privileges."""
     log = AuditLog(state / layout.AUDIT)
-    network = EvaluationNetwork.of(state)
-    if network is not None:
+    simulated = EvaluationNetwork.of(state)
+    if simulated is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
-        resolver=resolve_here if network is None else network.resolve,
-        reach=over_tcp if network is None else network.reach,
-        trust=system_trust if network is None else network.trust,
+        outside=simulated or Outside(),
         owners=ConnectionOwners(process_resolver, partial(tell, log)),
         handlers=handlers,
         reader=reader,

@@ -6,8 +6,6 @@ import asyncio
 import os
 import socket
 import traceback
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
@@ -51,7 +49,6 @@ class Server:
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
         self._gateway, self._audit_log = gateway, audit_log
         self._line: Duplex | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
     async def serve(self) -> None:
@@ -61,7 +58,7 @@ class Server:
         try:
             while loop.time() - since < self._idle:
                 await asyncio.sleep(min(LOOK_SECONDS, self._idle))
-                if self._gateway.networks or self._tasks:
+                if self._gateway.networks or self._turn.locked():
                     since = loop.time()
         finally:
             loop.remove_reader(self._listener.fileno())
@@ -114,7 +111,7 @@ class Server:
         elif line is not self._line and not isinstance(order, Hello):
             close_all(frame.descriptors)
             raise WireError("an order of one who has not said HELLO, or was followed by another")
-        self._start(self._answer(line, frame, order))
+        self._gateway.start(self._answer(line, frame, order))
 
     async def _answer(self, line: Duplex, frame: Frame, order: Hello | Order) -> None:
         descriptors = list(frame.descriptors)
@@ -218,9 +215,4 @@ class Server:
                     await self._gateway.close(network.sandbox)
 
         network.loop.remove_reader(network.process)
-        self._start(close())
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._gateway.start(close())

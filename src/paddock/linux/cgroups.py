@@ -35,7 +35,7 @@ _SHOWN = ("memory", "cpu", "cpuacct", "cpuset")
 _REASONS = {
     **dict.fromkeys(_CONTROLLERS, "there is no such cgroup controller here"),
     "swap": "the kernel keeps no account of it (boot parameter swapaccount=1)",
-    "sockets": "the kernel has no ceiling for what TCP and UDP hold in buffers",
+    "sockets": "the kernel has no limit for what TCP and UDP hold in buffers",
     "kill": "no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one",
     "freeze": "neither a freezer controller nor cgroup.freeze",
 }
@@ -495,7 +495,7 @@ class Refusals:
         """Open the counters. Raises OSError if the process has ended, or lacks counters."""
         with _group(pid) as group:
             if not {"memory", "pids"} <= group.base.by_controller.keys():
-                raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")
+                raise FileNotFoundError(f"the group of process {pid} has no limits of memory and processes")
             self._files: list[int] = []
             for tree, file in map(group.base.find, ("memory.events", "pids.events")):
                 assert tree is not None

@@ -56,7 +56,7 @@ def local_policy(uid: int) -> Policy:
     def own_uid(principal: model.Principal, _: model.Action[Any]) -> tuple[bool, str] | None:
         return (True, f"the state directory belongs to uid {uid}") if principal.id == f"local:{uid}" else None
 
-    return Policy({"ceilings": _ceilings, "nested": _nested, "own-uid": own_uid})
+    return Policy({"limits": _limits, "nested": _nested, "own-uid": own_uid})
 
 
 def _nested(principal: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
@@ -86,7 +86,7 @@ def _nested(principal: model.Principal, action: model.Action[Any]) -> tuple[bool
     return (True, "a program inside a sandbox may have children of it") if needed else None
 
 
-def _ceilings(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
+def _limits(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str] | None:
     match action:
         case model.CreateSandbox(spec=spec):
             asked = {
@@ -100,5 +100,5 @@ def _ceilings(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str]
     for name, (value, most) in asked.items():
         if not value <= most:  # written so that NaN is refused
             days = f", {most // 86400:g} days" if name == "ttl_seconds" else ""
-            return False, f"{name}={value:.10g} is above the ceiling of {most:.10g}{days}"
+            return False, f"{name}={value:.10g} is above the limit of {most:.10g}{days}"
     return None

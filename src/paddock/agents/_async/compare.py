@@ -173,7 +173,7 @@ async def aforked(parent: AsyncSandbox, scope: AsyncScope) -> AsyncGenerator[Asy
 async def _judged(
     checkout: AsyncCheckout, name: str, patch: bytes, test: Test, scope: AsyncScope, began: float, effort: Effort
 ) -> Attempt:
-    diff, applied = b"", None
+    diff, applied, failure = b"", None, None
     try:
         async with aforked(checkout.sandbox, scope) as child:
             applied = await checkout.apply(child, patch)
@@ -181,8 +181,6 @@ async def _judged(
             verdict = await checkout.test(child, test)
     except (RequestError, SandboxError) as error:
         verdict, failure = None, str(error)
-    else:
-        failure = None
     return Attempt(
         name=name,
         verdict=verdict,

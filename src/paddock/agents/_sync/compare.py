@@ -174,7 +174,7 @@ def forked(parent: Sandbox, scope: Scope) -> Generator[Sandbox]:
 def _judged(
     checkout: Checkout, name: str, patch: bytes, test: Test, scope: Scope, began: float, effort: Effort
 ) -> Attempt:
-    diff, applied = b"", None
+    diff, applied, failure = b"", None, None
     try:
         with forked(checkout.sandbox, scope) as child:
             applied = checkout.apply(child, patch)
@@ -182,8 +182,6 @@ def _judged(
             verdict = checkout.test(child, test)
     except (RequestError, SandboxError) as error:
         verdict, failure = None, str(error)
-    else:
-        failure = None
     return Attempt(
         name=name,
         verdict=verdict,

@@ -85,7 +85,7 @@ class ContainerBackend:
     @property
     def capabilities(self) -> Capabilities:
         self.probe()
-        held = self._ceilings()
+        held = self._limits()
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
         enforced |= {limit for limit in (Limit.MEMORY, Limit.PROCESSES) if limit.value in held}
         return Capabilities(
@@ -101,8 +101,8 @@ class ContainerBackend:
             exits=self._found is not None and _probe.is_ours(self._found),
         )
 
-    def _ceilings(self) -> frozenset[str]:
-        return frozenset({"memory", "processes"}) if self._found is None else self._found.info.ceilings
+    def _limits(self) -> frozenset[str]:
+        return frozenset({"memory", "processes"}) if self._found is None else self._found.info.limits
 
     def probe(self) -> str | None:
         if self._found is not None and (self._engine is not None or os.path.exists(self._found.socket)):
@@ -196,10 +196,10 @@ class ContainerBackend:
                     guest_start=place / BIRTH,
                     owner=str(self._directory),
                     shown=shown,
-                    held=self._ceilings(),
+                    held=self._limits(),
                 )
                 record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
-                orders = _start.orders(plan, self._ceilings())
+                orders = _start.orders(plan, self._limits())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
                 pid = await guest_start.call(orders, lambda: how_it_ended(engine, record.container), before, starting)

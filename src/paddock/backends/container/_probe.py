@@ -41,7 +41,7 @@ class Info(msgspec.Struct, frozen=True):
         return f"{'Podman' if self.BuildahVersion else 'Docker'} {self.ServerVersion}"
 
     @property
-    def ceilings(self) -> frozenset[str]:
+    def limits(self) -> frozenset[str]:
         """Return the limits that control groups enforce. Version 1 can't delegate any, even if the engine claims it."""
         if self.CgroupVersion == "1" and (self.Rootless or self.has("name=rootless")):
             return frozenset()
@@ -155,7 +155,7 @@ def checks(found: Found | str) -> tuple[Check, ...]:
     if found.refusal is not None:
         return (missing("level", "container", found.refusal, f"{others}; or {_remedy()}"),)
     info = found.info
-    lacks = [name for name in ("memory", "processes", "processor time") if name not in info.ceilings]
+    lacks = [name for name in ("memory", "processes", "processor time") if name not in info.limits]
     limits = f"; it does not limit {', '.join(lacks)} here" if lacks else ""
     detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
     closed = "no container with a policy can be made: the networks of another user's engine cannot be entered"

@@ -147,7 +147,7 @@ def _status(exited: wire.Exit | wire.Listed, connection: GuestConnection) -> Exi
     if not sound:
         raise connection.breach("an exit status that no kernel reports")
     if status.limit not in (None, Limit.TIME) and not connection.tells:
-        raise connection.breach("a ceiling of which a guest knows nothing")
+        raise connection.breach("a limit of which a guest knows nothing")
     return status
 
 

@@ -28,7 +28,7 @@ from .gateways import Gateways
 from .secrets import SecretBindings
 
 if TYPE_CHECKING:
-    from paddock.policy.commands import DoorVerdict, Files
+    from paddock.policy.commands import Files, Judgement
     from paddock.policy.network import Snapshot
 
 K = TypeVar("K")
@@ -172,7 +172,7 @@ class Policies(Component):
         rules = (await self._own_document(row)).files
         if rules is None:
             return
-        from paddock.policy.commands import DoorVerdict, Files
+        from paddock.policy.commands import Files, Judgement
 
         files = Files(rules, workdir=template.workdir, home=_home(template))
         record_verdict = _judged(files, action)
@@ -183,7 +183,7 @@ class Policies(Component):
             and isinstance(action, model.RemoveFile)
             and await _is_own(self._pool, files.absolute(action.path), row, template)
         ):
-            record_verdict = DoorVerdict(
+            record_verdict = Judgement(
                 verdict="allow", rule=record_verdict.rule, reason=f"{action.path!r} was made by the sandbox itself"
             )
         self._settle("file", record_verdict, action, row, op, record_verdict.reason)
@@ -193,7 +193,7 @@ class Policies(Component):
         return (await self.of(row.sandbox.policy)).document
 
     def _settle(
-        self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, op: Operation, summary: str
+        self, what: str, verdict: Judgement, action: Action[Any], row: Row, op: Operation, summary: str
     ) -> None:
         revision = row.sandbox.policy or ""
         detail: dict[str, object] = {"revision": revision, "instance_id": row.instance_id}
@@ -270,7 +270,7 @@ def _home(template: Template) -> str:
     return user.home if user else "/"
 
 
-def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
+def _judged(files: Files, action: Action[Any]) -> Judgement | None:
     """None: it changes nothing."""
     from paddock.policy.commands import strictest
 

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -19,14 +19,12 @@ from paddock.backends.base import SandboxPlan
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
+from paddock.gateway.rules.redaction import Redaction
 from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 from paddock.storage.secrets.vault import Place, Sealed, Vault, open_keys
-
-if TYPE_CHECKING:
-    from paddock.gateway.rules.redaction import Redaction
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
@@ -401,8 +399,6 @@ class SecretBindings(Component):
         before = state.redaction
         if not values and before is None:
             return
-        from paddock.gateway.rules.redaction import Redaction
-
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         state.redaction = Redaction({**dict(past), **values})
 

@@ -7,7 +7,6 @@ import hashlib
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -99,7 +98,7 @@ class Evidence:
         )
         session = audit.Session(row.id)
         for found in stream.in_order():
-            session.take(msgspec.json.decode(found.raw, type=dict[str, Any]))
+            session.take(found)
         head = audit.last_signed(self._audit.directory)
         if head is None:
             raise InvalidStateError("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")

@@ -234,7 +234,7 @@ class Storage(Component):
                 await self._needless(pool),
                 await self._missing(pool),
                 await asyncio.to_thread(self._unfinished, pool),
-                await self._ceilings(pool),
+                await self._limits(pool),
                 self._mounts(),
             )
         except (PaddockError, OSError) as error:
@@ -284,7 +284,7 @@ class Storage(Component):
         left += [path.name for path in self._state_dir.glob(".probe-*")]
         return _check("half made", left, "nothing was left by killed programs", fix="paddock doctor --storage --repair")
 
-    async def _ceilings(self, pool: Pool) -> Check:
+    async def _limits(self, pool: Pool) -> Check:
         wrong: list[str] = []
         limited = 0
         for row in self._store.list():
@@ -299,7 +299,7 @@ class Storage(Component):
                 asked = row.sandbox.spec.limits.disk_mib << 20
                 if usage.limit_bytes != asked:
                     wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
-        return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
+        return _check("limits", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:
         """Check that the host sees no mount: the supervisor mounts in a private namespace."""

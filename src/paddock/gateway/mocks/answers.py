@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -205,7 +205,7 @@ MOST_HANDLERS = 16
 class Mocks:
     """The mocks of one revision. A new revision resets handlers and cassettes."""
 
-    def __init__(self, host: HandlerHost | None, book: Callable[[], SecretBook]) -> None:
+    def __init__(self, host: HandlerHost | None, book: SecretBook) -> None:
         self._host, self._book = host, book
         self._handlers: dict[str, Handler] = {}
         self._cassettes: dict[str, Cassette] = {}
@@ -220,7 +220,7 @@ class Mocks:
             found = self._cassettes.get(rule)
             if found is None:
                 found = self._cassettes[rule] = Cassette(source.cassette)
-            book = self._book()
+            book = self._book
             return found.answer(request.method, anonymous(url.encode(), book).decode(), anonymous(body, book), rule)
         where, _, query = authorized.path.partition("?")
         asked = Asked(

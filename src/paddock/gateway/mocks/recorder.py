@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from paddock.gateway.protocols.http1 import Response
@@ -23,7 +23,7 @@ _NOT_KEPT = frozenset({"connection", "keep-alive", "content-length", "transfer-e
 class Recorder:
     """The recording of one sandbox, since `StartRecording`."""
 
-    def __init__(self, book: Callable[[], SecretBook]) -> None:
+    def __init__(self, book: SecretBook) -> None:
         self._book = book
         self._exchanges: list[Recorded] = []
         self._omitted: list[str] = []
@@ -44,7 +44,7 @@ class Recorder:
         self._keep(method, url, exchanged)
 
     def _keep(self, method: str, url: str, exchanged: Exchanged) -> None:
-        book, body, response, content = self._book(), exchanged.body, exchanged.response, bytes(exchanged.content)
+        book, body, response, content = self._book, exchanged.body, exchanged.response, bytes(exchanged.content)
         shown = anonymous(url.encode(), book).decode()
         if body is None or len(content) > MOST_BODY_BYTES:
             return self.omit(method, url, f"a body of more than {MOST_BODY_BYTES >> 20} MiB")
@@ -60,7 +60,7 @@ class Recorder:
 
     def omit(self, method: str, url: str, why: str) -> None:
         if len(self._omitted) < MOST_OMITTED:
-            self._omitted.append(f"{method} {anonymous(url.encode(), self._book()).decode()[:1024]}: {why}")
+            self._omitted.append(f"{method} {anonymous(url.encode(), self._book).decode()[:1024]}: {why}")
         elif len(self._omitted) == MOST_OMITTED:
             self._omitted.append("and more")
 

@@ -212,6 +212,13 @@ class Connection:
         self._decision = number if self._decision is None else self._decision
         return verdict
 
+    def require(self, target: Target) -> ConnectVerdict:
+        """Return the verdict, and record it. Raise Refused if it denies."""
+        verdict = self.allow(target)
+        if not verdict.allowed:
+            raise Refused(verdict.reason, rule=verdict.rule)
+        return verdict
+
     def settle(self, target: Target, verdict: ConnectVerdict) -> None:
         self.target, self._tier = target, verdict.tier
         self.literal = target.host if is_address(target.host) else None
@@ -278,10 +285,7 @@ class Connection:
             raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
         if name is not None and name != target.host:
             named = Target(name, target.port)
-            verdict = self.allow(named)
-            if not verdict.allowed:
-                raise Refused(verdict.reason, rule=verdict.rule)
-            self.target, self._tier = named, verdict.tier
+            self.target, self._tier = named, self.require(named).tier
         if hello.hidden and self._tier is Tier.SPLICE:
             raise Refused("an encrypted client hello: the name that it hides can't be checked")
 
@@ -342,13 +346,7 @@ class H2Streams(Session):
         self._connection, self._target, self._network = connection, target, connection.network
         self.branches: dict[Connection, asyncio.Task[None]] = {}
         self.left = False
-        super().__init__(
-            connection.client,
-            connection.network.loop,
-            client=False,
-            window=_STREAM_WINDOW,
-            streams_window=_STREAMS_WINDOW,
-        )
+        super().__init__(connection.client, client=False, window=_STREAM_WINDOW, streams_window=_STREAMS_WINDOW)
 
     async def run(self) -> None:
         """Serve the connection, and end all its streams at the end. Raises Lost."""

@@ -170,10 +170,7 @@ class Exchange:
         """Decide on a request to an explicit proxy as on a connection to `target`."""
         connection = self._connection
         if connection.target != target:
-            verdict = connection.allow(target)
-            if not verdict.allowed:
-                raise Refused(verdict.reason, rule=verdict.rule)
-            connection.settle(target, verdict)
+            connection.settle(target, connection.require(target))
 
     async def _authorize_push(self, of: AuthorizedRequest, relay: Relay) -> None:
         """Authorize a push by its commands, before reading its pack.
@@ -267,9 +264,7 @@ class Exchange:
         target = Target(*authority(request.target, 0))
         if request.host is not None and Target(*authority(request.host, target.port)) != target:
             raise Refused("Host and CONNECT name two targets", status=421, rule="identity")
-        verdict = self._connection.allow(target)
-        if not verdict.allowed:
-            raise Refused(verdict.reason, rule=verdict.rule)
+        verdict = self._connection.require(target)
         self._client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
 

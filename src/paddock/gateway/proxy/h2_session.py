@@ -56,7 +56,7 @@ class H2Stream(ProxyStream):
 
     def __init__(self, session: Session, *, number: int | None, address: str = "") -> None:
         """Begin a stream. `number` None: this side begins it."""
-        super().__init__(session.loop, memoryview(b""), address)
+        super().__init__(memoryview(b""), address)
         self._session, self.number = session, number
         self._serves = number is not None
         self._method = "GET"
@@ -346,17 +346,9 @@ class Broken(Exception):
 class Session:
     """One side of a connection of HTTP/2. `client`: this side begins the streams."""
 
-    def __init__(
-        self,
-        connection: ProxyStream,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        client: bool,
-        window: int,
-        streams_window: int,
-    ) -> None:
+    def __init__(self, connection: ProxyStream, *, client: bool, window: int, streams_window: int) -> None:
         """Begin a session. `window` bounds the other side's unread data on one stream, `streams_window` on all."""
-        self.connection, self.loop, self._client = connection, loop, client
+        self.connection, self.loop, self._client = connection, asyncio.get_running_loop(), client
         self.engine = H2Connection(
             H2Configuration(
                 client_side=client,
@@ -366,7 +358,7 @@ class Session:
                 normalize_inbound_headers=False,
             )
         )
-        self._frames = http2.Frames(loop.time, server=not client)
+        self._frames = http2.Frames(self.loop.time, server=not client)
         self.streams: set[H2Stream] = set()
         self.refused_above: int | None = None
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""

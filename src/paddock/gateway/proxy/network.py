@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-import ssl
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from paddock.gateway.authority import Authority
 from paddock.gateway.mocks.answers import Mocks
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.mocks.recorder import Recorder
+from paddock.gateway.outside import Outside
 from paddock.gateway.processes.connection_owner import ConnectionOwners, tell
 from paddock.gateway.processes.process_resolver import First
 from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
@@ -41,7 +41,7 @@ from paddock.policy.network import Snapshot
 
 from .connection import Connection
 from .stream import SCRATCH_BYTES, Lost, ProxyStream
-from .upstream import Dialer, Pool, Reach, Resolver, over_tcp, resolve_here, system_trust
+from .upstream import Dialer, Pool
 
 MOST_HELD_BYTES = 32 << 20
 PATIENCE_SECONDS = 2.0
@@ -75,8 +75,8 @@ class SandboxNetwork:
 
     Its sockets listen in the sandbox's network namespace.
 
-    `Gateway.open` takes the sockets over. `policy` is the current one. Without `diag`, owners of connections are
-    unknown. `first` is its pid 1: pid and start time. `process` is a pidfd of it.
+    `Gateway.open` takes the sockets over. `policy` is the current one. `diag` finds the owners of connections. `first`
+    is its pid 1: pid and start time. `process` is a pidfd of it.
     """
 
     gateway: Gateway
@@ -90,16 +90,16 @@ class SandboxNetwork:
     secrets: SecretBook
     claim: Claim
     audit_log: AuditLog
-    diag: socket.socket | None = None
-    first: First = (0, 0)
-    process: int = -1
+    diag: socket.socket
+    first: First
+    process: int
 
     def __post_init__(self) -> None:
         gateway = self.gateway
         self.limits, self.loop = gateway.limits, gateway.loop
-        self.names, self.pool, self.streams = Synthetic(), Pool(self.loop), 0
+        self.names, self.pool, self.streams = Synthetic(), Pool(), 0
         self.files = KnownFiles(gateway.malware)
-        self.mocks = Mocks(gateway.handlers, lambda: self.secrets)
+        self.mocks = Mocks(gateway.handlers, self.secrets)
         self.recorder: Recorder | None = None
         self.live: set[Connection] = set()
         self.owners: dict[int, asyncio.Task[dict[str, Any]]] = {}
@@ -136,13 +136,13 @@ class SandboxNetwork:
         """Report processes of the sandbox if it is open and its policy wants that, or else stop."""
         audit = self.policy.document.audit
         wanted = not self._closed and audit is not None and audit.processes
-        if self.gateway.owners is not None and wanted != self._watched:
+        if wanted != self._watched:
             self._watched = wanted
             await self.gateway.owners.watch(self.sandbox, self.instance_id, self.first if wanted else None)
 
     def record(self, on: bool) -> Recording | None:
         """Start a new recording, or return the finished one, or None without one."""
-        before, self.recorder = self.recorder, Recorder(lambda: self.secrets) if on else None
+        before, self.recorder = self.recorder, Recorder(self.secrets) if on else None
         return None if before is None else before.take()
 
     def tick(self, now: float) -> None:
@@ -161,14 +161,11 @@ class SandboxNetwork:
             self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
     async def close(self) -> None:
-        for sock in (*self.tcp, self.dns_tcp, self.dns_udp):
+        for sock in (*self.tcp, self.dns_tcp, self.dns_udp, self.diag):
             self.loop.remove_reader(sock)
             sock.close()
-        if self.diag is not None:
-            self.diag.close()
-        if self.process >= 0:
-            self.loop.remove_reader(self.process)
-            os.close(self.process)
+        self.loop.remove_reader(self.process)
+        os.close(self.process)
         self._tell_refused()
         self.mocks.end()
         for connection in list(self.live):
@@ -203,7 +200,7 @@ class SandboxNetwork:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 destination = ("", 53) if listener is self.dns_tcp else gateway.destination(sock)
-                connection = Connection(self, ProxyStream(self.loop, gateway.scratch), destination)
+                connection = Connection(self, ProxyStream(gateway.scratch), destination)
             except OSError:
                 _reset(sock)
                 continue
@@ -230,11 +227,9 @@ class SandboxNetwork:
 
         A program that waits for an answer can't end before the search: it gets no answer before this returns.
         """
-        owners = self.gateway.owners
-        if self.diag is not None and owners is not None:
-            asking = owners.who(self.diag, sock, connection.destination, self.sandbox, self.first)
-            self.owners[connection.flow] = task = self.loop.create_task(asking)
-            await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+        asking = self.gateway.owners.who(self.diag, sock, connection.destination, self.sandbox, self.first)
+        self.owners[connection.flow] = task = self.loop.create_task(asking)
+        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
 
     def next_flow(self) -> int:
         self._flows += 1
@@ -400,20 +395,19 @@ class Gateway:
     def __init__(
         self,
         *,
-        resolver: Resolver = resolve_here,
-        trust: Callable[[], ssl.SSLContext] = system_trust,
-        reach: Reach = over_tcp,
+        owners: ConnectionOwners,
+        reader: Reader,
+        malware: MalwareIndexes,
+        packages: PackageStore | None,
+        handlers: HandlerHost | None,
+        outside: Outside,
         destination: Destination = original_destination,
         limits: Limits | None = None,
-        reader: Reader | None = None,
-        malware: MalwareIndexes | None = None,
-        packages: PackageStore | None = None,
-        handlers: HandlerHost | None = None,
-        owners: ConnectionOwners | None = None,
     ) -> None:
+        """Begin a gateway. It has no cache of packages without `packages`, and runs no handlers without `handlers`."""
         self.loop = asyncio.get_running_loop()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.dialer = Dialer(self.loop, self.scratch, resolver, trust, reach)
+        self.dialer = Dialer(self.scratch, outside)
         self.destination, self.limits, self.owners = destination, limits or Limits(), owners
         self.reader, self.malware, self.packages, self.handlers = reader, malware, packages, handlers
         self.networks: dict[str, SandboxNetwork] = {}
@@ -445,11 +439,10 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self.owners is not None:
-            self.owners.close()
+        self.owners.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Serve a connection, or a stream of one."""
+        """Serve a connection, a stream of one, or an order of the daemon."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -458,8 +451,10 @@ class Gateway:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # ours: the connection was ended all the same
-            self.loop.call_exception_handler({"message": "a connection failed", "exception": error, "task": task})
+        if error is not None:  # ours: a connection was ended all the same
+            self.loop.call_exception_handler(
+                {"message": "work of the gateway failed", "exception": error, "task": task}
+            )
 
     def _tick(self) -> None:
         now = self.loop.time()

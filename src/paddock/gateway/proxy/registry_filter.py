@@ -22,7 +22,6 @@ from paddock.gateway.registries.package_cache import (
     NEVER_KEPT,
     OF_SOMEBODY,
     Broken,
-    CachedPage,
     Draft,
     PackageStore,
     Read,
@@ -189,74 +188,74 @@ class PageFilter:
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
         request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
-        if self._found is not None and self._found.read.etag is not None:
-            request.fields.append((b"If-None-Match", self._found.read.etag))
+        if self._found is not None and self._found.etag is not None:
+            request.fields.append((b"If-None-Match", self._found.etag))
 
     def recall(self) -> tuple[Response, bytes] | None:
         """Return a cached page that is still fresh. Raises Refused."""
         store, found = self._store, self._found
-        if store is None or found is None or not found.read.checked_at <= store.clock() <= found.read.until:
+        if store is None or found is None or not found.checked_at <= store.clock() <= found.until:
             return None
         if not self._network.may_dial(self._authorized.target, found.address):
             return None
         self.how, response = "page", whole([], 0)
-        return response, self._written(response, found.read.answer, found.body)
+        return response, self._written(response, found.answer)
 
     async def read(self, response: Response, server: ProxyStream) -> bytes:
         """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
         if response.status == 304 and self._found is not None:
-            return self._again(response, self._found, self._found.read.etag)
+            return self._again(response, self._found)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
         content = await self._collect(response, server)
-        answer, body = Answer(), b""
+        answer = Answer()
         if response.status == 200 and not response.bodiless:
-            answer, body = await self._look(response, content)
+            answer = await self._look(response, content)
         self._network.check_revision(self._verdict)
-        return self._written(response, answer, body)
+        return self._written(response, answer)
 
-    def _again(self, response: Response, found: CachedPage, etag: bytes | None) -> bytes:
+    def _again(self, response: Response, found: Read) -> bytes:
         """Use the cached page: the index has answered that it hasn't changed."""
         self._network.check_revision(self._verdict)
-        self.how = "page"
-        self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+        answer = self._reuse(response, found, found.etag)
         response.status, response.phrase, response.bodiless = 200, b"OK", False
-        return self._written(response, found.read.answer, found.body)
+        return self._written(response, answer)
 
-    def _keep(self, response: Response, read: Read, body: bytes) -> None:
+    def _keep(self, response: Response, read: Read) -> None:
         if self._store is not None:
-            package_cache.keep_page(self._store, self._page, response, read, body, self.address)
+            package_cache.keep_page(self._store, self._page, response, read)
 
-    def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
+    def _reuse(self, response: Response, found: Read, etag: bytes | None) -> Answer:
+        """Keep a page of the cache for longer."""
+        self.how = "page"
+        self._keep(response, msgspec.structs.replace(found, etag=etag, address=self.address))
+        return found.answer
+
+    def _written(self, response: Response, answer: Answer) -> bytes:
         self._put(answer, response.status)
         response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
         response.fields.append((b"Cache-Control", b"no-cache"))
-        response.chunked, response.length = False, None if response.bodiless else len(body)
+        response.chunked, response.length = False, None if response.bodiless else len(answer.body)
         if answer.kind:
             response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
-        return body
+        return answer.body
 
-    async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
-        reader = self._network.gateway.reader
-        if reader is None:
-            raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
+    async def _look(self, response: Response, content: bytes) -> Answer:
         coding = (response.get(b"content-encoding") or b"").strip().lower()
         if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
             raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
         kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
         digest, etag, found = hashlib.sha256(content).digest(), response.get(b"etag"), self._found
-        if found is not None and (found.read.content, found.read.kind) == (digest, kind):
-            self.how = "page"
-            self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
-            return found.read.answer, found.body
-        job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"))
-        answer, body = await reader.read(job, content, self._network.files.turn)
+        if found is not None and (found.content, found.kind) == (digest, kind):
+            return self._reuse(response, found, etag)
+        job = Job(page=self._page, kind=kind, gzip=coding.endswith(b"gzip"), body=content)
+        answer = await self._network.gateway.reader.read(job, self._network.files.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
-        read = Read(kind=kind, content=digest, etag=etag, checked_at=self._page.now, until=0.0, answer=answer)
-        self._keep(response, read, body)
-        return answer, body
+        at, where = self._page.now, self.address
+        self._keep(response, Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where))
+        return answer
 
     def _put(self, answer: Answer, status: int) -> None:
         """Apply an answer of the reader. Raise Refused if the sandbox may see none of it."""

@@ -294,7 +294,7 @@ class Relay:
     async def _receive(self, response: Response, server: ProxyStream) -> bool:
         request, client = self._request, self._client
         if response.status == 101:
-            return await switch(request, response, client, server, self._network, self._swap)
+            return await switch(request, response, client, server, self._network.secrets, self._swap)
         file = kept = None
         if self._gate is not None:
             if self._gate.page is not None:

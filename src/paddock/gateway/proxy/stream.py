@@ -45,12 +45,12 @@ class ProxyStream(asyncio.BufferedProtocol):
     is_grpc = False
     """Whether the client speaks gRPC."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview, address: str = "") -> None:
+    def __init__(self, scratch: memoryview, address: str = "") -> None:
         """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers.
 
         `address`: the checked one of a server.
         """
-        self._loop, self._scratch, self.address = loop, scratch, address
+        self._loop, self._scratch, self.address = asyncio.get_running_loop(), scratch, address
         self.reused, self.idle_since = False, 0.0
         """Of a server's connection: whether it has carried a request, and since when it waits for the next."""
         self._head, self._chunked = bytearray(), False

@@ -10,9 +10,8 @@ import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+from paddock.gateway.outside import Outside
 from paddock.gateway.protocols.refusal import Refused, UpstreamFailed
 from paddock.model.egress import Target, Verdict
 
@@ -22,67 +21,15 @@ from .stream import Lost, ProxyStream
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
 
-Resolver = Callable[[str], Awaitable[list[str]]]
-"""Addresses of a name, as `ipaddress` writes them. OSError."""
-
-Reach = Callable[[str, int], Awaitable[socket.socket]]
-"""A connection to a port of an address. OSError."""
-
 Check = Callable[[str], Verdict]
 """Tells whether the gateway may connect to an address, and records it. Raises UnrecordedError."""
 
 
-_threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
-"""Few: one sandbox's slow names must not cost more."""
-
-
-async def resolve_here(name: str) -> list[str]:
-    """Resolve a name by the machine's own resolver."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, _resolve, name)
-
-
-def _resolve(name: str) -> list[str]:
-    """Resolve a name. A final dot excludes search domains. The hosts file comes first, as in the resolver."""
-    found = _in_hosts_file(name)
-    if not found:
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)]
-    return list(dict.fromkeys(found))
-
-
-def _in_hosts_file(name: str) -> list[str]:
-    try:
-        lines = Path("/etc/hosts").read_text(encoding="ascii", errors="replace").lower().splitlines()
-    except OSError:
-        return []
-    entries = [line.partition("#")[0].split() for line in lines]
-    return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
-
-
-async def over_tcp(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(sock, (address, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
 class Dialer:
-    """Makes upstreams. A gateway has one. `trust` verifies servers' certificates, `reach` connects."""
+    """Makes upstreams. A gateway has one."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        scratch: memoryview,
-        resolver: Resolver,
-        trust: Callable[[], ssl.SSLContext],
-        reach: Reach = over_tcp,
-    ) -> None:
-        self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
-        self._reach = reach
+    def __init__(self, scratch: memoryview, outside: Outside) -> None:
+        self._scratch, self._outside = scratch, outside
         self._trust: dict[bool, ssl.SSLContext] = {}
 
     async def dial(
@@ -111,7 +58,7 @@ class Dialer:
 
     async def _resolve(self, name: str) -> list[str]:
         try:
-            return await self._resolver(name)
+            return await self._outside.resolve(name)
         except (OSError, UnicodeError) as error:
             raise UpstreamFailed(f"{name} can't be resolved: {_words(error)}") from None
 
@@ -120,8 +67,8 @@ class Dialer:
         for address in addresses:
             sock: socket.socket | None = None
             try:
-                sock = await self._reach(address, target.port)
-                stream = ProxyStream(self._loop, self._scratch, address)
+                sock = await self._outside.reach(address, target.port)
+                stream = ProxyStream(self._scratch, address)
                 await stream.attach(sock)
                 return stream
             except BaseException as error:
@@ -134,8 +81,8 @@ class Dialer:
 
     async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
         if h2 not in self._trust:
-            self._trust[h2] = self._make_trust()
-            self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
+            context = self._trust[h2] = trusting(self._outside.authorities)
+            context.set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
             await stream.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
@@ -146,10 +93,12 @@ class Dialer:
             raise
 
 
-def system_trust() -> ssl.SSLContext:
-    """Return a context with this machine's certificate authorities."""
-    context = ssl.create_default_context()
+def trusting(authorities: str | None) -> ssl.SSLContext:
+    """Return a context for servers that these authorities sign, or by default the machine's. ssl.SSLError: no PEM."""
+    context = ssl.create_default_context() if authorities is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if authorities is not None:  # even if there is none among them: the machine's are never trusted then
+        context.load_verify_locations(cadata=authorities)
     return context
 
 
@@ -171,12 +120,12 @@ _IDLE_SECONDS, _FRESH_SECONDS = 30.0, 1.0
 class Link(Session):
     """A connection of HTTP/2. `retired`: it takes no new streams, and ends with its last."""
 
-    def __init__(self, upstream: ProxyStream, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(upstream, loop, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+    def __init__(self, upstream: ProxyStream) -> None:
+        super().__init__(upstream, client=True, window=_WINDOW, streams_window=_STREAMS_WINDOW)
         self._address = upstream.address
         self.retired = self._used = False
-        self.idle_since = loop.time()
-        self._task = loop.create_task(self._pump())
+        self.idle_since = self.loop.time()
+        self._task = self.loop.create_task(self._pump())
 
     def stream(self) -> H2Stream | None:
         """Open a stream, or return None if the connection takes no more at present."""
@@ -215,8 +164,8 @@ class Link(Session):
 class Pool:
     """The connections of one sandbox, which no other sandbox's requests ever use."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._idle: dict[tuple[Target, bool], list[ProxyStream]] = {}
         self._links: dict[Target, list[Link]] = {}
         self._plain: dict[Target, None] = {}
@@ -280,7 +229,7 @@ class Pool:
                     del self._plain[next(iter(self._plain))]
                 self._plain[target] = None
                 return upstream
-            link = Link(upstream, self._loop)
+            link = Link(upstream)
             self._links.setdefault(target, []).append(link)
             stream = link.stream()
             assert stream is not None

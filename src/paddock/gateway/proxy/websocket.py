@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from paddock.gateway.protocols import websocket
 from paddock.gateway.protocols.http1 import Request, Response, write_response
 from paddock.gateway.protocols.refusal import Refused, UpstreamFailed
 from paddock.gateway.protocols.replacer import Filter
 from paddock.gateway.protocols.websocket import CloseCode, Frame, FrameReader, Opcode, Violation
+from paddock.gateway.rules.secrets import SecretBook
 from paddock.gateway.rules.substitution import Substitution
 
 from .stream import Lost, ProxyStream
-
-if TYPE_CHECKING:
-    from .network import SandboxNetwork
 
 PIECE_BYTES = 64 << 10
 
@@ -102,28 +99,22 @@ class _Message:
             raise Violation(CloseCode.NOT_UTF8, "a text that is none after a value was put in") from None
 
 
-async def converse(
-    client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages, loop: asyncio.AbstractEventLoop
-) -> None:
+async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages) -> None:
     """Pass messages until both sides have ended.
 
     Raise Lost if one broke or sent a refused message, after a close to both.
     """
-    ways = {loop.create_task(_pass_on(client, server, outwards)), loop.create_task(_pass_on(server, client, inwards))}
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for way in ways:
-            way.cancel()
-        results = await asyncio.gather(*ways, return_exceptions=True)
-    for result in results:
-        if isinstance(result, Violation):
-            client.write(websocket.write_close(result.code, f"paddock: {result}".encode(), masked=False))
-            server.write(websocket.write_close(CloseCode.GOING_AWAY, b"", masked=True))
-            raise (MisplacedSecret if result.code is CloseCode.POLICY_VIOLATION else Lost)(str(result))
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_pass_on(client, server, outwards))
+            group.create_task(_pass_on(server, client, inwards))
+    except ExceptionGroup as failed:
+        violation = next((one for one in failed.exceptions if isinstance(one, Violation)), None)
+        if violation is None:
+            raise failed.exceptions[0] from None
+        client.write(websocket.write_close(violation.code, f"paddock: {violation}".encode(), masked=False))
+        server.write(websocket.write_close(CloseCode.GOING_AWAY, b"", masked=True))
+        raise (MisplacedSecret if violation.code is CloseCode.POLICY_VIOLATION else Lost)(str(violation)) from None
 
 
 async def _pass_on(source: ProxyStream, sink: ProxyStream, messages: Messages) -> None:
@@ -146,7 +137,7 @@ async def switch(
     response: Response,
     client: ProxyStream,
     server: ProxyStream,
-    network: SandboxNetwork,
+    book: SecretBook,
     swap: Substitution | None,
 ) -> bool:
     """Pass frames on until one side ends. Return False: the connection can't go on. Raise Refused at a 101 that the
@@ -154,7 +145,6 @@ async def switch(
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
         server.reset()
         raise UpstreamFailed("the server switched protocols, unasked")
-    book = network.secrets
     if book:
         if response.get(EXTENSIONS) is not None:
             server.reset()
@@ -171,7 +161,7 @@ async def switch(
             filter=lambda _: book.redaction().stream(),
             control=lambda data: book.redaction().whole(data),
         )
-        await converse(client, server, outwards, inwards, network.loop)
+        await converse(client, server, outwards, inwards)
     else:
         await client.join(server)
     server.guard(None)

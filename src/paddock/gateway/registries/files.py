@@ -41,7 +41,7 @@ class UnreadPage(msgspec.Struct, frozen=True):
 class KnownFiles:
     """The files that pages have linked, for one sandbox and one revision. It keeps the latest ones."""
 
-    def __init__(self, known: MalwareIndexes | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, known: MalwareIndexes, clock: Callable[[], float] = time.time) -> None:
         self._known, self._clock, self._revision = known, clock, ""
         self._files: dict[bytes, bytes] = {}
         self._downloads: dict[tuple[int, str, int, str], str | None] = {}
@@ -88,12 +88,10 @@ class KnownFiles:
     def known(self, rule: Allow, package: str) -> tuple[MalwareRecord, ...]:
         if rule.malware is None:
             return ()
-        if self._known is None:
-            raise Refused("there is no list of malware here", status=503, rule="registry")
         return self._known.about(rule.malware, rule.registry or "", package)
 
     def digest(self, rule: Allow) -> str | None:
-        return None if rule.malware is None or self._known is None else self._known.digest(rule.malware)
+        return None if rule.malware is None else self._known.digest(rule.malware)
 
     def add(self, files: Mapping[bytes, bytes], revision: str) -> None:
         if self._revision != revision:

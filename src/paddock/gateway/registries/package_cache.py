@@ -296,7 +296,7 @@ NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.com
 class Read(msgspec.Struct, frozen=True, kw_only=True):
     """A page as read.
 
-    `content` is the digest of the body, of type `kind`. Times are in seconds since 1970.
+    `content` is the digest of the body, of type `kind`, from the server at `address`. Times are in seconds since 1970.
 
     The page is fresh before `until`.
     """
@@ -305,24 +305,18 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     content: bytes
     etag: bytes | None
     checked_at: float
-    until: float
     answer: Answer
-
-
-class CachedPage(msgspec.Struct, frozen=True):
-    read: Read
-    body: bytes
     address: str
+    until: float = 0.0
 
 
-def find_page(store: PackageStore, page: Page) -> CachedPage | None:
+def find_page(store: PackageStore, page: Page) -> Read | None:
     """Find a page in the cache, if it is recent enough: its cooldown goes on meanwhile."""
     copy = store.find(*_place(page))
     if copy is None:
         return None
     try:
-        content = b"".join(copy.pieces())
-        read, body = _decode(content)
+        read = _decode(b"".join(copy.pieces()))
     except Broken:
         store.drop(copy.entry.key)
         return None
@@ -333,20 +327,20 @@ def find_page(store: PackageStore, page: Page) -> CachedPage | None:
     age = store.clock() - read.checked_at
     if age < 0 or (page.rule.cooldown_days is not None and age > JUDGED_SECONDS):
         return None
-    return CachedPage(read, body, copy.entry.address)
+    return read
 
 
-def keep_page(store: PackageStore, page: Page, response: Response, read: Read, body: bytes, address: str) -> None:
+def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -> None:
     """Keep a page as `response` allows, if there is space."""
     control = response.get(b"cache-control") or b""
-    if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(body) > _MOST_BYTES:
+    if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(read.answer.body) > _MOST_BYTES:
         return
     given = _MAX_AGE.search(control)
     seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
-    content = _encode((msgspec.structs.replace(read, until=store.clock() + seconds), body))
+    content = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
     url, name = _place(page)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    entry = Entry(url=url, digest=digest, size=len(content), address=address, fields=[], name=name)
+    entry = Entry(url=url, digest=digest, size=len(content), address=read.address, fields=[], name=name)
     with suppress(CacheFull):
         draft = store.begin(entry)
         draft.feed(content)
@@ -360,4 +354,4 @@ def _place(page: Page) -> tuple[str, str]:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[Read, bytes]).decode
+_decode = msgspec.msgpack.Decoder(Read).decode

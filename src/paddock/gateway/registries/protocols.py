@@ -53,16 +53,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     page: Page
     kind: str
     gzip: bool
+    body: bytes
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The reader's result, which comes with the filtered page.
+    """The reader's result: `Filtered`, ready to be kept.
 
     `files` are by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without decoding.
     `held` names the held versions with the reasons as text.
     """
 
     kind: str = ""
+    body: bytes = b""
     files: dict[bytes, bytes] = {}
     held: str = ""
     nothing: str | None = None
@@ -74,16 +76,22 @@ def key_of(item: int, file: File) -> bytes:
     return hashlib.sha256(_pack((item, file))).digest()[:16]
 
 
-def read(job: Job, body: bytes) -> tuple[Answer, bytes]:
+def read(job: Job) -> Answer:
     """Never raises but for want of memory or time."""
     try:
         protocol = PROTOCOLS[job.page.rule.registry or ""]
-        found = protocol.filter_page(job.page, job.kind, _decoded(body) if job.gzip else body)
+        found = protocol.filter_page(job.page, job.kind, _decoded(job.body) if job.gzip else job.body)
     except (Malformed, Undecodable) as error:
-        return Answer(malformed=str(error)), b""
+        return Answer(malformed=str(error))
     files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
-    answer = Answer(kind=found.kind, files=files, held=found.held, nothing=found.nothing, downloads=found.downloads)
-    return answer, found.body
+    return Answer(
+        kind=found.kind,
+        body=found.body,
+        files=files,
+        held=found.held,
+        nothing=found.nothing,
+        downloads=found.downloads,
+    )
 
 
 def _decoded(body: bytes) -> bytes:

@@ -33,8 +33,8 @@ futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack 
 clock_gettime setrlimit prlimit64 fstat sched_yield getsockname getsockopt
 """
 _encode = msgspec.msgpack.Encoder().encode
-_job = msgspec.msgpack.Decoder(tuple[Job, bytes]).decode
-_answer = msgspec.msgpack.Decoder(tuple[Answer, bytes]).decode
+_job = msgspec.msgpack.Decoder(Job).decode
+_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class Reader(ForkServer):
@@ -43,38 +43,38 @@ class Reader(ForkServer):
     def __init__(self) -> None:
         super().__init__("the reader of pages", _confine, _answer_one)
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        self._tasks: set[asyncio.Task[tuple[Answer, bytes]]] = set()
+        self._tasks: set[asyncio.Task[Answer]] = set()
 
-    async def read(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
+    async def read(self, job: Job, turn: asyncio.Semaphore) -> Answer:
         """Read a page in the caller's `turn`.
 
         Raise Refused without an answer.
 
         A caller that leaves keeps its turn until the reader ends. Otherwise it could start any number at once.
         """
-        task = asyncio.get_running_loop().create_task(self._in_turn(job, body, turn))
+        task = asyncio.get_running_loop().create_task(self._in_turn(job, turn))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[tuple[Answer, bytes]]) -> None:
+    def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # who asked may have gone
 
-    async def _in_turn(self, job: Job, body: bytes, turn: asyncio.Semaphore) -> tuple[Answer, bytes]:
+    async def _in_turn(self, job: Job, turn: asyncio.Semaphore) -> Answer:
         async with turn, self._turns:
             try:
-                return await self._read(job, body)
+                return await self._read(job)
             except (OSError, ValueError, msgspec.MsgspecError):
                 raise Refused("pages can't be read: their reader is gone", status=503, rule="registry") from None
 
-    async def _read(self, job: Job, body: bytes) -> tuple[Answer, bytes]:
+    async def _read(self, job: Job) -> Answer:
         loop = asyncio.get_running_loop()
         _, ours = self.start()
         with ours:
             try:
-                await loop.sock_sendall(ours, _encode((job, body)))
+                await loop.sock_sendall(ours, _encode(job))
                 ours.shutdown(socket.SHUT_WR)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it may have answered all the same
@@ -101,7 +101,7 @@ def _answer_one(sock: socket.socket, _: int) -> None:
     said = bytearray()
     while piece := sock.recv(_CHUNK):
         said += piece
-    sock.sendall(_encode(read(*_job(said))))
+    sock.sendall(_encode(read(_job(said))))
 
 
 def _confine() -> None:
@@ -127,5 +127,4 @@ def _warm() -> None:
     for registry, body, kind in pages:
         rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
         page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
-        job = Job(page=page, kind=kind, gzip=False)
-        _encode(read(*_job(_encode((job, body)))))
+        _encode(read(_job(_encode(Job(page=page, kind=kind, gzip=False, body=body)))))

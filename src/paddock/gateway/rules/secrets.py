@@ -7,7 +7,6 @@ import secrets
 import string
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,8 +16,7 @@ from paddock.gateway.protocols.replacer import Needles
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import host_matches
 
-if TYPE_CHECKING:
-    from .redaction import Redaction
+from .redaction import Redaction
 
 DEFAULT_SHAPE = "pdk_" + "*" * 40
 LEAST_RANDOM = 24
@@ -151,8 +149,6 @@ class SecretBook:
     def redaction(self) -> Redaction:
         """Return the redaction of all present and recent values. It keeps lengths."""
         if self._redaction is None:
-            from .redaction import Redaction
-
             now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
             self._redaction = Redaction({**dict(self._past), **now}, keep_length=True)
         return self._redaction

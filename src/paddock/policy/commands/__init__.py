@@ -5,7 +5,7 @@ See docs/design/commands-and-files.md.
 
 from ._commands import MOST_RULES as MOST_RULES
 from ._commands import Commands as Commands
-from ._commands import DoorVerdict as DoorVerdict
+from ._commands import Judgement as Judgement
 from ._commands import command_faults as command_faults
 from ._commands import strictest as strictest
 from ._files import Files as Files

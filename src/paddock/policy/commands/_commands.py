@@ -15,15 +15,15 @@ from ._shell import Command, Line, read_argv, read_line
 _STRICT: dict[RuleVerdict, int] = {"allow": 0, "approve": 1, "deny": 2}
 
 
-class DoorVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`rule` is its place in the document (`commands.deny[0]`), `reason` says why in words."""
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the rules. `rule` is its place in the document (`commands.deny[0]`), `reason` says why in words."""
 
     verdict: RuleVerdict
     rule: str
     reason: str
 
 
-def strictest(*verdicts: DoorVerdict) -> DoorVerdict:
+def strictest(*verdicts: Judgement) -> Judgement:
     """Return the first of those that are equally strict."""
     return max(verdicts, key=lambda one: _STRICT[one.verdict])
 
@@ -41,43 +41,43 @@ class Commands:
     def __init__(self, rules: CommandRules) -> None:
         self._rules = rules
 
-    def judge(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> DoorVerdict:
+    def judge(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Judgement:
         """Judge a command before its execution, with the variables that the request sets for it."""
         found = self._line(read_argv(argv))
         turning = sorted(name for name in env or () if name in _TURNING or name.startswith("LD_"))
         return strictest(found, self._unclear(f"{turning[0]} is set for it")) if turning else found
 
-    def judge_line(self, text: str) -> DoorVerdict:
+    def judge_line(self, text: str) -> Judgement:
         """Judge a shell line."""
         return self._line(read_line(text))
 
-    def _line(self, line: Line) -> DoorVerdict:
+    def _line(self, line: Line) -> Judgement:
         verdicts = [self._command(one) for one in line.commands]
         if line.unclear is not None:
             verdicts.append(self._unclear(line.unclear))
         if not verdicts:
-            return DoorVerdict(verdict="allow", rule="commands", reason="it starts nothing")
+            return Judgement(verdict="allow", rule="commands", reason="it starts nothing")
         return strictest(*verdicts)
 
-    def _command(self, command: Command) -> DoorVerdict:
+    def _command(self, command: Command) -> Judgement:
         perhaps: str | None = None
         for kind in _KINDS:
             for index, rule in enumerate(getattr(self._rules, kind)):
                 found = matches(rule, command, exact=kind == "allow")
                 if found == "yes":
                     reason = f"{_shown(command)}: commands.{kind}[{index}] is about it"
-                    verdict = DoorVerdict(verdict=kind, rule=f"commands.{kind}[{index}]", reason=reason)
+                    verdict = Judgement(verdict=kind, rule=f"commands.{kind}[{index}]", reason=reason)
                     return verdict if perhaps is None else strictest(verdict, self._unclear(perhaps))
                 if found == "perhaps" and kind != "allow":
                     perhaps = perhaps or f"commands.{kind}[{index}] may be about it: a word is known to the shell alone"
-        default = DoorVerdict(
+        default = Judgement(
             verdict=self._rules.default, rule="commands.default", reason=f"{_shown(command)}: no rule is about it"
         )
         return default if perhaps is None else strictest(default, self._unclear(perhaps))
 
-    def _unclear(self, why: str) -> DoorVerdict:
+    def _unclear(self, why: str) -> Judgement:
         reason = f"it does not tell what it starts: {why}"
-        return DoorVerdict(verdict=self._rules.unclear, rule="commands.unclear", reason=reason)
+        return Judgement(verdict=self._rules.unclear, rule="commands.unclear", reason=reason)
 
 
 def matches(rule: CommandRule, command: Command, *, exact: bool) -> _Match:

@@ -9,10 +9,10 @@ from posixpath import join, normpath
 from paddock.model import PolicyDocument
 from paddock.model.policy import CommandRules, FileRules
 
-from ._commands import Commands, DoorVerdict
+from ._commands import Commands, Judgement
 
 MOST_PATHS = 256
-_OWN = DoorVerdict(verdict="allow", rule="files", reason="no rule is about it")
+_OWN = Judgement(verdict="allow", rule="files", reason="no rule is about it")
 
 
 class Files:
@@ -27,34 +27,34 @@ class Files:
         """Return the protected absolute paths without a pattern. A sandbox can have mounts over those."""
         return tuple(self.absolute(path) for path in self._rules.protect if "*" not in path)
 
-    def can_mount(self, verdict: DoorVerdict) -> bool:
+    def can_mount(self, verdict: Judgement) -> bool:
         """Tell whether the rule of a verdict names one path instead of a pattern."""
         return verdict.rule in (
             f"files.protect[{index}]" for index, path in enumerate(self._rules.protect) if "*" not in path
         )
 
-    def write(self, path: str) -> DoorVerdict:
+    def write(self, path: str) -> Judgement:
         """Decide on a request that writes or changes a path."""
         return self._protected(path, above=False)
 
-    def remove(self, path: str) -> DoorVerdict:
+    def remove(self, path: str) -> Judgement:
         """Decide on a request that removes a path, with everything below."""
         found = self._protected(path, above=True)
         if found.verdict == "allow" and "delete" in self._rules.approve:
-            return DoorVerdict(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
+            return Judgement(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
         return found
 
-    def replace(self, path: str) -> DoorVerdict:
+    def replace(self, path: str) -> Judgement:
         """Decide on a request that moves a path, with everything below, or unpacks an archive there. The names in an
         archive aren't known yet."""
         return self._protected(path, above=True)
 
-    def _protected(self, path: str, *, above: bool) -> DoorVerdict:
+    def _protected(self, path: str, *, above: bool) -> Judgement:
         asked = self.absolute(path)
         for index, pattern in enumerate(self._patterns):
             if _meets(asked, pattern, above=above):
                 kept = self._rules.protect[index]
-                return DoorVerdict(
+                return Judgement(
                     verdict="deny", rule=f"files.protect[{index}]", reason=f"{path!r}: {kept!r} stays as it is"
                 )
         return _OWN
@@ -104,7 +104,7 @@ def file_faults(rules: FileRules) -> Iterator[tuple[int, str]]:
 _WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come with paddock
 
 
-def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, dict[str, str]]:
+def explain_command(document: PolicyDocument, line: str) -> tuple[Judgement, dict[str, str]]:
     """Explain the verdict on a shell line, and which requests it covers."""
     return Commands(document.commands or CommandRules()).judge_line(line), {
         "enforced": "on what is asked for from outside (exec, run, sh, the SDK)",
@@ -112,7 +112,7 @@ def explain_command(document: PolicyDocument, line: str) -> tuple[DoorVerdict, d
     }
 
 
-def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[DoorVerdict, dict[str, str]]:
+def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[Judgement, dict[str, str]]:
     """Explain the verdict on a path."""
     files = Files(document.files or FileRules(), workdir=_WORKDIR, home=_HOME)
     verdict = files.remove(path) if delete else files.write(path)

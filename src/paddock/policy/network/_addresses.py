@@ -23,6 +23,14 @@ class Block(msgspec.Struct, frozen=True):
     last: int
     name: str
 
+    def contains(self, network: Network | None) -> bool:
+        """Tell whether a network of the same version lies within this range."""
+        return (
+            network is not None
+            and self.first <= int(network.network_address)
+            and int(network.broadcast_address) <= self.last
+        )
+
 
 _NAMED = {
     "a metadata service": "169.254.169.254 169.254.170.2 168.63.129.16 100.100.100.200 192.0.0.192 fd00:ec2::254",

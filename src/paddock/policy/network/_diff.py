@@ -17,7 +17,6 @@ from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, TRANSLATED, Network, Number, written
-from ._buckets import Bucket
 from ._globs import Glob, together
 from ._paths import Pattern, is_overlong, normal_path
 from ._rules import Rule
@@ -192,32 +191,28 @@ def _hosts(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, str]]:
 
 def _cells(host: str, where: str, before: Snapshot, after: Snapshot) -> Iterator[Cell]:
     buckets = [bucket for bucket in (before.bucket(host), after.bucket(host)) if bucket is not None]
+    rules = [rule for bucket in buckets for rule in bucket.rules]
     edges = sorted({1, _PORTS_END, *(edge for bucket in buckets for edge in bucket.breaks)})
     asked: tuple[list[str | None], tuple[str, ...]] | None = None
     for low, above in pairwise(edge for edge in edges if 1 <= edge <= _PORTS_END):
         target = Target(host, low)
         if not (before.connect(target).allowed or after.connect(target).allowed):
             continue
-        asked = asked or (_methods(buckets), _paths(buckets))
+        asked = asked or (_methods(rules), _paths(rules))
         for method in asked[0]:
             for path in asked[1]:
                 yield Cell(where=where, host=host, low=low, high=above - 1, method=method, path=path)
 
 
-def _rules(buckets: Sequence[Bucket]) -> Iterator[Rule]:
-    for bucket in buckets:
-        yield from bucket.rules
-
-
-def _methods(buckets: Sequence[Bucket]) -> list[str | None]:
-    named = {"GET", "HEAD", *(method for rule in _rules(buckets) for method in rule.methods or ())} - {"TRACE"}
+def _methods(rules: Sequence[Rule]) -> list[str | None]:
+    named = {"GET", "HEAD", *(method for rule in rules for method in rule.methods or ())} - {"TRACE"}
     return [*sorted(named), None]
 
 
-def _paths(buckets: Sequence[Bucket]) -> tuple[str, ...]:
-    patterns = {one.text: one for rule in _rules(buckets) for one in rule.paths or ()}
+def _paths(rules: Sequence[Rule]) -> tuple[str, ...]:
+    patterns = {one.text: one for rule in rules for one in rule.paths or ()}
     found = example_paths([patterns[text] for text in sorted(patterns)])
-    if any(rule.git for rule in _rules(buckets)):
+    if any(rule.git for rule in rules):
         found += tuple(path + query for path in found if path.endswith("/info/refs") for query in _GIT)
     return found
 

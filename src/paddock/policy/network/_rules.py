@@ -241,12 +241,10 @@ class Networks:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         by_length: dict[tuple[int, int], dict[int, list[Rule]]] = {}
-        self._within: dict[str, tuple[int, int]] = {}
         for rule in rules:
             network = rule.network
             if network is not None:
                 shift = _BITS[network.version] - network.prefixlen
-                self._within[rule.name] = int(network.network_address), int(network.broadcast_address)
                 table = by_length.setdefault((network.version, shift), {})
                 table.setdefault(int(network.network_address) >> shift, []).append(rule)
         self._tables = {
@@ -254,28 +252,11 @@ class Networks:
             for version in (4, 6)
         }
 
-    def around(self, address: Number) -> Iterator[Rule]:
-        """Yield the rules whose network contains the address, narrowest first."""
+    def find(self, address: Number, port: int, block: Block | None = None) -> Rule | None:
+        """Find the narrowest rule for this address and port. Its network lies within `block`."""
         version, value = address
         for shift, table in self._tables[version]:
-            found = table.get(value >> shift)
-            if found is not None:
-                yield from found
-
-    def find(self, address: Number, port: int) -> Rule | None:
-        for rule in self.around(address):
-            if rule.has_port(port):
-                return rule
+            for rule in table.get(value >> shift, ()):
+                if rule.has_port(port) and (block is None or block.contains(rule.network)):
+                    return rule
         return None
-
-    def find_within(self, address: Number, port: int, block: Block) -> Rule | None:
-        """Find a rule for this address and port whose network lies within the block."""
-        for rule in self.around(address):
-            first, last = self._within[rule.name]
-            if first >= block.first and last <= block.last and rule.has_port(port):
-                return rule
-        return None
-
-
-def block_of_one(address: Number) -> Block:
-    return Block(address[0], address[1], address[1], "an address of this machine")

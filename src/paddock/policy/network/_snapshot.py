@@ -11,12 +11,12 @@ from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 from paddock.model.egress import host_matches
 
-from ._addresses import WITHIN, Number, number, special, unwrapped, written
+from ._addresses import WITHIN, Block, Number, number, special, unwrapped, written
 from ._buckets import Bucket, allowed, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Networks, Rule, Rules, block_of_one, is_git_push, rules_of
+from ._rules import READING, Networks, Rule, Rules, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -213,10 +213,11 @@ class Snapshot:
             denied = self._denied_networks.find(address, port)
         if denied is not None:
             return self._refused(f"{denied.name} denies it", denied.name)
-        block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
+        is_own = bool(own) and _is_own(inner, own)
+        block = Block(inner[0], inner[1], inner[1], "an address of this machine") if is_own else special(inner)
         if block is None or (within and block.name in WITHIN):
             return None
-        rule = self._allowed_networks.find_within(inner, port, block)
+        rule = self._allowed_networks.find(inner, port, block)
         if rule is None:
             reason = f"the address {written(inner)} is {block.name}: only a rule that names it could allow it"
             return self._refused(f"{reason}, such as {_rule(inner, port)}")
