@@ -79,7 +79,7 @@ def exec_request(
         cwd=place.cwd(spec.cwd),
     )
     program = spec.argv[0] if spec.argv else ""
-    return ask(Op.EXEC, message, of_exec(program, spec.cwd or "", id))
+    return ask(Op.EXEC, message, of_exec, program, spec.cwd or "", id)
 
 
 def _nanoseconds(seconds: float | None) -> int:
@@ -92,15 +92,15 @@ def _nanoseconds(seconds: float | None) -> int:
 
 
 def _attach_request(id: ExecId, flags: int) -> Request:
-    return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command(id))
+    return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command, id)
 
 
 def signal_request(id: ExecId, number: int) -> Request:
-    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command(id))
+    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command, id)
 
 
 def kill_request(id: ExecId) -> Request:
-    return ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))
+    return ask(Op.KILL, wire.Kill(id=encode(id)), of_command, id)
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
@@ -349,7 +349,7 @@ class GuestExecHandle:
             raise InvalidArgumentError("the command has no terminal")
         message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
         with contextlib.suppress(NotFoundError):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
+            await self._connection.open(ask(Op.RESIZE, message, of_command, self.id)).call(Nothing)
 
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
@@ -367,7 +367,7 @@ class GuestExecHandle:
         await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *given))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
-        await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
+        await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(Nothing)
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -496,7 +496,7 @@ async def take_up(
     journals = [Journal(os.dup(file)) for file in files]
     out, err = (0, 0) if has_pipes else (journals[0].unread, journals[1].unread if journals[1:] else 0)
     flags = 0 if has_pipes else wire.AttachFlags.OUT | wire.AttachFlags.ERR
-    request = ask(Op.ATTACH, wire.Attach(flags=flags, out=out, err=err, id=encode(id)), of_command(id))
+    request = ask(Op.ATTACH, wire.Attach(flags=flags, out=out, err=err, id=encode(id)), of_command, id)
     channel = connection.open(request, receives=(Stream.OUT, Stream.ERR), sends=True)
     try:
         with channel.attended():
