@@ -11,7 +11,7 @@ from typing import Any
 from paddock.backends._checks import missing, ok, weak
 from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores, kvm
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.storage.pool.worker import Worker
@@ -282,7 +282,7 @@ def _told(found: _probe.Found, asked: str | None) -> str:
         return "KVM"
     if found.tries_kvm:
         return f"{found.platform} (KVM is tried with the first sandbox)"
-    why = found.without or (_platforms.why_not_kvm(asked) if _platforms.DEVICE.exists() else None)
+    why = found.without or (_platforms.why_not_kvm(asked) if kvm.DEVICE.exists() else None)
     return found.platform + (f" (not KVM: {why})" if why else "")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends.base import FROZEN
+from paddock.backends.vmm import kvm
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import Recipe, of_kit
 
@@ -57,7 +58,7 @@ class Shape:
     def recipe(self, key: bytes, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a sandbox start in that tree and leave its state there, sealed with `key`."""
         sealed = hashlib.sha256(key).hexdigest()
-        facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _processor())
+        facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _features())
 
         def fill(root: int, worker: Worker) -> None:
             boot("tb" + recipe.tree.removeprefix("tp"))
@@ -76,14 +77,10 @@ def seal_key(place: Path) -> bytes:
     return place.read_bytes()
 
 
-def _processor() -> str:
+def _features() -> str:
     """Return the processor's features, which a state may need."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("ascii", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in {"flags", "Features"}:
-                return value.strip()
-    return ""
+    processor = kvm.processor()
+    return processor.get("flags", processor.get("Features", ""))
 
 
 def _leave_only(root: int, name: str) -> None:
