@@ -43,6 +43,11 @@ def free(fd: int, offset: int, length: int) -> None:
     call("fallocate", fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
 
 
+def sync_file_system(fd: int) -> None:
+    """Write all of the file system of `fd` to its disk (syncfs(2))."""
+    call("syncfs", fd)
+
+
 def birth_ns(fd: int) -> int | None:
     """Return the file's birth time, which no program can set (statx(2)), or None if the file system lacks it.
 

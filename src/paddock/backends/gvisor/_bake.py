@@ -21,7 +21,7 @@ from typing import Any
 from paddock.backends.base import FROZEN
 from paddock.backends.vmm import kvm
 from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.recipe import Recipe, of_kit
+from paddock.storage.templates.recipe import Progress, Recipe, of_kit, scratch_of
 
 STATE = f"/{FROZEN}"
 """The directory in a sandbox's own tree with its saved state, or the state of its source. No program inside sees it."""
@@ -60,8 +60,8 @@ class Shape:
         sealed = hashlib.sha256(key).hexdigest()
         facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _features())
 
-        def fill(root: int, worker: Worker) -> None:
-            boot("tb" + recipe.tree.removeprefix("tp"))
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
+            boot(scratch_of(recipe.tree))
             worker.do(_leave_only, (root,), FROZEN)
 
         recipe = of_kit("sentry", facts, fill)
