@@ -19,6 +19,7 @@ from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
+from ._carry import owner
 from ._life import Life
 from ._options import CAPABILITIES
 from ._start import OOM_SCORE
@@ -96,9 +97,12 @@ class ContainerInstance(GuestInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Copy its files to its trees during a pause, whose length depends on their size."""
-        async with self._backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
-            with contextlib.closing(await self.dial("carrier")) as carrier:
-                await self._backend.bring(self._life.record, carrier)
+        backend, record = self._backend, self._life.record
+        async with backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
+            # It may die meanwhile. A task that waits for its death then sees the copied files.
+            with contextlib.closing(await self.dial("carrier")) as inside:
+                async with backend.records.alone(self.id, "carry"):
+                    await backend.carrier.bring(self.id, record.root, record.trees, owner(self.template), inside)
             yield
 
     async def kill(self) -> None:

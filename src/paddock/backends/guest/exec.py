@@ -18,7 +18,7 @@ from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
+from ._requests import Nothing, Request, ask, flags, of_command, of_exec, of_guest
 from ._streams import FileReader
 from .pipes import PipeReader, PipeWriter, open_pipe
 
@@ -52,20 +52,17 @@ def exec_request(
     place: Place, spec: ExecSpec, id: ExecId, other: User | None, *, background: bool, vital: bool = False
 ) -> Request:
     """Ask to start a command, as the agent's user or `other`. The agent ends with a command that is `vital`."""
-    flags = _VITAL if vital else 0
-    if other is not None:
-        flags |= _IDENTITY
-    if place.oom_score is not None:
-        flags |= _OOM
-    if spec.stdin and spec.pty is None:
-        flags |= _STDIN
-    if spec.pty is not None:
-        flags |= _TERMINAL
-    if background:
-        flags |= _BACKGROUND
     size = spec.pty
+    wanted = {
+        _VITAL: vital,
+        _IDENTITY: other is not None,
+        _OOM: place.oom_score is not None,
+        _STDIN: spec.stdin and size is None,
+        _TERMINAL: size is not None,
+        _BACKGROUND: background,
+    }
     message = wire.Exec(
-        flags=flags,
+        flags=flags(wanted),
         uid=0 if other is None else other.uid,
         gid=0 if other is None else other.gid,
         oom_score=place.oom_score or 0,
@@ -95,16 +92,13 @@ def _attach_request(id: ExecId, flags: int) -> Request:
     return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command, id)
 
 
-def signal_request(id: ExecId, number: int) -> Request:
-    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command, id)
-
-
 def kill_request(id: ExecId) -> Request:
     return ask(Op.KILL, wire.Kill(id=encode(id)), of_command, id)
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
-    await connection.open(signal_request(id, number)).call(Nothing)
+    message = wire.Signal(number=number, id=encode(id))
+    await connection.open(ask(Op.SIGNAL, message, of_command, id)).call(Nothing)
 
 
 async def execs(connection: GuestConnection) -> list[ExecInfo]:
@@ -517,12 +511,10 @@ async def take_up(
         stdout = ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals.pop(0))
         stderr = None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals.pop(0))
         written = journals[0] if journals else None
-        if reply.flags & wire.AttachedFlags.STDIN:
-            stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input)
-        else:
-            stdin = None
-            if written is not None:
-                written.close()
+        has_stdin = reply.flags & wire.AttachedFlags.STDIN
+        stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input) if has_stdin else None
+        if stdin is None and written is not None:
+            written.close()
     handle = GuestExecHandle(connection, channel, id, stdin, stdout, stderr, keeping, was_kept=True)
     await handle.started()
     return handle

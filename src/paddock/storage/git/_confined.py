@@ -168,11 +168,8 @@ def _map_owner(fd: int, owner: int) -> None:
     """Map the owner if the file system can. If it can't, the program can only read files that are readable to all."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
-    with closing(namespaces.id_mapping_namespace(*maps)) as userns:
-        try:
-            mounts.set_attributes(fd, userns_fd=userns)
-        except OSError:
-            pass
+    with closing(namespaces.id_mapping_namespace(*maps)) as userns, contextlib.suppress(OSError):
+        mounts.set_attributes(fd, userns_fd=userns)
 
 
 def _be_first(order: Order) -> NoReturn:
