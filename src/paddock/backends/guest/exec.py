@@ -92,13 +92,16 @@ def _attach_request(id: ExecId, flags: int) -> Request:
     return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command, id)
 
 
+def signal_request(id: ExecId, number: int) -> Request:
+    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command, id)
+
+
 def kill_request(id: ExecId) -> Request:
     return ask(Op.KILL, wire.Kill(id=encode(id)), of_command, id)
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
-    message = wire.Signal(number=number, id=encode(id))
-    await connection.open(ask(Op.SIGNAL, message, of_command, id)).call(Nothing)
+    await connection.open(signal_request(id, number)).call(Nothing)
 
 
 async def execs(connection: GuestConnection) -> list[ExecInfo]:
