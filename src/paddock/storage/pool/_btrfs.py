@@ -176,6 +176,11 @@ class BtrfsPool(Pool):
             time.sleep(seconds)
         return btrfs.snapshot(tree, self._fd, name.encode())
 
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        if limit_bytes is not None:
+            self.allow(source, limit_bytes)
+        super().rename(source, name)
+
     def allow(self, name: str, limit_bytes: int) -> None:
         with within(self, name, "limit") as tree:
             self._limit(tree, limit_bytes)

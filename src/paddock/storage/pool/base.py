@@ -115,8 +115,11 @@ class Pool:
         """Write a tree's data from memory to disk, where a snapshot would do so first. Raises NotFoundError."""
         os.close(self.open(name))
 
-    def rename(self, source: str, name: str) -> None:
-        """Rename a tree in one step. Raises NotFoundError and AlreadyExistsError."""
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        """Rename a tree in one step, with the new limit `limit_bytes` if there is one.
+
+        Raises NotFoundError and AlreadyExistsError.
+        """
         check_name(source)
         check_name(name)
         try:
