@@ -16,6 +16,7 @@ import pytest
 
 from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe, _proof, _trial
 from paddock.backends.gvisor._bundle import flags
+from paddock.backends.vmm import kvm
 from paddock.errors import LevelUnavailableError, ResourceExhaustedError
 from paddock.linux import processes
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
@@ -34,7 +35,7 @@ STANDS_STILL = "a program in it has not ended in 15 s"
 def own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a virtual one, and with a device that can be opened."""
     monkeypatch.setattr(_platforms, "_virtual", lambda: False)
-    monkeypatch.setattr(_platforms, "DEVICE", Path("/dev/null"))
+    monkeypatch.setattr(kvm, "DEVICE", Path("/dev/null"))
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_kvm_is_tried_on_a_machine_of_its_own_or_by_name(tmp_path: Path, monkeyp
     monkeypatch.setattr(_platforms, "_virtual", lambda: True)
     assert "virtual one itself" in str(_platforms.why_not_kvm(None))
     assert decided("kvm") == (None, ("systrap", "ptrace"))
-    monkeypatch.setattr(_platforms, "DEVICE", tmp_path / "none")
+    monkeypatch.setattr(kvm, "DEVICE", tmp_path / "none")
     why = f"there is no {tmp_path / 'none'}"
     assert decided("kvm") == (why, f"gvisor_platform is 'kvm', and {why}")
     assert decided(None) == (why, ("systrap", "ptrace"))
@@ -69,7 +70,7 @@ def test_a_device_of_others_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> Non
     closed = next((path for path in Path("/dev").iterdir() if path.is_char_device() and not os.access(path, 6)), None)
     if closed is None:
         pytest.skip("every device here is open to us")
-    monkeypatch.setattr(_platforms, "DEVICE", closed)
+    monkeypatch.setattr(kvm, "DEVICE", closed)
     assert "you may not open" in str(_platforms.why_not_kvm(None))
 
 
@@ -126,7 +127,7 @@ def told(sandboxes: MemoryHarness, monkeypatch: pytest.MonkeyPatch) -> MemoryHar
     """Where KVM is tried."""
     if not Path(KVM).is_char_device() or not os.access(KVM, os.R_OK | os.W_OK):
         pytest.skip(f"there is no {KVM}, or it is not for us")
-    monkeypatch.setattr(_platforms, "DEVICE", Path(KVM))
+    monkeypatch.setattr(kvm, "DEVICE", Path(KVM))
     (sandboxes.state_dir / "gvisor.json").unlink(missing_ok=True)
     found = _probe.look(sandboxes.state_dir)
     if isinstance(found, str) or GvisorBackend(sandboxes.state_dir).probe() is not None:

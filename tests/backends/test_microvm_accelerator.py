@@ -15,6 +15,7 @@ from paddock.backends.jail.backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._qemu import Machine
+from paddock.backends.vmm import kvm
 from paddock.errors import NotConfiguredError, SandboxError
 from paddock.model import SandboxSpec, Template, User
 from paddock.supervisor.plan import JailPlan
@@ -29,13 +30,13 @@ PROGRAMS = ("qemu 1", "kernel 1")
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Path:
     """One that can be opened and boots nothing."""
-    monkeypatch.setattr(_accelerator, "DEVICE", Path("/dev/null"))
-    return _accelerator.DEVICE
+    monkeypatch.setattr(kvm, "DEVICE", Path("/dev/null"))
+    return kvm.DEVICE
 
 
 def test_without_a_device_it_is_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for there in (tmp_path / "none", tmp_path):
-        monkeypatch.setattr(_accelerator, "DEVICE", there)
+        monkeypatch.setattr(kvm, "DEVICE", there)
         choice = _accelerator.choose(tmp_path, PROGRAMS)
         assert (choice.name, choice.proven) == ("tcg", True)
         assert f"there is no {there}" in choice.words
@@ -46,7 +47,7 @@ def test_a_device_of_others_is_not_tried(tmp_path: Path, monkeypatch: pytest.Mon
     closed = next((path for path in Path("/dev").iterdir() if path.is_char_device() and not os.access(path, 6)), None)
     if closed is None:
         pytest.skip("every device here is open to us")
-    monkeypatch.setattr(_accelerator, "DEVICE", closed)
+    monkeypatch.setattr(kvm, "DEVICE", closed)
     choice = _accelerator.choose(tmp_path, PROGRAMS)
     assert (choice.name, choice.proven) == ("tcg", True)
     assert "you may not open" in choice.words
@@ -72,7 +73,7 @@ def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
     monkeypatch.setattr(_accelerator.proc, "boot_id", lambda: "another boot")
     assert not _accelerator.choose(tmp_path, PROGRAMS).proven
     monkeypatch.undo()
-    monkeypatch.setattr(_accelerator, "DEVICE", Path("/dev/full"))
+    monkeypatch.setattr(kvm, "DEVICE", Path("/dev/full"))
     (tmp_path / "microvm.json").write_bytes(b"{")
     assert not _accelerator.choose(tmp_path, PROGRAMS).proven
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from paddock.storage.pool.whole import keep_file
 
 F = TypeVar("F")
 
@@ -21,8 +22,6 @@ def recall(place: Path, kind: type[F]) -> F | None:
 
 def remember(place: Path, finding: object) -> None:
     """Store it whole, or not at all: then it is found out again."""
-    new = place.with_name(f".{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new.write_bytes(msgspec.json.encode(finding))
-        new.replace(place)
+        keep_file(place, msgspec.json.encode(finding))

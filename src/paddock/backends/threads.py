@@ -7,9 +7,9 @@ could block all of them: it gets a separate thread.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -29,20 +29,14 @@ async def to_its_end(work: Callable[P, T], *arguments: P.args, **named: P.kwargs
 
 async def in_its_own_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """For what waits for others: it takes no thread from them."""
-    loop = asyncio.get_running_loop()
-    coming: asyncio.Future[T] = loop.create_future()
-
-    def tell(how: Callable[[], None]) -> None:
-        if not coming.done():
-            how()
+    coming: concurrent.futures.Future[T] = concurrent.futures.Future()
+    coming.set_running_or_notify_cancel()  # a caller that leaves doesn't cancel it
 
     def run() -> None:
         try:
-            done = partial(coming.set_result, work(*arguments, **named))
+            coming.set_result(work(*arguments, **named))
         except BaseException as error:
-            done = partial(coming.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed, and no caller waits
-            loop.call_soon_threadsafe(tell, done)
+            coming.set_exception(error)
 
     threading.Thread(target=run, name=f"paddock {work.__name__}", daemon=True).start()
-    return await coming
+    return await asyncio.wrap_future(coming)

@@ -14,6 +14,14 @@ _PUNCH_HOLE = 0x02  # FALLOC_FL_PUNCH_HOLE
 _EMPTY_PATH = 0x1000  # AT_EMPTY_PATH
 _BTIME = 0x800  # STATX_BTIME
 _SIZE, _AT = 256, 80  # of struct statx, and of stx_btime in it: include/uapi/linux/stat.h
+_PROGRAMS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+
+
+def find_program(name: str) -> str | None:
+    """Find a program of the system. PATH is not asked: an ordinary user's lacks sbin, and a careless one has `.`."""
+    from shutil import which
+
+    return which(name, path=_PROGRAMS)
 
 
 def exchange(directory: int, one: str, other: str) -> None:
@@ -41,6 +49,11 @@ def free(fd: int, offset: int, length: int) -> None:
     Its size doesn't change (fallocate(2)). Raises OSError EOPNOTSUPP if the file system can't.
     """
     call("fallocate", fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
+
+
+def sync_file_system(fd: int) -> None:
+    """Write all of the file system of `fd` to its disk (syncfs(2))."""
+    call("syncfs", fd)
 
 
 def birth_ns(fd: int) -> int | None:

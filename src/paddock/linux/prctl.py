@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from paddock.linux._syscall import Argument, call
 
 _SET_PDEATHSIG = 1
@@ -26,6 +29,13 @@ def set_parent_death_signal(number: int) -> None:
     afterwards, because the parent may have ended before.
     """
     prctl(_SET_PDEATHSIG, number, what="prctl parent death signal")
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill the caller when the process `parent`, which made it, ends. That may have been before."""
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def set_dumpable(dumpable: bool) -> None:

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from paddock.linux import caps, namespaces
+from paddock.linux import caps, kernel_files, namespaces
+from paddock.linux.files import find_program
 from paddock.linux.namespaces import IdMap
 
 COUNT = 65536
 NEEDED = COUNT - 1
 _AS_ROOT = "run paddock as root"
 _UID_FILE, _GID_FILE = "/etc/subuid", "/etc/subgid"
-_TOOLS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
 
 class SubordinateIds(NamedTuple):
@@ -34,7 +34,7 @@ def granted() -> SubordinateIds | str:
     """Return the caller's ids, or a sentence about why there are none."""
     if _was_root():
         return "root without CAP_SYS_ADMIN can have none"
-    missing = [name for name in ("newuidmap", "newgidmap") if _tool(name) is None]
+    missing = [name for name in ("newuidmap", "newgidmap") if find_program(name) is None]
     if missing:
         return f"{' and '.join(missing)} cannot be found"
     names = {str(os.getuid())}
@@ -55,7 +55,7 @@ def remedy() -> str:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         name = str(os.getuid())
-    if any(_tool(tool) is None for tool in ("newuidmap", "newgidmap")):
+    if any(find_program(tool) is None for tool in ("newuidmap", "newgidmap")):
         return "apt-get install uidmap"
     return f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"
 
@@ -73,8 +73,7 @@ def _was_root() -> bool:
 def _first(path: str, names: set[str]) -> int | None:
     """Return the start of the first range that is large enough."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
+        lines = kernel_files.read(path).decode(errors="replace").splitlines()
     except OSError:
         return None
     for name, _, rest in (line.partition(":") for line in lines):
@@ -82,12 +81,6 @@ def _first(path: str, names: set[str]) -> int | None:
         if name in names and start.isdecimal() and count.isdecimal() and int(count) >= NEEDED:
             return int(start)
     return None
-
-
-def _tool(name: str) -> str | None:
-    from shutil import which
-
-    return which(name, path=_TOOLS)
 
 
 def identity(own: int) -> tuple[IdMap, ...]:
@@ -115,7 +108,7 @@ def _around(first: int, caller: int, own: int) -> tuple[IdMap, ...]:
 
 
 def _map(name: str, pid: int, maps: Iterable[IdMap]) -> None:
-    program = _tool(name)
+    program = find_program(name)
     if program is None:
         raise FileNotFoundError(f"{name} cannot be found")
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -132,7 +125,6 @@ def _map(name: str, pid: int, maps: Iterable[IdMap]) -> None:
     except ChildProcessError:
         status = 0  # the program that we are part of has it buried; what it did shows below
     kind = name.removeprefix("new").removesuffix("map")
-    with open(f"/proc/{pid}/{kind}_map", "rb") as file:
-        if status != 0 or not file.read():
-            words = said.decode(errors="replace").strip().splitlines() or [f"it ended with {status}"]
-            raise PermissionError(f"{name}: {words[-1]}")
+    if status != 0 or not kernel_files.read(f"/proc/{pid}/{kind}_map"):
+        words = said.decode(errors="replace").strip().splitlines() or [f"it ended with {status}"]
+        raise PermissionError(f"{name}: {words[-1]}")

@@ -11,6 +11,7 @@ import mmap
 import os
 import socket
 import struct
+from bisect import bisect_right
 from collections import OrderedDict
 
 from ._loop import Loop
@@ -89,14 +90,7 @@ class View:
         return EXTENT.unpack_from(self._table, HEAD.size + number * EXTENT.size)
 
     def _find(self, block: int) -> int:
-        low, high = 0, self._count
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._extent(middle)[0] <= block:
-                low = middle
-            else:
-                high = middle
-        return low
+        return max(0, bisect_right(range(self._count), block, key=lambda number: self._extent(number)[0]) - 1)
 
     def _file(self, number: int, place: int, size: int, mtime_ns: int) -> int:
         fd = self._open.get(number)

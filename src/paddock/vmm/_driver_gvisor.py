@@ -64,13 +64,8 @@ class Driver:
 
     def __init__(self, controller: Controller, options: Json) -> None:
         self._controller = controller
-        self._options = options
-        self._runsc: str = options["runsc"]
+        self._options: Any = options
         self._flags: list[str] = options["flags"]
-        self._served: list[str] = options["served"]
-        self._uid: int | None = options.get("sentry_uid")
-        self._spec = json.dumps(options["spec"]).encode()
-        self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
         self._saves: Any = options.get("saves")
         self._device: str | None = options.get("device")
         self._files: tuple[int, ...] = ()
@@ -83,7 +78,7 @@ class Driver:
 
     def start(self, ends: dict[str, int]) -> list[int]:
         self._find()
-        machine = os.uname().machine
+        machine, options = os.uname().machine, self._options
         # The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the
         # call, so a filter answers it. For symbolic links the gofer reads attributes in a way that fails, and `ls -l`
         # reports that for each. It reports nothing if attributes don't exist.
@@ -96,7 +91,7 @@ class Driver:
         gofer = self._run(
             "gofer",
             {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
-            ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
+            ["--setup-root=false", "--apply-caps=false"],
         )
         device = self._open_device()
         sentry = self._run(
@@ -109,7 +104,7 @@ class Driver:
                 "spec-fd": self._specification(),
                 **({"device-fd": device[0]} if device else {}),
             },
-            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
+            ["--attached", f"--cpu-num={options['cpus']}", f"--total-memory={options['memory_bytes']}"],
             streams=(ends[LINE], ends[OUT], null),
         )
         for fd in (null, mounts, mounts_writer, booted_writer, *device):
@@ -227,7 +222,7 @@ class Driver:
     def _specification(self) -> int:
         """Open a separate file for each half, because they would share an offset. `_run` closes it after the start."""
         fd = os.memfd_create("spec", os.MFD_CLOEXEC)
-        os.write(fd, self._spec)
+        os.write(fd, json.dumps(self._options["spec"]).encode())
         return fd
 
     def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
@@ -235,13 +230,16 @@ class Driver:
         ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
         numbers = {name: number for number, name in enumerate(ends, 3)}
         words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]
+        options = self._options
         child: dict[str, Any] = {
-            "argv": [self._runsc, *self._flags, half, *arguments, *words, *([_ID] if half == "boot" else [])],
+            "argv": [options["runsc"], *self._flags, half, "--bundle=/", *arguments, *options["served"], *words],
             "env": {},
             "streams": numbers,
         }
-        if half == "boot" and self._uid is not None:
-            child["uid"] = self._uid
+        if half == "boot":
+            child["argv"].append(_ID)
+            if (uid := options.get("sentry_uid")) is not None:
+                child["uid"] = uid
         try:
             return self._controller.spawn(child, ends)
         finally:

@@ -53,10 +53,7 @@ class Driver:
         else:
             self._place.check()
         pid = self._qemu.start(ends)
-        if self._make is not None:
-            self._qemu.boot(self._begun)
-        else:
-            self._qemu.load(self._begun)
+        self._qemu.play(self._qemu.load() if self._make is None else self._qemu.boot(), self._begun)
         exports: Any = self._options.get("exports")
         return [pid, self._show(exports)] if exports else [pid]
 
@@ -90,7 +87,7 @@ class Driver:
 
         def quiet(why: str | None) -> None:
             if why is None:
-                self._qemu.save(image, memory, stands)
+                self._qemu.play(self._qemu.save(image, memory), stands)
             else:
                 stands(why)
 
@@ -109,7 +106,7 @@ class Driver:
             self._controller.trunk.go()
             done(why)
 
-        self._qemu.go_on(over)
+        self._qemu.play(self._qemu.go_on(), over)
 
     def _begun(self, why: str | None) -> None:
         if why is not None:

@@ -62,7 +62,6 @@ class _Node:
     gid: int
     size: int
     mtime_ns: int
-    link: bytes = b""
     links: int = 1
     slot: int = 0
     block: int = 0xFFFFFFFF
@@ -127,8 +126,7 @@ def _read(sources: tuple[Source, ...]) -> _Node:
         for name in filter(None, source.path.split("/")):
             fresh = _node(os.lstat(source.place), source, source.path, source.place, {})
             top = top.children.setdefault(os.fsencode(name), fresh)
-        kept = {name: top.children[name] for name in map(os.fsencode, source.without) if name in top.children}
-        top.children = kept
+        top.children = {n: top.children[n] for n in map(os.fsencode, source.without) if n in top.children}
         _descend(source, source.place, source.path.rstrip("/"), top, seen, source.without)
     return root
 
@@ -166,8 +164,8 @@ def _node(info: os.stat_result, source: Source, path: str, place: str, seen: dic
     uid, gid = _owner(info, source, path)
     node = _Node(path, info.st_mode, uid, gid, info.st_size, info.st_mtime_ns, real_inode=info.st_ino, place=place)
     if stat.S_ISLNK(info.st_mode):
-        node.link = os.fsencode(os.readlink(place))
-        node.size = len(node.link)
+        node.inline = os.fsencode(os.readlink(place))
+        node.size = len(node.inline)
     elif not stat.S_ISREG(info.st_mode):
         node.size = 0
     if shared:
@@ -203,7 +201,7 @@ def _lay_out(nodes: list[_Node]) -> int:
     """
     offset = _FIRST_SLOT * _SLOT
     for node in nodes:
-        inline = len(node.link) if stat.S_ISLNK(node.mode) else 0
+        inline = len(node.inline)
         if stat.S_ISDIR(node.mode):
             size = _directory_size(node)
             inline = size if size <= BLOCK - _INODE.size else 0
@@ -239,8 +237,6 @@ def _place_directories(nodes: list[_Node], block: int) -> int:
                 node.block, node.size = block, (len(blocks) - 1) * BLOCK + len(blocks[-1])
                 node.inline = b"".join(data.ljust(BLOCK, b"\0") for data in blocks)
                 block += len(blocks)
-        elif stat.S_ISLNK(node.mode):
-            node.inline = node.link
     return block
 
 

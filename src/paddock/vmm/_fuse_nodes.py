@@ -14,6 +14,7 @@ import struct
 from collections import OrderedDict
 
 from ._fuse_wire import ROOT
+from .process import checked
 
 MAX_NODES = 1 << 20
 MAX_DEPTH = 4096
@@ -346,13 +347,6 @@ _libc.fallocate.argtypes = (_int, _int, ctypes.c_int64, ctypes.c_int64)
 _libc.utimensat.argtypes = (_int, ctypes.c_char_p, _pointer, _int)
 
 
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
 def hold(directory: int, name: bytes, *, across: bool = False) -> int:
     """Return a descriptor of the file `name`, without following a link.
 
@@ -361,7 +355,7 @@ def hold(directory: int, name: bytes, *, across: bool = False) -> int:
     how = _HOW.pack(_HELD, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
     for attempt in range(_ATTEMPTS):
         try:
-            return _checked(_libc.syscall(_OPENAT2, directory, name, how, _HOW.size))
+            return checked(_libc.syscall(_OPENAT2, directory, name, how, _HOW.size))
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _ATTEMPTS - 1:
                 raise
@@ -394,12 +388,12 @@ def set_times(held: int, accessed: tuple[int, int], modified: tuple[int, int]) -
     UTIME_NOW and UTIME_OMIT replace nanoseconds.
     """
     times = _TIMES.pack(*accessed, *modified)
-    _checked(_libc.utimensat(-100, place(held).encode(), times, 0))
+    checked(_libc.utimensat(-100, place(held).encode(), times, 0))
 
 
 def rename(old: int, old_name: bytes, new: int, new_name: bytes, flags: int) -> None:
-    _checked(_libc.renameat2(old, old_name, new, new_name, flags))
+    checked(_libc.renameat2(old, old_name, new, new_name, flags))
 
 
 def allocate(fd: int, mode: int, offset: int, length: int) -> None:
-    _checked(_libc.fallocate(fd, mode, offset, length))
+    checked(_libc.fallocate(fd, mode, offset, length))

@@ -27,7 +27,7 @@ from . import _fuse_wire as wire
 from ._fuse_nodes import Export, Node, Nodes, reopen
 from ._fuse_session import Session
 from ._loop import report
-from .process import close_others, closing, set_parent_death_signal
+from .process import close_others, closing, end_with
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768
@@ -64,9 +64,7 @@ def start_file_server(stream: int, exports: tuple[Export, ...], *, saved: int | 
 def _run(parent: int, stream: int, control: socket.socket, exports: tuple[Export, ...], saved: int | None) -> NoReturn:
     status = 1
     try:
-        set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
+        end_with(parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)

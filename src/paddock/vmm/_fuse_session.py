@@ -161,12 +161,14 @@ class Session:
         parent = self._directory(request.node)
         name = _component(request.names(0, 1)[0])
         try:
-            held = hold(self._nodes.held(parent), name, across=parent.export.across)
+            return self._found(parent, name)
         except FileNotFoundError:
             if parent.export.shared:
                 raise
             return wire.no_entry(parent.export.seconds)
-        return self.entry(parent, name, held)
+
+    def _found(self, parent: Node, name: bytes) -> bytes:
+        return self.entry(parent, name, hold(self._nodes.held(parent), name, across=parent.export.across))
 
     def entry(self, parent: Node, name: bytes, held: int) -> bytes:
         node, status = self._nodes.enter(parent, name, held)
@@ -259,7 +261,7 @@ class Session:
             raise OSError(errno.EXDEV, "another export")
         with self._both(node, parent) as (source, directory):
             os.link(place(source), name, dst_dir_fd=directory, follow_symlinks=True)
-        return self.entry(parent, name, hold(self._nodes.held(parent), name, across=parent.export.across))
+        return self._found(parent, name)
 
     # taking away, moving
 
@@ -411,8 +413,7 @@ class Session:
     def _target(self, number: int, name: bytes) -> tuple[Node, bytes]:
         """Return the directory and the name for a change. Raises OSError if it is read-only."""
         node = self._directory(number)
-        if not node.export.writable:
-            raise OSError(errno.EROFS, "read-only")
+        self._writable(number)
         return node, _component(name)
 
     def _writable(self, number: int) -> Node:
@@ -497,8 +498,7 @@ class Session:
         if name in (b".", b"..") or self._nodes.full:
             return wire.no_entry(0)
         try:
-            held = hold(self._nodes.held(parent), name, across=parent.export.across)
-            return self.entry(parent, name, held)
+            return self._found(parent, name)
         except OSError:
             return wire.no_entry(0)
 

@@ -44,7 +44,7 @@ _DIRENT = struct.Struct("=QQII")
 _INIT_IN = struct.Struct("=IIII")
 _INIT_OUT = struct.Struct("=IIIIHHIIHHI28x")
 _STATFS = struct.Struct("=5Q4I24x")
-IN_BYTES, ENTRY_BYTES = _IN.size, _ENTRY.size + _ATTR.size
+ENTRY_BYTES = _ENTRY.size + _ATTR.size
 
 
 class BadMessage(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -42,10 +43,8 @@ class Place:
     def forget(self) -> None:
         """Delete the saved state, because memory and disk change from here on."""
         for name in ("state", "moment", "state.new"):
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
-            except FileNotFoundError:
-                continue
 
     def own(self, *names: str) -> None:
         """Copy these files into the tree, from the layer that has them."""

@@ -80,36 +80,24 @@ class Qemu:
     def files(self) -> socket.socket:
         return self._ours["files"]
 
-    def boot(self, done: Done) -> None:
-        self._play(self._negotiate(), done)
-
-    def load(self, done: Done) -> None:
-        """Load the state, and let the machine go on."""
-        self._play(self._load(), done)
-
-    def save(self, image: int | None, memory: str, done: Done) -> None:
-        """Save the state. `image` is a copy of the machine's first memory for its present one, named `memory`."""
-        self._play(self._save(image, memory), done)
-
-    def go_on(self, done: Done) -> None:
-        self._play(self._go_on(), done)
-
     def close(self) -> None:
         if self._monitor is not None:
             self._monitor.close()
 
-    def _play(self, script: Script, done: Done) -> None:
+    def play(self, script: Script, done: Done) -> None:
+        """Run one of the scripts below, and call `done`."""
         assert self._monitor is not None
         self._monitor.play(script, done)
 
     # scripts
 
-    def _negotiate(self) -> Script:
+    def boot(self) -> Script:
         yield Command("qmp_capabilities")
         yield Command("migrate-set-capabilities", _EVENTS)
 
-    def _load(self) -> Script:
-        yield from self._negotiate()
+    def load(self) -> Script:
+        """Load the state, and let the machine go on."""
+        yield from self.boot()
         fd = os.open(self._place.path("state"), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield Command("getfd", {"fdname": "state"}, descriptor=fd)
@@ -119,9 +107,10 @@ class Qemu:
             os.close(fd)
         if (yield _ENDED)["status"] != "completed":
             raise Failed("the state of the machine cannot be loaded")
-        yield from self._go_on()
+        yield from self.go_on()
 
-    def _save(self, image: int | None, memory: str) -> Script:
+    def save(self, image: int | None, memory: str) -> Script:
+        """Save the state. `image` is a copy of the machine's first memory for its present one, named `memory`."""
         if image is None and not self._boots:
             raise Failed("what it has changed of its memory has nowhere to go")
         # The memory refers to this view, so its copy stays with it, even if the template's later changes.
@@ -140,7 +129,7 @@ class Qemu:
                 raise Failed(f"{NO_ROOM} for its memory: {os.strerror(error.errno)}") from None
             raise
 
-    def _go_on(self) -> Script:
+    def go_on(self) -> Script:
         self._place.forget()
         yield Command("cont")
         if self._told_to_load:

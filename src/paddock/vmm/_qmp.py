@@ -32,11 +32,11 @@ class Command:
 
 
 class Awaited:
-    """An event of that name whose data has, for `key`, one of `values`."""
+    """An event of that name whose data has one of `values` for `key`."""
 
     __slots__ = ("key", "name", "values")
 
-    def __init__(self, name: str, key: str = "", values: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, key: str, values: tuple[str, ...]) -> None:
         self.name, self.key, self.values = name, key, values
 
 
@@ -96,11 +96,8 @@ class Monitor:
                 socket.send_fds(self._stream, [line], [] if wanted.descriptor < 0 else [wanted.descriptor])
             except OSError:
                 self.close()
-        else:
-            for event in list(self._events):
-                if self._matches(event):
-                    self._loop.soon(lambda event=event: self._advance(event.get("data")))
-                    return
+        elif (event := next(filter(self._matches, self._events), None)) is not None:
+            self._loop.soon(lambda: self._advance(event.get("data")))
 
     def _ready(self, events: int) -> None:
         try:
@@ -122,7 +119,7 @@ class Monitor:
             self._advance()
         elif "event" in message:
             self._events.append(message)
-            if isinstance(self._wanted, Awaited) and self._matches(message):
+            if self._matches(message):
                 self._advance(message.get("data"))
         elif isinstance(self._wanted, Command):
             if "error" in message:
@@ -134,4 +131,4 @@ class Monitor:
         wanted = self._wanted
         if not isinstance(wanted, Awaited) or event["event"] != wanted.name:
             return False
-        return not wanted.key or event.get("data", {}).get(wanted.key) in wanted.values
+        return event.get("data", {}).get(wanted.key) in wanted.values

@@ -6,6 +6,7 @@ process inside has. The seal doesn't cover memory, which belongs to the programs
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from _blake2 import blake2b
@@ -32,18 +33,14 @@ class Saved:
 
     def prepare(self) -> None:
         """Remove a file of another kind in its place: it could lead to a path that programs can write."""
-        try:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(self.place)
-        except (FileNotFoundError, IsADirectoryError):
-            return
 
     def exists(self) -> bool:
-        try:
-            with _directory(self.place) as directory:
-                os.stat(_ABOUT, dir_fd=directory, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), _directory(self.place) as directory:
+            os.stat(_ABOUT, dir_fd=directory, follow_symlinks=False)
+            return True
+        return False
 
     def of(self) -> str:
         """Return the stamp of the saved state. Raises OSError or ValueError if it is invalid."""
@@ -84,15 +81,10 @@ class Saved:
         return tuple(files)
 
     def forget(self) -> None:
-        try:
-            with _directory(self.place) as directory:
-                for name in (_ABOUT, *_FILES):
-                    try:
-                        os.unlink(name, dir_fd=directory)
-                    except FileNotFoundError:
-                        continue
-        except (FileNotFoundError, NotADirectoryError):
-            return
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), _directory(self.place) as directory:
+            for name in (_ABOUT, *_FILES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
 
     def _seal(self, files: Sequence[int]) -> str:
         digest = blake2b(json.dumps([self._stamp]).encode(), key=self._key)

@@ -6,7 +6,6 @@ on a separate connection. Protocol: gVisor, pkg/urpc.
 
 from __future__ import annotations
 
-import array
 import json
 import socket
 from collections.abc import Callable, Generator
@@ -63,8 +62,7 @@ class _Play:
         try:
             call = self._script.throw(Refused(refusal)) if refusal is not None else self._script.send(value)
             text = json.dumps({"method": call.method, "arg": call.argument}).encode()
-            rights = array.array("i", call.files)
-            self._stream.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else [])
+            socket.send_fds(self._stream, [text], call.files)
         except StopIteration:
             self._finish(None)
         except (Refused, OSError) as error:

@@ -14,6 +14,7 @@ of its starter.
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import fcntl
 import json
@@ -31,7 +32,7 @@ from ._peer import Stream
 from ._place import Done
 from ._trunk import Trunk
 from .control import Control, Fault, Json, read_orders
-from .process import prepare_process, set_parent_death_signal
+from .process import end_with, prepare_process
 
 TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:
@@ -209,10 +210,8 @@ class Controller:
             return
         self._driver.ending()
         for pid in self._pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._ended = {**status, "log": self._log.text()}
         for control, id in self._waiting:
             control.answer(id, self._ended)
@@ -414,9 +413,7 @@ def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    end_with(parent)
     high = max(wanted) + 1
     moved = {number: _copy_above(fd, high) for number, fd in wanted.items()}
     for number, fd in moved.items():

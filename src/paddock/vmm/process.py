@@ -28,11 +28,8 @@ ALLOW = 0x7FFF_0000
 
 
 def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> None:
-    parent = os.getppid()
-    if parent:
-        set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    if parent := os.getppid():
+        end_with(parent)
     close_others(keep)
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
@@ -97,9 +94,11 @@ def seal_imports(*, fatal: bool = False) -> None:
         sys.path.clear()
 
 
-def set_parent_death_signal(number: int) -> None:
-    """prctl(2), PR_SET_PDEATHSIG. The parent may have died before: compare getppid afterwards."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0))
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends, which may have been before (prctl(2), PR_SET_PDEATHSIG)."""
+    checked(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def install_filter(instructions: Sequence[tuple[int, int, int, int]], *, listener: bool = False) -> int:
@@ -111,10 +110,11 @@ def install_filter(instructions: Sequence[tuple[int, int, int, int]], *, listene
     pointer = ctypes.create_string_buffer(program, len(program))
     filter = pack("HxxxxxxP", len(instructions), ctypes.addressof(pointer))
     number, flags = _SECCOMP[os.uname().machine], _NEW_LISTENER if listener else 0
-    return _checked(_libc.syscall(ctypes.c_long(number), _SET_MODE_FILTER, flags, filter))
+    return checked(_libc.syscall(ctypes.c_long(number), _SET_MODE_FILTER, flags, filter))
 
 
-def _checked(result: int) -> int:
+def checked(result: int) -> int:
+    """Return the result of a call by ctypes. Raises OSError."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

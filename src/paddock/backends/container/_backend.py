@@ -17,7 +17,6 @@ import msgspec
 
 from paddock.backends._environment import certificates, of_commands
 from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
-from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import SupervisorClient, SupervisorKeeping
 from paddock.errors import (
     AlreadyExistsError,
@@ -69,9 +68,9 @@ class ContainerBackend:
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._being_made: set[SandboxId] = set()
-        self._carrier = Carrier(state_dir, supervisor)
-        self.remains = Cleanup(self.records, self._open, self._carrier, self._locks)
-        self._images = Images(self._directory, self._carrier.pool)
+        self.carrier = Carrier(state_dir, supervisor)
+        self.remains = Cleanup(self.records, self._open, self.carrier, self._locks)
+        self._images = Images(self._directory, self.carrier.pool)
         self._found: _probe.Found | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
@@ -178,7 +177,7 @@ class ContainerBackend:
                 with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
                     os.sched_setaffinity(pid, cpus)
             if entry is not None:  # else it has neither mounts nor exits
-                async with self._carrier.mounted(plan, pid) as mounts:
+                async with self.carrier.mounted(plan, pid) as mounts:
                     await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, entry=entry)
 
         try:
@@ -238,9 +237,9 @@ class ContainerBackend:
         if plan.begun:
             async with life.hold(HOLD_SECONDS):
                 with contextlib.closing(await instance.dial("carrier")) as inside:
-                    await self._carrier.back(plan.id, record.root, trees, inside)
+                    await self.carrier.back(plan.id, record.root, trees, inside)
         if trees:
-            await self._carrier.into(plan.id, trees, instance, owner(plan.template))
+            await self.carrier.into(plan.id, trees, instance, owner(plan.template))
             self.records.change(record.id, record.instance_id, loaded=True)
 
     async def _unmake(self, id: SandboxId, making: asyncio.Task[ContainerInstance]) -> None:
@@ -290,7 +289,7 @@ class ContainerBackend:
         if not living:
             return {}
         try:
-            answer = await self._carrier.supervisor.request("list")
+            answer = await self.carrier.supervisor.request("list")
         except SupervisorUnavailableError:  # nor could the daemon before have had anything kept
             return {}
         outside: dict[SandboxId, dict[ExecId, str]] = answer["kept_outside"]
@@ -301,7 +300,7 @@ class ContainerBackend:
 
     def keeping(self, id: SandboxId) -> SupervisorKeeping:
         """Return the store of that sandbox's commands: the engine keeps none of them."""
-        return SupervisorKeeping(self._carrier.supervisor, id, outside=True)
+        return SupervisorKeeping(self.carrier.supervisor, id, outside=True)
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})
@@ -343,13 +342,6 @@ class ContainerBackend:
             removal = partial(self._remove, engine, id) if why == "caller" else None
             await self.remains.take_out(engine, id, instance_id, then=removal)
 
-    async def bring(self, record: Record, inside: GuestConnection) -> None:
-        """Bring the files of a frozen container into its trees, by way of its carrier."""
-        async with self.records.alone(
-            record.id, "carry"
-        ):  # it may die meanwhile; who waits for its death sees it first
-            await self._carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
-
     async def unpause(self, life: Life) -> None:
         """Resume a container that another program has paused through the engine."""
         if await asyncio.to_thread(_life.is_frozen, life.record):
@@ -362,7 +354,7 @@ class ContainerBackend:
         for life in self._lives.values():
             life.close()
         self._lives.clear()
-        await self._carrier.aclose()
+        await self.carrier.aclose()
 
     # the engine
 

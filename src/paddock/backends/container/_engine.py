@@ -91,15 +91,9 @@ class Engine:
         except msgspec.DecodeError:
             return None
 
-    async def delete(self, path: str, **query: str) -> bool:
-        """Delete it. False: there is nothing of that name."""
-        try:
-            await in_its_own_thread(self.call, "DELETE", path, query)
-        except PlatformError as error:
-            if missing(error):
-                return False
-            raise
-        return True
+    async def delete(self, path: str, **query: str) -> None:
+        """Delete it. Raises PlatformError, also if there is nothing of that name."""
+        await in_its_own_thread(self.call, "DELETE", path, query)
 
     @contextlib.asynccontextmanager
     async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:

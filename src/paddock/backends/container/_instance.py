@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from paddock.backends._environment import certificates
 from paddock.backends.base import Command, Ending, Paused
-from paddock.backends.guest import Nothing, place_of
-from paddock.backends.guest import orders as pid1
+from paddock.backends.guest import place_of
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.pause_clock import PauseClock
-from paddock.errors import PaddockError, SandboxDiedError
+from paddock.errors import SandboxDiedError
 from paddock.linux import caps
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
+from ._carry import owner
 from ._life import Life
 from ._options import CAPABILITIES
-from ._start import CONTROL, OOM_SCORE
+from ._start import OOM_SCORE
 from ._ways import TRUSTED
 
 if TYPE_CHECKING:
@@ -45,30 +45,21 @@ class ContainerInstance(GuestInstance):
         place = place_of(identity, self.template, self._life.record.env, OOM_SCORE)
         return await GuestConnection.connect(self._place / f"{identity}.sock", place)
 
-    def lost_error(self) -> PaddockError:
-        return SandboxDiedError(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
-
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         if self._life.ways.late:  # its environment says nothing of them
             spec = replace(spec, env={**certificates(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def set_deadline(self, deadline: float) -> None:
-        try:
-            control = await self.dial(CONTROL)
-        except OSError:
-            raise self.lost_error() from None
         # Recorded first: then a daemon that finds it dead knows that its time was over.
         before = self._backend.records.move_deadline(self.id, self._instance_id, deadline)
         try:
-            await control.open(pid1.deadline(deadline)).call(Nothing)
+            await self._life.set_deadline(deadline)
         except SandboxDiedError:
-            raise self.lost_error() from None
+            raise
         except BaseException:
             self._backend.records.move_deadline(self.id, self._instance_id, before)
             raise
-        finally:
-            control.close()
 
     async def usage(self) -> Usage:
         try:
@@ -106,9 +97,12 @@ class ContainerInstance(GuestInstance):
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Copy its files to its trees during a pause, whose length depends on their size."""
-        async with self._backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
-            with contextlib.closing(await self.dial("carrier")) as carrier:
-                await self._backend.bring(self._life.record, carrier)
+        backend, record = self._backend, self._life.record
+        async with backend.records.alone(self.id, "hold"), self._life.hold(HOLD_SECONDS):
+            # It may die meanwhile. A task that waits for its death then sees the copied files.
+            with contextlib.closing(await self.dial("carrier")) as inside:
+                async with backend.records.alone(self.id, "carry"):
+                    await backend.carrier.bring(self.id, record.root, record.trees, owner(self.template), inside)
             yield
 
     async def kill(self) -> None:

@@ -119,6 +119,9 @@ class Life:
         self.pause_clock.end()
         return self._note(times).deadline
 
+    async def set_deadline(self, deadline: float) -> None:
+        await (await self._ask(pid1.deadline(deadline))).call(Nothing)
+
     async def ask_times(self) -> None:
         """Ask pid 1 for its remaining TTL, and record it."""
         self._note(await (await self._ask(pid1.TIMES)).call(TimesReply))
@@ -166,14 +169,14 @@ class Life:
         until = math.inf if deadline is None else deadline
         record = self._records.note_times(self.record.id, self.record.instance_id, left, until)
         if record is None:
-            raise self._dead()
+            raise _dead()
         return record
 
     async def _ask(self, request: Request) -> Channel:
         try:
             return await self._open(request)
         except OSError:
-            raise self._dead() from None
+            raise _dead() from None
 
     async def _open(self, request: Request) -> Channel:
         """Return a channel to pid 1. Raises OSError if it has ended."""
@@ -185,8 +188,9 @@ class Life:
                     self._awake[hold] = self._connection.open(pid1.AWAKE)
         return self._connection.open(request)
 
-    def _dead(self) -> PaddockError:
-        return SandboxDiedError("the sandbox is gone", hint="`paddock ls --all` says why")
+
+def _dead() -> PaddockError:
+    return SandboxDiedError("the sandbox is gone", hint="`paddock ls --all` says why")
 
 
 def stands_still(record: Record) -> bool:

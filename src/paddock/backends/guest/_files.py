@@ -37,7 +37,7 @@ from paddock.wire.message import Message
 
 from ._place import encode, show
 from ._regex import compile_pattern
-from ._requests import Nothing, Request, ask, flags, of_copy, of_file
+from ._requests import TEXT, Nothing, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -61,32 +61,24 @@ class _Files:
         self._connection, self._place = connection, connection.place
 
     async def stat(self, action: StatFile) -> FileInfo:
-        message = wire.Stat(flags=wire.StatFlags.FOLLOW if action.follow else 0, path=self._place.locate(action.path))
-        return await self._call(ask(Op.STAT, message, of_file(action.path)))
+        wanted = flags({wire.StatFlags.FOLLOW: action.follow})
+        return await self._call(self._about(Op.STAT, wire.Stat, action.path, flags=wanted))
 
     async def mkdir(self, action: MakeDirectory) -> FileInfo:
         wanted = flags({MkdirFlags.PARENTS: action.parents, MkdirFlags.MODE: action.mode is not None})
-        message = wire.Mkdir(flags=wanted, mode=action.mode or 0, path=self._place.locate(action.path))
-        return await self._call(ask(Op.MKDIR, message, of_file(action.path)))
+        return await self._call(self._about(Op.MKDIR, wire.Mkdir, action.path, flags=wanted, mode=action.mode or 0))
 
     async def set(self, action: SetFileAttributes) -> FileInfo:
         given = {SetFlags.MODE: action.mode, SetFlags.UID: action.uid, SetFlags.GID: action.gid}
-        message = wire.Set(
-            flags=flags({flag: value is not None for flag, value in given.items()}),
-            mode=action.mode or 0,
-            uid=action.uid or 0,
-            gid=action.gid or 0,
-            path=self._place.locate(action.path),
-        )
-        return await self._call(ask(Op.SET, message, of_file(action.path)))
+        wanted = flags({flag: value is not None for flag, value in given.items()})
+        mode, uid, gid = (value or 0 for value in given.values())
+        return await self._call(self._about(Op.SET, wire.Set, action.path, flags=wanted, mode=mode, uid=uid, gid=gid))
 
     async def move(self, action: MoveFile) -> FileInfo:
-        message = wire.Move(**self._both(action))
-        return await self._work(ask(Op.MOVE, message, of_file(action.source)))
+        return await self._work(ask(Op.MOVE, wire.Move(**self._both(action)), of_file, action.source))
 
     async def copy(self, action: CopyFile) -> FileInfo:
-        message = wire.Copy(**self._both(action))
-        return await self._work(ask(Op.COPY, message, of_copy(action.source)))
+        return await self._work(ask(Op.COPY, wire.Copy(**self._both(action)), of_copy, action.source))
 
     def _both(self, action: MoveFile | CopyFile) -> dict[str, bytes]:
         return {
@@ -96,59 +88,55 @@ class _Files:
 
     async def remove(self, action: RemoveFile) -> None:
         wanted = flags({RemoveFlags.RECURSIVE: action.recursive, RemoveFlags.MISSING_OK: action.missing_ok})
-        message = wire.Remove(flags=wanted, path=self._place.locate(action.path))
-        async with self._begun(ask(Op.REMOVE, message, of_file(action.path))) as channel:
+        async with self._begun(self._about(Op.REMOVE, wire.Remove, action.path, flags=wanted)) as channel:
             await channel.finished()
 
     async def list(self, action: ListFiles) -> tuple[FileInfo, ...]:
-        message = wire.List(depth=action.depth, path=self._place.locate(action.path))
-        found, whole = await self._rows(ask(Op.LIST, message, of_file(action.path)), wire.File, None)
+        request = self._about(Op.LIST, wire.List, action.path, depth=action.depth)
+        found, whole = await self._rows(request, wire.File, None)
         if not whole:
             raise FileError(f"too much to list below {action.path}", hint="list with a smaller depth", errno="EFBIG")
         return tuple(found)
 
     async def find(self, action: FindFiles) -> tuple[FileInfo, ...]:
-        message = wire.Find(limit=action.limit, path=self._place.locate(action.path), name=encode(action.name))
-        found, _ = await self._rows(ask(Op.FIND, message, of_file(action.path)), wire.File, action.limit)
+        request = self._about(Op.FIND, wire.Find, action.path, limit=action.limit, name=encode(action.name))
+        found, _ = await self._rows(request, wire.File, action.limit)
         return tuple(found)
 
     async def grep(self, action: GrepFiles) -> tuple[GrepMatch, ...]:
-        message = wire.Grep(
-            limit=action.limit,
-            path=self._place.locate(action.path),
-            name=encode(action.name),
-            **compile_pattern(action.pattern)._asdict(),
-        )
-        found, _ = await self._rows(ask(Op.GREP, message, of_file(action.path)), wire.Match, action.limit)
+        pattern = compile_pattern(action.pattern)._asdict()
+        request = self._about(Op.GREP, wire.Grep, action.path, limit=action.limit, name=encode(action.name), **pattern)
+        found, _ = await self._rows(request, wire.Match, action.limit)
         return tuple(found)
 
     async def read(self, action: ReadFile) -> FileReader:
         length = _ALL if action.length is None else action.length
-        message = wire.Read(offset=action.offset, length=length, path=self._place.locate(action.path))
-        request = ask(Op.READ, message, of_file(action.path))
+        request = self._about(Op.READ, wire.Read, action.path, offset=action.offset, length=length)
         return await open_reader(self._connection, request, wire.ReadReply, most=action.length)
 
     async def download(self, action: DownloadTree) -> FileReader:
-        request = ask(Op.DOWNLOAD, wire.Download(path=self._place.locate(action.path)), of_file(action.path))
+        request = self._about(Op.DOWNLOAD, wire.Download, action.path)
         return await open_reader(self._connection, request, Nothing, works=True)
 
     async def write(self, action: WriteFile) -> FileWriter:
         wanted = flags({WriteFlags.APPEND: action.append, WriteFlags.MODE: action.mode is not None})
-        message = wire.Write(flags=wanted, mode=action.mode or 0, path=self._place.locate(action.path))
-        request = ask(Op.WRITE, message, of_file(action.path))
+        request = self._about(Op.WRITE, wire.Write, action.path, flags=wanted, mode=action.mode or 0)
         return await open_writer(self._connection, request, works=False, info=self._told_info)
 
     async def upload(self, action: UploadTree) -> FileWriter:
-        request = ask(Op.UPLOAD, wire.Upload(path=self._place.locate(action.path)), of_file(action.path, _ARCHIVE))
+        request = self._about(Op.UPLOAD, wire.Upload, action.path, _ARCHIVE)
         return await open_writer(self._connection, request, works=True, info=self._told_info)
 
     async def watch(self, action: WatchFiles) -> Changes:
-        message = wire.Watch(
-            flags=wire.WatchFlags.RECURSIVE if action.recursive else 0, path=self._place.locate(action.path)
-        )
-        async with self._begun(ask(Op.WATCH, message, of_file(action.path)), (Stream.OUT,)) as channel:
+        wanted = flags({wire.WatchFlags.RECURSIVE: action.recursive})
+        request = self._about(Op.WATCH, wire.Watch, action.path, flags=wanted)
+        async with self._begun(request, (Stream.OUT,)) as channel:
             pass
         return Changes(channel, lambda row: self._told(channel, self._change, row))
+
+    def _about(self, op: Op, kind: Callable[..., Message], path: str, wanted: str = TEXT, **fields: object) -> Request:
+        """Ask about the file at `path`. `wanted` is what a part of the request has to be."""
+        return ask(op, kind(path=self._place.locate(path), **fields), of_file, path, wanted)
 
     async def connect(self, action: ConnectPort) -> PortStream:
         return await connect(self._connection, action.port)
@@ -307,7 +295,7 @@ async def perform(connection: GuestConnection, action: Action[T]) -> T:
 async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileReader:
     """Read an archive of all below a directory, with owners and metadata. `left_out` are relative to `path`."""
     message = wire.Download(flags=wire.DownloadFlags.WHOLE, path=encode(path), left_out=tuple(map(encode, left_out)))
-    return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file(path)), Nothing, works=True)
+    return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file, path), Nothing, works=True)
 
 
 async def unpack_exact(
@@ -318,5 +306,5 @@ async def unpack_exact(
     message = wire.Upload(
         flags=wire.UploadFlags.EXACT, path=encode(path), left_out=tuple(map(encode, left_out)), owner=owner or ()
     )
-    request = ask(Op.UPLOAD, message, of_file(path, "what can be laid there"))
+    request = ask(Op.UPLOAD, message, of_file, path, "what can be laid there")
     return await open_writer(connection, request, works=True, info=lambda channel, file: None)

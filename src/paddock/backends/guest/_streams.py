@@ -201,13 +201,13 @@ class PortStream:
 async def connect(connection: GuestConnection, port: int) -> PortStream:
     if not 0 < port < 65536:
         raise InvalidArgumentError("port must be an integer from 1 to 65535")
-    request = ask(Op.CONNECT, Connect(port=port), of_port(port))
+    request = ask(Op.CONNECT, Connect(port=port), of_port, port)
     return PortStream(await _asked(connection, request, Nothing, receives=True, sends=True))
 
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
     """Wait without limit for a program inside that connects to the socket at `path`."""
-    request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_door(path))
+    request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_door, path)
     channel = connection.open(request, receives=(Stream.OUT,), sends=True)
     await channel.reply(Nothing)
     return PortStream(channel)

@@ -18,7 +18,7 @@ from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
 from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, of_command, of_exec, of_guest
+from ._requests import Nothing, Request, ask, flags, of_command, of_exec, of_guest
 from ._streams import FileReader
 from .pipes import PipeReader, PipeWriter, open_pipe
 
@@ -52,20 +52,17 @@ def exec_request(
     place: Place, spec: ExecSpec, id: ExecId, other: User | None, *, background: bool, vital: bool = False
 ) -> Request:
     """Ask to start a command, as the agent's user or `other`. The agent ends with a command that is `vital`."""
-    flags = _VITAL if vital else 0
-    if other is not None:
-        flags |= _IDENTITY
-    if place.oom_score is not None:
-        flags |= _OOM
-    if spec.stdin and spec.pty is None:
-        flags |= _STDIN
-    if spec.pty is not None:
-        flags |= _TERMINAL
-    if background:
-        flags |= _BACKGROUND
     size = spec.pty
+    wanted = {
+        _VITAL: vital,
+        _IDENTITY: other is not None,
+        _OOM: place.oom_score is not None,
+        _STDIN: spec.stdin and size is None,
+        _TERMINAL: size is not None,
+        _BACKGROUND: background,
+    }
     message = wire.Exec(
-        flags=flags,
+        flags=flags(wanted),
         uid=0 if other is None else other.uid,
         gid=0 if other is None else other.gid,
         oom_score=place.oom_score or 0,
@@ -79,7 +76,7 @@ def exec_request(
         cwd=place.cwd(spec.cwd),
     )
     program = spec.argv[0] if spec.argv else ""
-    return ask(Op.EXEC, message, of_exec(program, spec.cwd or "", id))
+    return ask(Op.EXEC, message, of_exec, program, spec.cwd or "", id)
 
 
 def _nanoseconds(seconds: float | None) -> int:
@@ -92,15 +89,15 @@ def _nanoseconds(seconds: float | None) -> int:
 
 
 def _attach_request(id: ExecId, flags: int) -> Request:
-    return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command(id))
+    return ask(Op.ATTACH, wire.Attach(flags=flags, id=encode(id)), of_command, id)
 
 
 def signal_request(id: ExecId, number: int) -> Request:
-    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command(id))
+    return ask(Op.SIGNAL, wire.Signal(number=number, id=encode(id)), of_command, id)
 
 
 def kill_request(id: ExecId) -> Request:
-    return ask(Op.KILL, wire.Kill(id=encode(id)), of_command(id))
+    return ask(Op.KILL, wire.Kill(id=encode(id)), of_command, id)
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
@@ -349,7 +346,7 @@ class GuestExecHandle:
             raise InvalidArgumentError("the command has no terminal")
         message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
         with contextlib.suppress(NotFoundError):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(ask(Op.RESIZE, message, of_command(self.id))).call(Nothing)
+            await self._connection.open(ask(Op.RESIZE, message, of_command, self.id)).call(Nothing)
 
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
@@ -367,7 +364,7 @@ class GuestExecHandle:
         await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *given))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
-        await self._connection.open(ask(Op.KEEP, message, of_command(self.id))).call(Nothing)
+        await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(Nothing)
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -496,7 +493,7 @@ async def take_up(
     journals = [Journal(os.dup(file)) for file in files]
     out, err = (0, 0) if has_pipes else (journals[0].unread, journals[1].unread if journals[1:] else 0)
     flags = 0 if has_pipes else wire.AttachFlags.OUT | wire.AttachFlags.ERR
-    request = ask(Op.ATTACH, wire.Attach(flags=flags, out=out, err=err, id=encode(id)), of_command(id))
+    request = ask(Op.ATTACH, wire.Attach(flags=flags, out=out, err=err, id=encode(id)), of_command, id)
     channel = connection.open(request, receives=(Stream.OUT, Stream.ERR), sends=True)
     try:
         with channel.attended():
@@ -517,12 +514,10 @@ async def take_up(
         stdout = ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals.pop(0))
         stderr = None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals.pop(0))
         written = journals[0] if journals else None
-        if reply.flags & wire.AttachedFlags.STDIN:
-            stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input)
-        else:
-            stdin = None
-            if written is not None:
-                written.close()
+        has_stdin = reply.flags & wire.AttachedFlags.STDIN
+        stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input) if has_stdin else None
+        if stdin is None and written is not None:
+            written.close()
     handle = GuestExecHandle(connection, channel, id, stdin, stdout, stderr, keeping, was_kept=True)
     await handle.started()
     return handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -63,7 +64,7 @@ class GuestInstance:
         self._connect = connect
         self._root_user = root_user
         self._connections: dict[str, GuestConnection] = {}
-        self._connecting: dict[str, asyncio.Lock] = {}
+        self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._closings = 0
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
@@ -123,22 +124,21 @@ class GuestInstance:
 
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []
-        for identity in ("user", *(("root",) if await self._serves_root() else ())):
+        for identity in await self._serving():
             found += await execs(await self.connection(identity))
         return tuple(sorted(found, key=lambda info: info.started_at))
 
-    async def _serves_root(self) -> bool:
-        """Whether root has an agent: pid 1 knows, if an earlier service has used it. To connect would start one."""
+    @property
+    def _identities(self) -> tuple[str, ...]:
+        return ("user", "root") if self._root_user else ("user",)
+
+    async def _serving(self) -> tuple[str, ...]:
+        """Return the identities with an agent. Pid 1 knows if an earlier daemon has used root's. To connect would start
+        one."""
         if not self._root_user or "root" in self._connections:
-            return self._root_user
-        try:
-            control = await self._connect("init")
-        except OSError as error:
-            if error.errno in OUT_OF:
-                raise
-            raise self.lost_error() from None
-        with contextlib.closing(control):
-            return await orders.serves(control, "root")
+            return self._identities
+        with contextlib.closing(await self._new_connection("init")) as control:
+            return self._identities if await orders.serves(control, "root") else ("user",)
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         await self._first(lambda connection: signal_exec(connection, exec, number))
@@ -215,28 +215,31 @@ class GuestInstance:
 
     async def connection(self, identity: str) -> GuestConnection:
         """Return the living connection of an identity, made when there is none."""
-        known = self._connections.get(identity)
-        if known is not None and not known.closed:
-            return known
-        async with self._connecting.setdefault(identity, asyncio.Lock()):
+        async with self._connecting[identity]:
             known = self._connections.get(identity)
-            if known is None or known.closed:
-                closings = self._closings
-                if known is not None and isinstance(error := await known.why(), SandboxDiedError):
-                    raise error
-                try:
-                    known = await self._connect(identity)
-                except OSError as error:
-                    if error.errno in OUT_OF:
-                        raise  # it is not the sandbox that is at its end
-                    raise self.lost_error() from None
-                if closings != self._closings:
-                    known.close()
-                    raise self.lost_error()
-                if known.closed:  # before a caller could ask why: the next call makes another one
-                    raise await self._explain(identity, known)
-                self._hold(identity, known)
-            return known
+            if known is not None and not known.closed:
+                return known
+            closings = self._closings
+            if known is not None and isinstance(error := await known.why(), SandboxDiedError):
+                raise error
+            made = await self._new_connection(identity)
+            if closings != self._closings:
+                made.close()
+                raise self.lost_error()
+            if made.closed:  # before a caller could ask why: the next call makes another one
+                raise await self._explain(identity, made)
+            self._hold(identity, made)
+            return made
+
+    async def _new_connection(self, identity: str) -> GuestConnection:
+        """Return a new connection. Raises SandboxDiedError, or OSError if this process or the machine lacks
+        something."""
+        try:
+            return await self._connect(identity)
+        except OSError as error:
+            if error.errno in OUT_OF:
+                raise  # it is not the sandbox that is at its end
+            raise self.lost_error() from None
 
     def _hold(self, identity: str, connection: GuestConnection) -> None:
         connection.explain = partial(self._explain, identity, connection)
@@ -253,28 +256,22 @@ class GuestInstance:
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         """Return why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""
         try:
-            control = await self._connect("init")
-        except OSError as error:
-            if error.errno not in OUT_OF:
-                return self.lost_error()
-            return self._agent_lost(identity, f"was lost, and why is not known: {error.strerror}")
-        try:
-            async with asyncio.timeout(_VERDICT_SECONDS):
-                alive, number = await orders.verdict(control, identity, lost.peer_pid)
+            with contextlib.closing(await self._new_connection("init")) as control:
+                async with asyncio.timeout(_VERDICT_SECONDS):
+                    alive, number = await orders.verdict(control, identity, lost.peer_pid)
         except SandboxDiedError:
             return self.lost_error()
         except TimeoutError:
             return self._agent_lost(identity, "was lost, and its pid 1 does not answer either")
+        except OSError as error:
+            return self._agent_lost(identity, f"was lost, and why is not known: {error.strerror}")
         except PaddockError as error:
             return error
-        finally:
-            control.close()
         if alive:
             return self._agent_lost(identity, "closed the connection")
         how = "ended" if number is None else f"was killed by signal {number}"
-        return self._agent_lost(
-            identity, f"{how}, and all that it had started was ended", killed=lost.peer_pid is not None
-        )
+        how += ", and all that it had started was ended"
+        return self._agent_lost(identity, how, killed=lost.peer_pid is not None)
 
     def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLostError:
         return GuestLostError(
@@ -287,7 +284,7 @@ class GuestInstance:
     async def _first(self, attempt: Callable[[GuestConnection], Awaitable[R]]) -> R:
         """Ask the agent that started the command: `user`, or else `root` if that one was ever used."""
         missing: NotFoundError | None = None
-        for identity in ("user", *(("root",) if self._root_user else ())):
+        for identity in self._identities:
             try:
                 return await attempt(await self.connection(identity))
             except NotFoundError as error:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from paddock.backends.pump import Flow, Journal, grow, held
+from paddock.linux.descriptors import write_all
 
 _TURN = 64
 _FEED = 1 << 20
@@ -246,9 +247,8 @@ def _file_of(data: bytes) -> int:
     """Return a file in memory that holds `data`, at its start."""
     file = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
     try:
-        at = 0
-        while at < len(data):
-            at += os.pwrite(file, memoryview(data)[at:], at)
+        write_all(file, data)
+        os.lseek(file, 0, os.SEEK_SET)
     except BaseException:
         os.close(file)
         raise

@@ -11,12 +11,11 @@ from typing import Any
 from paddock.backends._checks import missing, ok, weak
 from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
-from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores
+from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores, kvm
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
-from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.kit import PLACE as KIT
-from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, writes
 from paddock.supervisor.plan import KVM, JailPlan, Tree
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
@@ -282,7 +281,7 @@ def _told(found: _probe.Found, asked: str | None) -> str:
         return "KVM"
     if found.tries_kvm:
         return f"{found.platform} (KVM is tried with the first sandbox)"
-    why = found.without or (_platforms.why_not_kvm(asked) if _platforms.DEVICE.exists() else None)
+    why = found.without or (_platforms.why_not_kvm(asked) if kvm.DEVICE.exists() else None)
     return found.platform + (f" (not KVM: {why})" if why else "")
 
 
@@ -292,8 +291,5 @@ def _recipe(found: _probe.Found) -> Recipe:
     """
 
     program = Path(found.program)
-
-    def fill(root: int, worker: Worker) -> None:
-        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program.read_bytes())})
-
+    fill = writes(lambda: {"runsc": Entry("file", 0o755, program.read_bytes())})
     return of_kit("runsc", ("1", found.version, *_probe.stamp(program)), fill)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends.base import FROZEN
+from paddock.backends.vmm import kvm
 from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.recipe import Recipe, of_kit
+from paddock.storage.templates.recipe import Progress, Recipe, of_kit, scratch_of
 
 STATE = f"/{FROZEN}"
 """The directory in a sandbox's own tree with its saved state, or the state of its source. No program inside sees it."""
@@ -57,10 +58,10 @@ class Shape:
     def recipe(self, key: bytes, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a sandbox start in that tree and leave its state there, sealed with `key`."""
         sealed = hashlib.sha256(key).hexdigest()
-        facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _processor())
+        facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _features())
 
-        def fill(root: int, worker: Worker) -> None:
-            boot("tb" + recipe.tree.removeprefix("tp"))
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
+            boot(scratch_of(recipe.tree))
             worker.do(_leave_only, (root,), FROZEN)
 
         recipe = of_kit("sentry", facts, fill)
@@ -76,14 +77,10 @@ def seal_key(place: Path) -> bytes:
     return place.read_bytes()
 
 
-def _processor() -> str:
+def _features() -> str:
     """Return the processor's features, which a state may need."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("ascii", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in {"flags", "Features"}:
-                return value.strip()
-    return ""
+    processor = kvm.processor()
+    return processor.get("flags", processor.get("Features", ""))
 
 
 def _leave_only(root: int, name: str) -> None:

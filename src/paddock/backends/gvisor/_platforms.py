@@ -8,21 +8,17 @@ another platform works (`_proof`).
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
+from paddock.backends.vmm import kvm
 from paddock.linux import proc
 
 SETTING = "gvisor_platform"
 KVM, SYSTRAP, PTRACE = "kvm", "systrap", "ptrace"
-DEVICE = Path("/dev/kvm")
 _SYSTRAP_SINCE = 20230501
-_X86 = "x86_64"
 
 
 def device(platform: str) -> str | None:
     """Which of the host's it drives, as a path."""
-    return str(DEVICE) if platform == KVM else None
+    return str(kvm.DEVICE) if platform == KVM else None
 
 
 def without_device(date: int, name: str | None) -> tuple[str, ...] | str:
@@ -41,10 +37,8 @@ def why_not_kvm(name: str | None) -> str | None:
     """Return why paddock doesn't try KVM if the setting is `name`, or None if it does."""
     if name not in (None, KVM):
         return f"{SETTING} says so"
-    if not DEVICE.is_char_device():
-        return f"there is no {DEVICE}"
-    if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return f"you may not open {DEVICE} (usermod -aG kvm, and a new login)"
+    if (closed := kvm.closed()) is not None:
+        return closed
     if not name and _virtual():
         return f"this machine is a virtual one itself, where {SYSTRAP} is faster ({SETTING} = {KVM!r} has it tried)"
     return None
@@ -58,12 +52,6 @@ def facts(name: str | None) -> tuple[str, ...]:
 def _virtual() -> bool:
     """Tell whether this machine is virtual, or it isn't known.
 
-    A hypervisor shows itself by a flag of the processor (CPUID, leaf 1, ECX bit 31).
+    A hypervisor shows itself by a flag of an x86 processor (CPUID, leaf 1, ECX bit 31).
     """
-    if os.uname().machine != _X86:
-        return True
-    try:
-        words = Path("/proc/cpuinfo").read_text("ascii", "replace").split("\n\n", 1)[0].split()
-    except OSError:
-        return True
-    return "hypervisor" in words
+    return "hypervisor" in kvm.processor().get("flags", "hypervisor").split()

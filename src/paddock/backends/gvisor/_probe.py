@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import msgspec
 
 from paddock.backends._findings import recall, remember
+from paddock.linux import files
 from paddock.model.config import read_config
 
 from . import _platforms
@@ -25,7 +25,6 @@ UNPACKED = Path("/usr/local/lib/paddock/runsc/usr/bin/runsc")
 """A later one than the release's, if there is (tools/bootstrap.py)."""
 _FILE = "gvisor.json"
 _VERSION = re.compile(r"runsc version (\S*?(\d{8})\S*)")
-_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 _SECONDS = 20.0
 _MOST_WORDS = 300
 
@@ -55,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 def programs(state_dir: Path) -> tuple[Path, ...]:
     """Return the programs to try. The first that runs a program counts."""
     given = read_config(state_dir).runsc
-    places = (given,) if given is not None else (UNPACKED, shutil.which("runsc", path=_PLACES))
+    places = (given,) if given is not None else (UNPACKED, files.find_program("runsc"))
     return tuple(Path(place).resolve() for place in places if place is not None and os.access(place, os.X_OK))
 
 

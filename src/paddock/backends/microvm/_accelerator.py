@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 
 from paddock.backends._findings import recall, remember
+from paddock.backends.vmm import kvm
 from paddock.linux import proc
 
 KVM, TCG = "kvm", "tcg"
-DEVICE = Path("/dev/kvm")
 _FILE = "microvm.json"
 _MOST_WORDS = 300
 _SANDBOX = re.compile(r" of sb_\w+|sandbox sb_\w+ ")
@@ -51,14 +51,12 @@ def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None)
     """Return the accelerator: `given`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
     if given is not None:
         return Choice(given, "config.toml says so")
-    if not DEVICE.is_char_device():
-        return Choice(TCG, f"there is no {DEVICE}")
-    if not os.access(DEVICE, os.R_OK | os.W_OK):
-        return Choice(TCG, f"you may not open {DEVICE} (usermod -aG kvm, and a new login)")
+    if (closed := kvm.closed()) is not None:
+        return Choice(TCG, closed)
     kept = recall(state_dir / _FILE, _Kept)
     if kept is not None and kept.facts == _facts(programs):
         return kept.choice
-    return Choice(KVM, f"{DEVICE} is there", proven=False)
+    return Choice(KVM, f"{kvm.DEVICE} is there", proven=False)
 
 
 def booted(state_dir: Path, programs: tuple[str, ...]) -> Choice:
@@ -69,24 +67,18 @@ def booted(state_dir: Path, programs: tuple[str, ...]) -> Choice:
 def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
     """Remembers that none has, with KVM, and one has without."""
     said = _SANDBOX.sub("", words)[:_MOST_WORDS]
-    return _remember(state_dir, programs, Choice(TCG, f"{DEVICE} is there and boots nothing: {said}"))
+    return _remember(state_dir, programs, Choice(TCG, f"{kvm.DEVICE} is there and boots nothing: {said}"))
 
 
 def processor() -> str:
     """Return the host's processor as a machine under KVM sees it: a state only works on that one."""
-    fields: dict[str, str] = {}
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        for line in file:
-            name, separator, value = line.partition(":")
-            if not separator:
-                break
-            fields[name.strip()] = value.strip()
+    fields = kvm.processor()
     known = json.dumps([fields.get(name) for name in _OF_PROCESSOR])
     return f"{fields.get('model name', 'a processor')} {hashlib.sha256(known.encode()).hexdigest()[:8]}"
 
 
 def _facts(programs: tuple[str, ...]) -> tuple[str, ...]:
-    node = DEVICE.stat()
+    node = kvm.DEVICE.stat()
     mine = "root" if os.getuid() == 0 else "user"
     return (*programs, proc.boot_id(), mine, f"{node.st_mode:o} {node.st_uid} {node.st_gid}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,7 +22,7 @@ from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._qemu import PLACE, Machine
 from paddock.backends.vmm import Orders, VmmBackend, VmmInstance, cores
 from paddock.errors import FileError, LevelUnavailableError, PaddockError, SandboxError, UnsupportedError, logged
-from paddock.linux import proc
+from paddock.linux import files, proc
 from paddock.model import (
     Check,
     ExecId,
@@ -357,7 +356,7 @@ def _own_address() -> bytes:
 
 
 def _mkfs() -> str:
-    found = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin")
+    found = files.find_program("mke2fs")
     if found is None:
         raise LevelUnavailableError("mke2fs is not there", hint=_qemu.PACKAGES)
     return found

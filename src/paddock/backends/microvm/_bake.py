@@ -20,7 +20,7 @@ from paddock.backends.microvm._kernel import Kernel, initramfs
 from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.model import Limits, Template
 from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.recipe import Entry, Manifest, Recipe, of_kit, write_manifest
+from paddock.storage.templates.recipe import Entry, Manifest, Progress, Recipe, of_kit, scratch_of, write_manifest
 from paddock.supervisor.plan import Tree
 
 TEMPLATE = f"{PLACE}/template"
@@ -68,9 +68,9 @@ class Ingredients:
         )
         facts = (_VERSION, self.stamp, _digest(self.guest), *self.host.layers, built)
 
-        def fill(root: int, worker: Worker) -> None:
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
             write_manifest(root, worker, self._boot_files())
-            boot("tb" + recipe.tree.removeprefix("tp"))
+            boot(scratch_of(recipe.tree))
             worker.do(_remove_boot_files, (root,))
 
         recipe = of_kit("machine", facts, fill)

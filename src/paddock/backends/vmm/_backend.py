@@ -22,7 +22,7 @@ from paddock.linux import proc
 from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
-from paddock.storage.templates.recipe import Entry, Recipe, of_kit, write_manifest
+from paddock.storage.templates.recipe import Entry, Recipe, of_kit, writes
 from paddock.supervisor.plan import JailPlan, Tree
 
 GUEST = str(PurePosixPath(REFUSES).with_name("sentry"))
@@ -264,6 +264,4 @@ async def _undo(instance: VmmInstance, *, died: bool) -> Ending | None:
 def _recipe(guest: bytes) -> Recipe:
     program, link = PurePosixPath(REFUSES).name, PurePosixPath(GUEST).name
     files = {program: Entry("file", 0o755, guest), link: Entry("link", 0o777, program.encode())}
-    return of_kit(
-        "guest", (hashlib.sha256(guest).hexdigest(),), lambda root, worker: write_manifest(root, worker, files)
-    )
+    return of_kit("guest", (hashlib.sha256(guest).hexdigest(),), writes(lambda: files))

@@ -30,6 +30,7 @@ from paddock.storage.templates.kit import COMMAND
 from paddock.vmm.control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
+from paddock.wire.message import Message
 
 from ._control import Control, Environment, Said
 
@@ -145,7 +146,7 @@ class VmmInstance(JailInstance):
         Raises SandboxError if they don't end."""
         try:
             async with asyncio.timeout(_END_SECONDS):
-                for identity in ("user", *(("root",) if await self._serves_root() else ())):
+                for identity in await self._serving():
                     connection = await self.connection(identity)
                     for info in await execs(connection):
                         if not info.background and info.status is None:
@@ -192,14 +193,7 @@ class VmmInstance(JailInstance):
         """Start the controller and wait until the guest has begun. SandboxDiedError with its last words,
         SandboxError."""
         self._environment = told.env
-        config: dict[str, Any] = {
-            "name": _CONTROLLER,
-            "identities": self._level.identities,
-            "env": told.env,
-            "waiting": told.waiting,
-            "driver": told.driver,
-            "options": told.options,
-        }
+        config = {**msgspec.structs.asdict(told), "name": _CONTROLLER, "identities": self._level.identities}
         self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())
@@ -214,7 +208,7 @@ class VmmInstance(JailInstance):
             log = await (await self.control()).ask("log", _Log)
         finally:
             greeted.cancel()
-            with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
+            with contextlib.suppress(asyncio.CancelledError), logged("hear the guest's greeting", self.id):
                 await greeted
         words = f"nobody answered behind the wall of {self.id} within {told.greeting_seconds:g} s"
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
@@ -233,20 +227,24 @@ class VmmInstance(JailInstance):
 
     async def _set_out(self, config: dict[str, Any]) -> Control:
         """Start the controller, and send its configuration over a socket that no other process reads. SandboxDied."""
+        spec, place = ExecSpec(argv=COMMAND, cwd="/", stdin=True), (await self._jail_agent()).place
+        request = exec_request(place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+        async with self._passed(request, ExecReply) as stream:
+            stream.setblocking(False)
+            try:
+                await asyncio.get_running_loop().sock_sendall(stream, pack_orders(config))
+            except OSError:
+                raise self.lost_error() from None
+        return Control(stream, self.pause_clock)
+
+    @contextlib.asynccontextmanager
+    async def _passed(self, request: Request, reply: type[Message]) -> AsyncGenerator[socket.socket]:
+        """Yield a socket whose other end goes to the jail's agent with the request. Close it if the block fails."""
         agent = await self._jail_agent()
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                spec = ExecSpec(argv=COMMAND, cwd="/", stdin=True)
-                request = exec_request(agent.place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
-                channel = agent.open(request, fds=[theirs.detach()])
-            await channel.call(ExecReply)
-            ours.setblocking(False)
-            await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
-            return Control(ours, self.pause_clock)
-        except OSError:
-            ours.close()
-            raise self.lost_error() from None
+            await agent.open(request, fds=[theirs.detach()]).call(reply)
+            yield ours
         except BaseException:
             ours.close()
             raise
@@ -389,19 +387,11 @@ class VmmInstance(JailInstance):
     async def _handed(self, say: str) -> socket.socket:
         """Return a socket whose other end the controller has. Raises OSError without a controller."""
         for _ in range(_TRIES):
-            ours, theirs = socket.socketpair()
             try:
-                with theirs:
-                    agent = await self._jail_agent()
-                    channel = agent.open(hand(_CONTROLLER, say), fds=[theirs.detach()])
-                await channel.call(Nothing)
-                return ours
+                async with self._passed(hand(_CONTROLLER, say), Nothing) as stream:
+                    return stream
             except PaddockError as error:
-                ours.close()
                 if error.details.get("errno") != "EAGAIN":
                     raise OSError(errno.ECONNREFUSED, error.message) from None
-            except BaseException:
-                ours.close()
-                raise
             await asyncio.sleep(_PAUSE_SECONDS)  # its queue is full
         raise OSError(errno.ETIMEDOUT, "the controller takes nothing")

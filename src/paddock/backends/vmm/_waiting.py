@@ -88,7 +88,7 @@ class Waiting(Spares[Kind, Prestarted]):
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             # It goes on all the same. Should the caller lose patience here too, this is still done.
-            await asyncio.shield(self._backend.start(_drop(claiming)))
+            await asyncio.shield(self._backend.start(_drop(plan.id, claiming)))
             raise
 
     def used(self, plan: SandboxPlan, jail: JailPlan) -> None:
@@ -190,8 +190,8 @@ async def end(backend: VmmBackend, vmm: Prestarted) -> None:
     await delete_tree(await backend.trees(), vmm.id)
 
 
-async def _drop(claiming: asyncio.Task[VmmInstance | None]) -> None:
-    with contextlib.suppress(PaddockError):
+async def _drop(id: SandboxId, claiming: asyncio.Task[VmmInstance | None]) -> None:
+    with logged("end the sandbox that no caller waits for", id):
         instance = await claiming
         if instance is not None:
             await instance.kill()

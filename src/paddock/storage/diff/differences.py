@@ -174,7 +174,7 @@ class Obstacles:
         old, new = difference.old, difference.new
         if old is not None and old.foreign:
             return "another file system is mounted there on the host"
-        if not force and old is not None and self._has_changed(difference.path, old, new):
+        if not force and old is not None and self._has_changed(difference.path, old):
             return "the host's has changed since the sandbox was given it"
         if old is not None and self._uid not in (0, old.uid):
             return f"the host's belongs to uid {old.uid}"
@@ -186,11 +186,11 @@ class Obstacles:
             return f"it has set-id bits: mode {new.mode:04o}"
         if new.kind is FileKind.SYMLINK and (where := self._leads(difference.path)):
             return f"it is a link that leads {where}: {os.fsdecode(self._layer.target(difference.path))!r}"
-        if self._makes_repository(difference.path, new):
+        if self._makes_repository(difference.path):
             return "it makes or configures a git repository: git would run what it names"
         return None
 
-    def _has_changed(self, path: bytes, old: Node, new: Node | None) -> bool:
+    def _has_changed(self, path: bytes, old: Node) -> bool:
         if old.kind is FileKind.DIRECTORY:
             # Its times follow its content. `of` has checked the content of a deleted one, file by file.
             return False
@@ -228,7 +228,7 @@ class Obstacles:
         node = self._planned[path] if path in self._planned else self._host.node(path)
         return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
 
-    def _makes_repository(self, path: bytes, new: Node) -> bool:
+    def _makes_repository(self, path: bytes) -> bool:
         """Tell whether a promotion of `path` makes or configures a repository.
 
         git recognises a repository by its content, under any name (gitglossary, bare). In a repository, a promotion

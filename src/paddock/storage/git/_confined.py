@@ -84,7 +84,7 @@ def main(descriptor: int, parent: int) -> None:
         if order["agent"]:
             serve_agent(agent, AGENT)
         agent.close()
-        _end_with(parent)
+        prctl.end_with(parent)
         namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
         pid = os.fork()
         if pid == 0:
@@ -92,12 +92,6 @@ def main(descriptor: int, parent: int) -> None:
     except Exception as error:
         _fail(f"cannot start {order['argv'][0]}: {type(error).__name__}: {error}")
     _exit_as(pid)
-
-
-def _end_with(parent: int) -> None:
-    prctl.set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(FAILED)
 
 
 def _exit_as(pid: int) -> NoReturn:
@@ -174,11 +168,8 @@ def _map_owner(fd: int, owner: int) -> None:
     """Map the owner if the file system can. If it can't, the program can only read files that are readable to all."""
     info = os.fstat(fd)
     maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
-    with closing(namespaces.id_mapping_namespace(*maps)) as userns:
-        try:
-            mounts.set_attributes(fd, userns_fd=userns)
-        except OSError:
-            pass
+    with closing(namespaces.id_mapping_namespace(*maps)) as userns, contextlib.suppress(OSError):
+        mounts.set_attributes(fd, userns_fd=userns)
 
 
 def _be_first(order: Order) -> NoReturn:
@@ -235,7 +226,7 @@ def serve_agent(agent: socket.socket, path: str) -> int:
         pid = os.fork()
         if pid == 0:
             try:
-                _end_with(parent)
+                prctl.end_with(parent)
                 os.closerange(0, 3)
                 while True:
                     with contextlib.suppress(OSError, EOFError), offered.accept()[0] as client:

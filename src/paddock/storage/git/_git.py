@@ -129,9 +129,7 @@ class HostGit:
         Raises Refused, NotFoundError and PlatformError.
         """
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
-        ended = await self._run(arguments, remote, credential)
-        _check(ended, remote, self._bounds)
-        return _listing(ended.out)
+        return _listing((await self._run(arguments, remote, credential)).out)
 
     async def init(self, name: str, *, sha256: bool = False) -> None:
         """Make an empty repository, if there is none."""
@@ -161,17 +159,11 @@ class HostGit:
         refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
             *(f"--git-dir={_HERE}", "fetch", "--force", "--no-tags", "--no-recurse-submodules"),
-            *(
-                "--no-auto-maintenance",
-                "--no-write-fetch-head",
-                "--update-shallow",
-                "--progress",
-                *(("--prune",) if only is None else ()),
-            ),
+            *("--no-auto-maintenance", "--no-write-fetch-head", "--update-shallow", "--progress"),
+            *(("--prune",) if only is None else ()),
             *("--", _address(remote), *refspecs),
         ]
-        ended = await self._run(arguments, remote, credential, name=name, progress=progress)
-        _check(ended, remote, self._bounds)
+        await self._run(arguments, remote, credential, name=name, progress=progress)
 
     async def refs(self, name: str) -> Mapping[str, Ref]:
         """Return branches and tags as they are here now."""
@@ -238,11 +230,7 @@ class HostGit:
             *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
             *("--", _address(remote), f"{commit}:{ref}"),
         ]
-        ended = await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
-        if b"\n!\t" in b"\n" + ended.out:
-            why = _reason(ended.out) + _remarks(ended.err)
-            raise InvalidStateError(f"{remote.url} does not take it: {why}", hint="look at what is there now")
-        _check(ended, remote, self._bounds)
+        await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
 
     async def _run(
         self,
@@ -255,6 +243,7 @@ class HostGit:
         progress: Progress | None = None,
         lender: str | None = None,
     ) -> Ended:
+        """Run git with a network, for `remote` alone. Raise the error of its failure."""
         mounts: list[BindMount] = self._lent(lender)
         if name is not None:
             mounts.append(BindMount(str(self.path(name)), _HERE, writable=True))
@@ -268,7 +257,7 @@ class HostGit:
             config += _proof(remote, credential)
         if remote.scheme == SSH and login is None:
             raise Refused("no key is known for it")
-        return await run(
+        ended = await run(
             arguments,
             mounts=mounts,
             config=config,
@@ -281,6 +270,12 @@ class HostGit:
             agent=login.agent if login else None,
             progress=progress,
         )
+        if pushing and b"\n!\t" in b"\n" + ended.out:
+            why = _reason(ended.out) + _remarks(ended.err)
+            raise InvalidStateError(f"{remote.url} does not take it: {why}", hint="look at what is there now")
+        if ended.code or ended.over:
+            raise trouble(ended, remote, self._bounds)
+        return ended
 
     async def _inside(
         self,
@@ -308,11 +303,6 @@ def _proof(remote: Remote, credential: Proof) -> str:
     if credential.bearer:
         return _HEADER.format(origin=remote.origin, header=credential.header())
     return _HELPER.format(origin=remote.origin)
-
-
-def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
-    if ended.code or ended.over:
-        raise trouble(ended, remote, bounds)
 
 
 def _reason(out: bytes) -> str:

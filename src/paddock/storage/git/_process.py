@@ -170,7 +170,8 @@ class _Reading:
         self.taken = 0
         """Bytes, of both streams."""
         self._err = bytearray()
-        self._most, self._progress = most, progress
+        self._most = most
+        self._progress: Progress = progress or (lambda _: None)
 
     @property
     def is_full(self) -> bool:
@@ -191,19 +192,14 @@ class _Reading:
 
     async def _errors(self, stream: asyncio.StreamReader) -> None:
         """Keep the end of the errors. Report each line, and each state of a line that is rewritten."""
-        line = bytearray()
+        line = b""
         while data := await stream.read(1 << 12):
             self._err += data
             self.taken += len(data)
             del self._err[:-_STDERR_BYTES]
-            for byte in data:
-                if byte not in b"\r\n":
-                    if len(line) < _LINE_BYTES:
-                        line.append(byte)
-                    continue
-                if line and self._progress is not None:
-                    self._progress(_plain(line.decode(errors="replace")))
-                line.clear()
+            *lines, line = re.split(rb"[\r\n]", line[:_LINE_BYTES] + data)
+            for each in filter(None, lines):
+                self._progress(_plain(each[:_LINE_BYTES].decode(errors="replace")))
 
     def errors(self) -> str:
         lines = self._err.decode(errors="replace").replace("\r", "\n").split("\n")

@@ -59,11 +59,8 @@ def unpin(repository: Path, owner: str) -> None:
         directory = _open(repository)
     except InvalidStateError:
         return
-    with closing(directory):
-        try:
-            os.unlink(_name(owner), dir_fd=directory)
-        except FileNotFoundError:
-            pass
+    with closing(directory), suppress(FileNotFoundError):
+        os.unlink(_name(owner), dir_fd=directory)
 
 
 def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
@@ -96,11 +93,8 @@ def _open(repository: Path) -> int:
 
 
 def _make(top: int) -> None:
-    with closing(openat2.open_beneath(top, b"refs", DIRECTORY, symlinks=False)) as refs:
-        try:
-            os.mkdir("pins", 0o755, dir_fd=refs)
-            info = os.fstat(refs)
-            if os.geteuid() == 0:
-                os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)
-        except FileExistsError:
-            pass
+    with closing(openat2.open_beneath(top, b"refs", DIRECTORY, symlinks=False)) as refs, suppress(FileExistsError):
+        os.mkdir("pins", 0o755, dir_fd=refs)
+        info = os.fstat(refs)
+        if os.geteuid() == 0:
+            os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)

@@ -133,9 +133,7 @@ def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
 def _work(job: _Job, name: str, fds: list[int], calls: seccomp.Filter, parent: int) -> NoReturn:
     """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
     try:
-        prctl.set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)
+        prctl.end_with(parent)
         descriptors.close_all_but(job.end.fileno(), *fds)
         _answer(job.end, _done(job, name, fds, calls))
     finally:

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError
-from paddock.linux import subordinate_ids
+from paddock.linux import files, subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import Noun
 from paddock.model.config import read_config
@@ -202,7 +202,7 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
 
 
 def _format(path: Path, size: int) -> Reason | None:
-    tool = probe.find_tool("mkfs.btrfs")
+    tool = files.find_program("mkfs.btrfs")
     assert tool is not None
     with closing(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as fd:
         os.ftruncate(fd, size)

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paddock.linux import btrfs, subordinate_ids
+from paddock.linux import btrfs, files, subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.storage.pool.config import PoolConfig, Reason
 from paddock.storage.pool.removal import remove
@@ -18,15 +18,7 @@ from paddock.supervisor import pool as supervisor_pool
 
 NATIVE, IMAGE, OVERLAY = "btrfs", "btrfs image", "overlay"
 _SCRATCH = ".probe-"
-_TOOLS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 _SECONDS = 30
-
-
-def find_tool(name: str) -> str | None:
-    """Find a program of the system. PATH is not asked: an ordinary user's lacks sbin, and a careless one has `.`."""
-    from shutil import which
-
-    return which(name, path=_TOOLS)
 
 
 def native_btrfs(state_dir: Path) -> Reason | None:
@@ -46,7 +38,7 @@ def image_possible() -> Reason | None:
     """Check the requirements of a btrfs image on a loop device. None: only a trial can show further obstacles."""
     if os.geteuid() != 0:
         return Reason(way=IMAGE, why="mounting an image needs root", fix=subordinate_ids.as_root())
-    if find_tool("mkfs.btrfs") is None:
+    if files.find_program("mkfs.btrfs") is None:
         return Reason(way=IMAGE, why="mkfs.btrfs is not installed", fix="apt-get install btrfs-progs")
     if not os.path.exists("/dev/loop-control"):
         return Reason(way=IMAGE, why="there is no /dev/loop-control", fix="modprobe loop")

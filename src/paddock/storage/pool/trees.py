@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -22,6 +21,7 @@ from paddock.errors import (
     ResourceExhaustedError,
     logged,
 )
+from paddock.linux import files
 from paddock.linux.descriptors import closing
 
 if TYPE_CHECKING:
@@ -152,14 +152,6 @@ def names_in(directory: int) -> list[str]:
         return os.listdir(fd)
 
 
-def sync_file_system(fd: int) -> None:
-    """Write all of the file system of `fd` to its disk (syncfs(2))."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syncfs(fd) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
 @contextmanager
 def within(pool: Pool, name: str, doing: str) -> Generator[int]:
     """Keep tree `name` open during the block. An error of the kernel in it becomes an error about `doing`."""
@@ -188,7 +180,7 @@ def is_untouched(pool: Pool, name: str) -> bool:
 def sync_tree(pool: Pool, name: str) -> None:
     """Write the tree to the disk: a power loss takes nothing of it back."""
     with closing(pool.open(name)) as tree:
-        sync_file_system(tree)
+        files.sync_file_system(tree)
 
 
 _DEEPEST = 100  # each level holds a descriptor

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from paddock.errors import NotConfiguredError, PlatformError, UnsupportedError
-from paddock.linux import subordinate_ids
-from paddock.storage.pool.probe import find_tool
+from paddock.linux import files, subordinate_ids
 from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.images.layer import LayerWriter, Left
 from paddock.storage.templates.images.limits import ImageLimits
@@ -64,7 +63,7 @@ def recipe(machine: Path) -> Recipe:
 
 
 def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress: Progress) -> None:
-    tool = find_tool("mmdebstrap")
+    tool = files.find_program("mmdebstrap")
     if tool is None:
         raise NotConfiguredError("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
     command = [tool, "--variant=minbase", "--format=tar", f"--include={_PACKAGES}"]

@@ -11,17 +11,15 @@ import stat
 from pathlib import Path
 
 from paddock.errors import UnsupportedError
-from paddock.storage.pool.worker import Worker
 from paddock.storage.templates.recipe import (
     FOLDER,
     PATH,
     Entry,
     Manifest,
-    Progress,
     Recipe,
     manifest_digest,
     put,
-    write_manifest,
+    writes,
 )
 
 _VERSION = "2"
@@ -64,16 +62,8 @@ _DIRECTORIES = (
     *("boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "var"),
     *("etc/chromium", "etc/chromium/policies", "etc/chromium/policies/managed"),
     *("etc/opt", "etc/opt/chrome", "etc/opt/chrome/policies", "etc/opt/chrome/policies/managed"),
-    *(
-        "etc/alternatives",
-        "etc/pam.d",
-        "etc/profile.d",
-        "etc/skel",
-        "etc/ssl",
-        "etc/ssl/certs",
-        "run/lock",
-        "usr/local",
-    ),
+    *("etc/alternatives", "etc/pam.d", "etc/profile.d", "etc/skel", "etc/ssl", "etc/ssl/certs", "run/lock"),
+    "usr/local",
     *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share", "share/man", "src")),
     *(f"var/{name}" for name in ("cache", "lib", "log", "opt", "spool")),
 )
@@ -116,11 +106,7 @@ _LINKS = {"etc/mtab": "../proc/self/mounts", "etc/localtime": "/usr/share/zonein
 def recipe(machine: Path) -> Recipe:
     """Return the recipe. UnsupportedError: the machine keeps programs outside /usr."""
     files = manifest(machine)
-
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        write_manifest(root, worker, files)
-
-    return Recipe(name="host", facts=(_VERSION, manifest_digest(files)), fill=fill)
+    return Recipe(name="host", facts=(_VERSION, manifest_digest(files)), fill=writes(lambda: files))
 
 
 def manifest(machine: Path) -> Manifest:

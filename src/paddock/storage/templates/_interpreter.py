@@ -10,9 +10,8 @@ import os
 from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfiguredError, UnsupportedError
-from paddock.storage.pool.worker import Worker
 from paddock.storage.templates import _host
-from paddock.storage.templates.recipe import ENV, FOLDER, Entry, Progress, Recipe, put, write_manifest
+from paddock.storage.templates.recipe import ENV, FOLDER, Entry, Recipe, put, writes
 
 _VERSION = "1"
 _OLDEST = 11  # for an older Python pytest needs more than these
@@ -49,9 +48,7 @@ def recipe(machine: Path) -> Recipe:
     # The names and digests in RECORD identify the files, so the recipe needn't read them.
     facts = [_VERSION, packages, *(f"{d.name} {d.version} {d.read_text('RECORD')}" for d in distributions)]
 
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        write_manifest(root, worker, _manifest(packages, distributions))
-
+    fill = writes(lambda: _manifest(packages, distributions))
     env = dict(ENV)
     if packages.endswith("site-packages"):
         env["PYTHONPATH"] = packages

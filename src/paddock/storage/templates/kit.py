@@ -19,8 +19,7 @@ from typing import TypedDict
 
 from paddock import vmm
 from paddock.errors import UnsupportedError
-from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.recipe import FOLDER, Entry, Manifest, Progress, Recipe, put, write_manifest
+from paddock.storage.templates.recipe import FOLDER, Entry, Manifest, Recipe, put, writes
 
 PLACE = "/.paddock"
 COMMAND = (
@@ -71,11 +70,7 @@ def recipe() -> Recipe:
     for path in _vmm_sources():
         sources.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = (_VERSION, sys.version, _stamp(program), _stamp(loader), _stamp(Path(os.__file__)), sources.hexdigest())
-
-    def fill(root: int, worker: Worker, progress: Progress) -> None:
-        write_manifest(root, worker, manifest())
-
-    return Recipe(name="kit", facts=facts, fill=fill, host_usr=False, env={})
+    return Recipe(name="kit", facts=facts, fill=writes(manifest), host_usr=False, env={})
 
 
 def manifest() -> Manifest:

@@ -16,12 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from paddock.linux import files
 from paddock.linux.descriptors import closing
 from paddock.storage.pool.base import Pool
-from paddock.storage.pool.trees import DIRECTORY, NEW, ROOT, is_there, sync_file_system
+from paddock.storage.pool.trees import DIRECTORY, NEW, ROOT, is_there
 from paddock.storage.pool.worker import Worker
 
 Progress = Callable[[str], None]
+FillLayer = Callable[[int, Worker, Progress], None]
+"""Writes a layer into a directory, through the worker."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PATH = f"{SYSTEM_PATH}:/home/user/.local/bin"
@@ -51,11 +54,11 @@ Manifest = Mapping[str, Entry]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A recipe. `facts` decide the digest. `fill` writes the layer into a directory, through the worker."""
+    """A recipe. `facts` decide the digest. `fill` writes the layer."""
 
     name: str
     facts: tuple[str, ...]
-    fill: Callable[[int, Worker, Progress], None]
+    fill: FillLayer
     below: Recipe | None = None
     host_usr: bool = True
     env: dict[str, str] = field(default_factory=lambda: dict(ENV))
@@ -70,11 +73,9 @@ class Recipe:
         return f"tp_{self.name.replace('-', '_')}_{self.digest[:12]}"
 
 
-def of_kit(part: str, facts: tuple[str, ...], fill: Callable[[int, Worker], None]) -> Recipe:
+def of_kit(part: str, facts: tuple[str, ...], fill: FillLayer) -> Recipe:
     """Return the recipe of a tree that lies beside the kit, in jails of VMMs alone."""
-    return Recipe(
-        name=f"kit-{part}", facts=facts, fill=lambda root, worker, _: fill(root, worker), host_usr=False, env={}
-    )
+    return Recipe(name=f"kit-{part}", facts=facts, fill=fill, host_usr=False, env={})
 
 
 FOLDER = Entry("directory", 0o755)
@@ -94,6 +95,11 @@ def manifest_digest(manifest: Manifest) -> str:
         head = (path, entry.kind, entry.mode, entry.uid, entry.gid, len(entry.content))
         digest.update(json.dumps(head).encode() + b"\n" + entry.content)
     return digest.hexdigest()
+
+
+def writes(manifest: Callable[[], Manifest]) -> FillLayer:
+    """Return the `fill` of a layer that consists of the files of a manifest."""
+    return lambda root, worker, _: write_manifest(root, worker, manifest())
 
 
 def write_manifest(root: int, worker: Worker, manifest: Manifest) -> None:
@@ -122,6 +128,11 @@ def _write(root: int, contents: int, heads: Sequence[tuple[str, str, int, int, i
                 os.chown(path, base + uid, base + gid, dir_fd=root, follow_symlinks=False)
             if kind != "link":
                 os.chmod(path, mode, dir_fd=root)
+
+
+def scratch_of(tree: str) -> str:
+    """Return the name of a version while it is under construction."""
+    return "tb" + tree.removeprefix("tp")
 
 
 Fill = Callable[[int, int], None]
@@ -175,7 +186,7 @@ class Versions:
 
     def _build(self, tree: str, words: str, fill: Fill, progress: Progress, on: str) -> None:
         """Build under another name, so that a version is whole, also after a power loss."""
-        scratch = "tb" + tree.removeprefix("tp")
+        scratch = scratch_of(tree)
         self._pool.delete(scratch)  # a killed builder's
         progress(f"building {words}")
         if on:
@@ -185,7 +196,7 @@ class Versions:
         try:
             with closing(self._pool.open(scratch)) as fd, closing(os.open(ROOT, DIRECTORY, dir_fd=fd)) as root:
                 fill(fd, root)
-                sync_file_system(root)
+                files.sync_file_system(root)
             self._pool.rename(scratch, tree)
         except BaseException:
             self._pool.delete(scratch)
