@@ -145,8 +145,8 @@ class Archiver:
         async with self._utilities.open(_mounts(row, writable=False), None) as utility:
             status = await self._status(row, utility)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
-                argv = _sh(_KEEP_ALL) if row.cache is None else _sh(_KEEP, _commit(row))
-                await utility.run(argv, user=utility.owner, sink=archive.write)
+                script = (_KEEP_ALL,) if row.cache is None else (_KEEP, _commit(row))
+                await utility.run(*script, user=utility.owner, sink=archive.write)
             return Kept(archive.digest, archive.size, status)
 
     async def extract(self, row: WorkspaceRow, op: Operation | None) -> None:
@@ -155,16 +155,15 @@ class Archiver:
         self.archives.check(row.id, row.kept.digest)
         async with self._utilities.open(_mounts(row, writable=True), op) as utility:
             if row.cache is not None:
-                await utility.run(_sh(_CLEAR), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
-            await utility.run(_sh(_LAY), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
+                await utility.run(_CLEAR, user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
+            await utility.run(_LAY, user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
 
     async def _status(self, row: WorkspaceRow, utility: UtilitySandbox) -> WorkspaceStatus:
         if row.cache is None:
-            return read_count(
-                row.workspace, await utility.run(_sh(_COUNT), user=utility.owner, output_bytes=_SAID_BYTES)
-            )
+            said = await utility.run(_COUNT, user=utility.owner, output_bytes=_SAID_BYTES)
+            return read_count(row.workspace, said)
         try:
-            said = await utility.run(_sh(_STATUS, _commit(row)), user=utility.owner, output_bytes=_SAID_BYTES)
+            said = await utility.run(_STATUS, _commit(row), user=utility.owner, output_bytes=_SAID_BYTES)
         except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)
@@ -218,7 +217,3 @@ def _commit(row: WorkspaceRow) -> str:
     if row.workspace.commit is None:
         raise InternalError(f"workspace {row.id} has a base and no commit")
     return row.workspace.commit
-
-
-def _sh(script: str, *arguments: str) -> tuple[str, ...]:
-    return ("sh", "-c", script, "sh", *arguments)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -163,21 +163,15 @@ class Sources:
     async def utility(self, source: Source, op: Operation) -> AsyncGenerator[UtilitySandbox]:
         """One that reads the files as they are at one instant, and the repository that they came from."""
         assert source.tree is not None
-        tree = source.tree
-        if source.running is None:
-            async with self._open(tree, tree.tree, op) as utility:
-                yield utility
-            return
-        row, held = source.running
-        copying = self._snapshots.temporary(row, held, tree=tree.tree)
-        async with self._sandboxes.explain_death(row), copying as copy, self._open(tree, copy, op) as utility:
-            yield utility
-
-    @asynccontextmanager
-    async def _open(self, tree: WorkspaceTree, name: str, op: Operation) -> AsyncGenerator[UtilitySandbox]:
-        trees = WorkspaceTree(name, tree.layers, tree.repository)
-        async with self._utilities.open(trees.mounts(writable=False), op, command_seconds=READING_SECONDS) as utility:
-            yield utility
+        tree, name = source.tree, source.tree.tree
+        async with AsyncExitStack() as stack:
+            if source.running is not None:
+                row, held = source.running
+                await stack.enter_async_context(self._sandboxes.explain_death(row))
+                name = await stack.enter_async_context(self._snapshots.temporary(row, held, tree=name))
+            trees = WorkspaceTree(name, tree.layers, tree.repository).mounts(writable=False)
+            opening = self._utilities.open(trees, op, command_seconds=READING_SECONDS)
+            yield await stack.enter_async_context(opening)
 
 
 class WorkspaceResults(Component):
@@ -402,9 +396,8 @@ async def _check(
 ) -> bytes:
     """Return what the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too
     much."""
-    argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     try:
-        return await utility.run(argv, env=env, input=(input,), output_bytes=output_bytes)
+        return await utility.run(script, *arguments, env=env, input=(input,), output_bytes=output_bytes)
     except ErrandFailedError as error:
         text = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
         message = f"git cannot work with what is in the workspace: {text}"
