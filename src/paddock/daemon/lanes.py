@@ -35,9 +35,6 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._patience = patience_seconds
 
-    def __len__(self) -> int:
-        return len(self._lanes)
-
     def is_free(self, id: str) -> bool:
         """Tell whether no task holds it or waits for it."""
         return id not in self._lanes

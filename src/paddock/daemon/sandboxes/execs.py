@@ -83,9 +83,6 @@ class Execs(Component):
         if self.kept:
             self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
 
-    def keeps(self, id: str) -> bool:
-        return id in self.kept
-
     async def _end_orphans(self) -> None:
         """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
         while self.kept:

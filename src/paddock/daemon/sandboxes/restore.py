@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from paddock.backends.base import Backend, Instance, Paused
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row, SnapshotRow, has_ended
-from paddock.daemon.store.trees import WorkspaceTree, staged, staged_trees
+from paddock.daemon.store.trees import WorkspaceTree, staged_trees
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
     InvalidStateError,
@@ -29,7 +27,7 @@ from paddock.errors import (
     UnsupportedError,
     logged,
 )
-from paddock.model import RollbackSandbox, Sandbox, State, died
+from paddock.model import RollbackSandbox, Sandbox, State, died, replace
 from paddock.storage.pool.base import Pool
 
 from . import _copies
@@ -137,10 +135,9 @@ class Restore(Component):
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
         """Return the copies of the snapshot's trees that are to take the places of the sandbox's."""
-        limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
-        if own is not None:
-            own = msgspec.structs.replace(own, tree=staged(row.id, workspace=True))
-        return _copies.plan(self._pool(), snapshot.id, staged(row.id), limit, theirs, own)
+        limit, own, (tree, of_workspace) = row.sandbox.spec.limits.disk_mib << 20, row.workspace, staged_trees(row.id)
+        own = None if own is None else replace(own, tree=of_workspace)
+        return _copies.plan(self._pool(), snapshot.id, tree, limit, snapshot.workspace, own)
 
     async def _start(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
         """Start `row`, which is dead, under its next number, with the copied trees in place of the old ones."""
@@ -152,7 +149,7 @@ class Restore(Component):
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
         protect = () if policy is None else protected(policy.document, snapshot.made_from)
-        next = msgspec.structs.replace(row, instance_id=row.instance_id + 1)
+        next = replace(row, instance_id=row.instance_id + 1)
         plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:

@@ -268,7 +268,7 @@ class Storage(Component):
         )
 
     async def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        wanted = self._references.whole()
+        wanted = self._references.by_tree(whole=True)
         names = set(await asyncio.to_thread(pool.names))
         lost = [
             f"{tree}, which {reference.by} needs"
