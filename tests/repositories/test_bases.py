@@ -142,7 +142,7 @@ async def test_a_base_that_a_dead_daemon_was_making_is_deleted(module_state: Pat
         dead = Base("bs_dead", acquired.repository, acquired.commit, "work", False)  # type: ignore[arg-type]
         rig.shelf.bases._begin(dead)
         rig.pool.create("bs_dead")
-        await rig.service.recover()
+        await rig.service.recovery.recover()
         base = await rig.base(acquired)
         assert base.id != "bs_dead"
         assert "bs_dead" not in rig.pool.names()
@@ -212,7 +212,7 @@ async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(modul
     async with opened(module_state) as rig:
         base = await rig.base(await rig.acquire(origin))
         async with rig.over(base):
-            await rig.service.recover()
+            await rig.service.recovery.recover()
             backend = rig.service._backends.choose(None)
             assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
 

@@ -252,7 +252,7 @@ async def left_running(rig: Rig, id: SandboxId, exec: ExecId) -> Command:
     async with rig.service() as service:
         running = asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=sh("sleep 1000"), id=exec), ME))
         await until(lambda: exec in rig.world.places[id].commands and rig.world.places[id].commands[exec].kept)
-        service.leave()
+        service.execs.leaves = True
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -110,10 +110,10 @@ class Service:
         self.gateways = gateways(context, bindings, approvals)
         policies = self.policies = Policies(context, self.gateways, bindings, approvals)
         snapshots = self.snapshots = Snapshots(context, policies)
-        cleanup = Cleanup(context, self.gateways, snapshots)
+        cleanup = self.cleanup = Cleanup(context, self.gateways, snapshots)
         nested = Nested(context)
         running = self.running = RunningSandboxes(context, cleanup, bindings, nested)
-        restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
+        restore = self.restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
         repositories = self.repositories = Repositories(context)
         spaces = self.workspaces = Workspaces(context, running, repositories, policies)
         sandboxes = self.sandboxes = Sandboxes(context, running, snapshots, policies, restore, self.gateways)
@@ -137,19 +137,7 @@ class Service:
         )
         self.storage = Storage(context, cleanup, collectors)
         self.garbage = self.storage.garbage
-        self.recovery = Recovery(
-            context,
-            running,
-            cleanup,
-            snapshots,
-            restore,
-            spaces,
-            repositories,
-            policies,
-            self.garbage,
-            execs,
-            period_seconds,
-        )
+        self.recovery = Recovery(context, self, period_seconds)
         of_sandboxes = (sandboxes, snapshots, creation, execs, files)
         of_work = (repositories, spaces, mount_results, artifacts, results)
         of_access = (self.secrets, bindings, approvals)
@@ -192,20 +180,12 @@ class Service:
         rows = self._store.list()
         return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
 
-    async def recover(self) -> None:
-        """Repair what the last daemon left. Await it once, before any action."""
-        await self.recovery.recover()
-
-    def leave(self) -> None:
-        """Let running sandboxes continue for the next daemon, kept foreground commands too."""
-        self.execs.leaves = True
-
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
             raise InvalidStateError("this service was closed", hint="make another one")
         await self.secrets.fetch_keys()
-        await self.recover()
+        await self.recovery.recover()
         self._tasks.start(self.recovery.run(self.activity), name="sweep")
         self._tasks.start(self.evidence.run(self.activity), name="sign")
         self._tasks.start(self._resume_network(), name="see to the network access of what lives")

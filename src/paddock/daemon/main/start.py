@@ -124,7 +124,7 @@ class Daemon:
         """End `run`: what lives goes on, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
         if not self._ends_own:
-            self.service.leave()
+            self.service.execs.leaves = True
         self._listener.stop()
         self._over.set()
 
