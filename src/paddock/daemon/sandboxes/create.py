@@ -272,10 +272,7 @@ class Creation(Component):
             )
         async with self._lanes.shared(id):
             row = self._store.get(id)
-        if row is None or row.state in (
-            State.FAILED,
-            State.CREATING,
-        ):  # creating, and no request works on it
+        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and no request works on it
             reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
             raise InvalidStateError(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._running.check(row)).sandbox

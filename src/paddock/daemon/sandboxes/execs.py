@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -421,7 +420,7 @@ class GuardedExec:
     async def _end_for_output(self) -> None:
         if self._prints_too_much():
             self._printed_too_much = True
-            with contextlib.suppress(PaddockError):
+            with logged("kill the command that printed too much", self.id):
                 await self._inner.kill()
 
     def _done(self, how: dict[str, object]) -> None:

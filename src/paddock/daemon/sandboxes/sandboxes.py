@@ -63,9 +63,7 @@ class Sandboxes(Component):
     async def extend(self, action: model.ExtendSandbox, op: Operation) -> Sandbox:
         validate.check_ttl(action.ttl_seconds)
         row, held = await self.reach(action.sandbox, op)
-        if (
-            row.state is State.PAUSED or held.instance.pause_clock.now
-        ):  # its pid 1, which keeps the time too, has to hear
+        if row.state is State.PAUSED or held.instance.pause_clock.now:  # its pid 1 keeps the time too, and has to hear
             async with self.use(row.id, op):
                 pass
 
