@@ -27,7 +27,7 @@ from paddock.errors import (
     UnsupportedError,
     logged,
 )
-from paddock.model import RollbackSandbox, Sandbox, State, died, replace
+from paddock.model import RollbackSandbox, State, died, replace
 from paddock.storage.pool.base import Pool
 
 from . import _copies
@@ -57,7 +57,7 @@ class Restore(Component):
         self._running, self._snapshots, self._gateways = running, snapshots, gateways
         self._policies, self._bindings = policies, bindings
 
-    async def rollback(self, action: RollbackSandbox, row: Row, held: RunningSandbox, op: Operation) -> Sandbox:
+    async def rollback(self, action: RollbackSandbox, op: Operation, row: Row, held: RunningSandbox) -> Row:
         """Wake or restore it. The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, op.principal.id)
@@ -75,7 +75,7 @@ class Restore(Component):
             await self._running.release(row.id)
         row = await self._take_back(row, held.backend, snapshot)
         op.done({"snapshot": snapshot.id})
-        return row.sandbox
+        return row
 
     async def _finish(self, row: Row) -> Row:
         """Complete an interrupted rollback, and return the new row. The caller holds the lane of the sandbox alone. On

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from paddock import model
@@ -26,6 +27,7 @@ from .running import LIVE, SESSION_ENDED, RunningSandboxes
 from .snapshots import Snapshots
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Row, RunningSandbox], Awaitable[Row]]
 _TURN_SECONDS = 0.02
 """A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
 _CROWD_SECONDS = 1.0
@@ -115,21 +117,19 @@ class Sandboxes(Component):
 
     @handles(model.ResumeSandbox)
     async def resume(self, action: model.ResumeSandbox, op: Operation) -> Sandbox:
-        row = self.find(action.sandbox, op)
-
-        async def turn() -> Sandbox:
-            async with self.exclusive(row.id, op) as (now, held):
-                return (await self._running.resume(now, held)).sandbox
-
-        return await self._finish(turn(), row)
+        return await self._alone(action.sandbox, op, self._running.resume)
 
     @handles(model.RollbackSandbox)
     async def rollback(self, action: model.RollbackSandbox, op: Operation) -> Sandbox:
-        row = self.find(action.sandbox, op)
+        return await self._alone(action.sandbox, op, partial(self._restore.rollback, action, op))
+
+    async def _alone(self, reference: str, op: Operation, work: Work) -> Sandbox:
+        """Change a sandbox whose lane this holds alone. Once begun it continues even if the caller leaves."""
+        row = self.find(reference, op)
 
         async def turn() -> Sandbox:
             async with self.exclusive(row.id, op) as (now, held):
-                return await self._restore.rollback(action, now, held, op)
+                return (await work(now, held)).sandbox
 
         return await self._finish(turn(), row)
 
