@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
@@ -17,7 +16,7 @@ from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings, Secrets
 from paddock.daemon.backends import Backends
 from paddock.daemon.clock import Clock
-from paddock.daemon.context import Authorizer, Context, table
+from paddock.daemon.context import Authorizer, Context, no_credentials, no_images, table
 from paddock.daemon.sandboxes.cleanup import Cleanup
 from paddock.daemon.sandboxes.create import Creation
 from paddock.daemon.sandboxes.execs import Execs
@@ -69,13 +68,13 @@ class Service:
         backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
         templates: Callable[[], Templates],
-        images: Callable[[], Images] | None = None,
+        images: Callable[[], Images] = no_images,
         policy: Policy,
         audit: AuditLog | None = None,
         store: Store | None = None,
         config: Config = Config(),  # noqa: B008 (a frozen value)
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
-        credentials: CredentialSource | None = None,
+        credentials: CredentialSource = no_credentials,
         gateways: Callable[[Context, SecretBindings, Approvals], Gateways] = Gateways,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
@@ -202,9 +201,7 @@ class Service:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

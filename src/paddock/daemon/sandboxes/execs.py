@@ -462,7 +462,7 @@ async def _limit_hit(
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit without a quota
         return model.Limit.DISK
     held = started.held
-    usage = await running.with_disk(held, await held.instance.usage())
+    usage = await running.usage(held)
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit

@@ -36,7 +36,7 @@ from ._request import CreateRequest
 from ._ttl import hibernated, paused, running
 from .cleanup import message_of
 from .instance import RunningSandbox
-from .nested import Nested
+from .nested import install
 from .running import RunningSandboxes, destroy, end
 from .snapshots import Snapshots
 
@@ -116,7 +116,7 @@ class Restore(Component):
 
     async def _abandon(self, row: Row) -> Row:
         """Leave the sandbox as it was: it runs, is paused, or has died meanwhile."""
-        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
+        await _copies.discard(self._pool(), staged_trees(row.id))
         return await self._running.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
@@ -131,7 +131,7 @@ class Restore(Component):
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._store.move(row, State.FAILED, reason=f"rollback failed: {message_of(error)}")
-        await in_thread(_copies.discard, self._pool(), (*row.own_trees, *staged_trees(row.id)))
+        await _copies.discard(self._pool(), (*row.own_trees, *staged_trees(row.id)))
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
         """Return the copies of the snapshot's trees that are to take the places of the sandbox's."""
@@ -144,17 +144,17 @@ class Restore(Component):
         # A request of the last daemon may have taken effect since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
-        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
+        await _copies.discard(self._pool(), staged_trees(row.id))
         # It keeps the policy that it has now: a snapshot brings none with it.
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
-        protect = () if policy is None else protected(policy.document, snapshot.made_from)
+        protect = protected(policy, snapshot.made_from)
         next = replace(row, instance_id=row.instance_id + 1)
         plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
             if row.sandbox.spec.nested:
-                await Nested.install(instance)
+                await install(instance)
             if policy is not None:
                 await self._gateways.close(row)
                 await self._gateways.open(next, policy)
@@ -230,7 +230,7 @@ class Restore(Component):
             return await self._finish(row)
         taken, backend = self._mark(row, row.restoring), self._backends.named(row.sandbox.backend)
         await destroy(backend, row.id)
-        await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
+        await _copies.discard(self._pool(), staged_trees(taken.id))
         return await self._mark_hibernated(taken, backend)
 
     async def wake(self, row: Row, op: Operation) -> Row:
@@ -259,7 +259,7 @@ class Restore(Component):
             await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
             instance = await self._start(taken, backend, snapshot)
         except BaseException:
-            await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
+            await _copies.discard(self._pool(), staged_trees(taken.id))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
             await self._mark_hibernated(taken, backend)

@@ -19,7 +19,6 @@ from paddock.daemon.store.trees import staged_trees
 from paddock.errors import (
     GuestProtocolError,
     InvalidStateError,
-    NotFoundError,
     PaddockError,
     ResourceExhaustedError,
     SandboxDiedError,
@@ -181,9 +180,7 @@ class RunningSandboxes(Component):
 
     async def _kill(self, id: SandboxId, reason: str, op: Operation | None) -> Row:
         async with self._lanes.overtake(id):
-            row = self._store.get(id)
-            if row is None:
-                raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
+            row = self._store.existing(id)
             if not has_ended(row):
                 self._kills[id] = reason
                 try:
@@ -211,7 +208,7 @@ class RunningSandboxes(Component):
         if held is None and instance is not None:
             await instance.aclose()
         if was.restoring is not None:
-            _copies.discard(self._pool(), staged_trees(was.id))
+            await _copies.discard(self._pool(), staged_trees(was.id))
         return row
 
     async def pause(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
@@ -300,8 +297,9 @@ class RunningSandboxes(Component):
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
-    async def with_disk(self, held: RunningSandbox, usage: Usage) -> Usage:
-        """Return what its tree uses, where the backend leaves that to the pool."""
+    async def usage(self, held: RunningSandbox) -> Usage:
+        """Return its usage, with that of its tree where the backend leaves that to the pool."""
+        usage = await held.instance.usage()
         if usage.disk_bytes is not None:
             return usage
         disk = await asyncio.to_thread(self._pool().usage, held.id)
@@ -310,7 +308,7 @@ class RunningSandboxes(Component):
     async def settled_disk(self, held: RunningSandbox) -> Usage:
         """Return the current usage without deleted files, which the kernel subtracts some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
-        return await self.with_disk(held, await held.instance.usage())
+        return await self.usage(held)
 
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""

@@ -244,17 +244,8 @@ class Snapshots(Component):
             except (OSError, PaddockError) as error:
                 self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
                 continue
-            self._audit.event(
-                "files.changed",
-                sandbox=row.id,
-                at=at,
-                tree=tree,
-                revision=revision,
-                changes=found.changes,
-                sha256=found.sha256,
-                whole=found.whole,
-                first=found.first,
-            )
+            listed = msgspec.structs.asdict(found)
+            self._audit.event("files.changed", sandbox=row.id, at=at, tree=tree, revision=revision, **listed)
 
     def _look(self, tree: str, own: bool) -> Listing:
         with closing(self._pool().open(tree)) as fd:

@@ -17,6 +17,8 @@ from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage.pool.kept import KeptArchives
 
+from ._scripts import STRANGE, read_number
+
 _SLACK_BYTES = 256 << 20
 _SAID_BYTES = 1 << 20
 _CHUNK = 1 << 20
@@ -172,7 +174,10 @@ class Archiver:
 def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
     """Of the files that are there. ErrandFailedError: it is not what the script prints."""
     count, _, names = said.partition(b"\n")
-    return WorkspaceStatus(workspace=workspace, untracked=_number(count), paths=_names(names))
+    try:
+        return WorkspaceStatus(workspace=workspace, untracked=read_number(count), paths=_names(names))
+    except ValueError:
+        raise ErrandFailedError(STRANGE) from None
 
 
 def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
@@ -187,21 +192,14 @@ def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
             workspace=workspace,
             head=head or None,
             on=on or None,
-            ahead=_number(facts[b"ahead"]),
-            stashed=_number(facts[b"stash"]),
-            untracked=_number(facts[b"untracked"]),
-            modified=_number(facts[b"modified"]),
+            ahead=read_number(facts[b"ahead"]),
+            stashed=read_number(facts[b"stash"]),
+            untracked=read_number(facts[b"untracked"]),
+            modified=read_number(facts[b"modified"]),
             paths=_names(names),
         )
-    except (KeyError, UnicodeDecodeError):
-        raise ErrandFailedError("git in the workshop said something else than what it was asked") from None
-
-
-def _number(text: bytes) -> int:
-    text = text.strip()
-    if not text.isdigit() or len(text) > 12:
-        raise ErrandFailedError("git in the workshop said something else than what it was asked")
-    return int(text)
+    except (KeyError, ValueError):
+        raise ErrandFailedError(STRANGE) from None
 
 
 def _names(text: bytes) -> tuple[str, ...]:

@@ -281,9 +281,7 @@ class Repositories(Component):
         return _storage().pins.fetched(what)
 
     async def _proof(self, access: _Access) -> Proof | None:
-        if self._credentials is None or access.principal == NOBODY:
-            return None
-        return await self._credentials(access.principal, access.remote)
+        return None if access.principal == NOBODY else await self._credentials(access.principal, access.remote)
 
     async def remove(self, id: str) -> None:
         async with self._lanes.exclusive(id):
