@@ -152,7 +152,7 @@ class Repositories(Component):
         return await self._answer(row, access, ref)
 
     def _fresh(self, access: _Access, since: float, ref: str | None) -> RepositoryRow | None:
-        """Return what was observed since then; of a new name, nothing was. Someone with a credential always looks."""
+        """Return what was observed since then; of a new name, nothing was. An access with a credential always looks."""
         for scope in () if access.credential else (PUBLIC, access.principal.id):
             row = self._rows.find(scope, access.remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
