@@ -85,7 +85,7 @@ def audited(state_dir: Path) -> set[str]:
 
 
 async def says(workshop: Any, line: str) -> str:
-    said = await workshop.run(["sh", "-c", f"cd /workspace; {line}"], env={})
+    said = await workshop.run(f"cd /workspace; {line}", env={})
     return said.decode(errors="surrogateescape").strip()
 
 
@@ -142,7 +142,7 @@ async def test_a_base_that_a_dead_daemon_was_making_is_deleted(module_state: Pat
         dead = Base("bs_dead", acquired.repository, acquired.commit, "work", False)  # type: ignore[arg-type]
         rig.shelf.bases._begin(dead)
         rig.pool.create("bs_dead")
-        await rig.service.recover()
+        await rig.service.recovery.recover()
         base = await rig.base(acquired)
         assert base.id != "bs_dead"
         assert "bs_dead" not in rig.pool.names()
@@ -191,12 +191,12 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
             await rig.service.recovery.sweep()  # a sweep does not end what is in use
             assert await says(shop, "echo alive") == "alive"
             with pytest.raises(ErrandFailedError, match="more than 10000 bytes"):
-                await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
+                await shop.run("yes", output_bytes=10_000)
             with pytest.raises(ErrandFailedError, match="ended with 3: no room"):
-                await shop.run(["sh", "-c", "echo no room >&2; exit 3"])
+                await shop.run("echo no room >&2; exit 3")
         async with rig.over(base, command_seconds=0.2) as shop:
             with pytest.raises(ErrandFailedError, match="come to an end"):
-                await shop.run(["sleep", "3600"])
+                await shop.run("exec sleep 3600")
         with pytest.raises(RuntimeError, match="the block failed"):
             async with rig.over(base):
                 raise RuntimeError("the block failed")
@@ -212,7 +212,7 @@ async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(modul
     async with opened(module_state) as rig:
         base = await rig.base(await rig.acquire(origin))
         async with rig.over(base):
-            await rig.service.recover()
+            await rig.service.recovery.recover()
             backend = rig.service._backends.choose(None)
             assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
 

@@ -594,7 +594,7 @@ class Rig:
                 async with service:
                     yield service
             else:
-                await service.recover()
+                await service.recovery.recover()
                 yield service
         finally:
             await service.aclose()

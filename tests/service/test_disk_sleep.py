@@ -311,7 +311,7 @@ async def test_what_a_daemon_that_died_had_begun_is_brought_to_sleep(
         half_born.root.mkdir(parents=True)
         (rig.state_dir / "pool" / f"rb_{box.id}").mkdir()
         if by != "use":
-            await (service.recovery.sweep() if by == "sweep" else service.recover())
+            await (service.recovery.sweep() if by == "sweep" else service.recovery.recover())
             assert await box.state() is State.PAUSED
             assert box.place is None
             assert not [name for name in rig.pool.names() if name.startswith("rb_")]

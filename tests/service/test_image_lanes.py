@@ -149,7 +149,7 @@ async def test_who_get_one_reference_at_once_fetch_it_once_and_who_leaves_leaves
         images.go.set()
         await asyncio.gather(*gets)
         assert images.fetched == [OLD, NEW]
-        assert len(service.snapshots._lanes) == 0
+        assert len(service.snapshots._lanes._lanes) == 0
 
 
 async def test_pulls_of_two_references_run_side_by_side(rig: Rig) -> None:
@@ -180,4 +180,4 @@ async def test_a_service_that_ends_does_not_wait_for_a_pull(rig: Rig) -> None:
         await service.aclose()
         assert pull.cancelled()
         assert not images.go.is_set()
-        assert len(service.snapshots._lanes) == 0
+        assert len(service.snapshots._lanes._lanes) == 0

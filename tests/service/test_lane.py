@@ -92,7 +92,7 @@ def test_it_excludes_keeps_the_order_and_loses_no_wake_up(plan: list[Step]) -> N
         async with asyncio.timeout(30):  # a lost wake-up would never end
             done = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(error is None or isinstance(error, asyncio.CancelledError) for error in done), done
-        assert len(scene.lanes) == 0, "an unused lane is forgotten"
+        assert len(scene.lanes._lanes) == 0, "an unused lane is forgotten"
         _is_fair(scene, plan)
         kills = any(mode == "overtake" for mode, *_ in plan)
         assert kills or not scene.overtaken
@@ -177,5 +177,5 @@ async def test_the_callers_own_cancellation_stays_one() -> None:
 async def test_one_lane_holds_up_no_other() -> None:
     lanes = Lanes()
     async with lanes.exclusive("x"), lanes.exclusive("y"):
-        assert len(lanes) == 2
-    assert len(lanes) == 0
+        assert len(lanes._lanes) == 2
+    assert len(lanes._lanes) == 0

@@ -171,9 +171,8 @@ def list_some(options: argparse.Namespace) -> int:
     """List the actions, decisions and outcomes, the newest last."""
     records = ask(model.ListAudit, options, tag=options.action)
     headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
-    rows = [
-        _row(record) for record in records if record.action != "audit.list" or record.ok is not None
-    ]  # not this one
+    others = [record for record in records if record.action != "audit.list" or record.ok is not None]  # not this one
+    rows = list(map(_row, others))
     return answer(options, records, show=lambda: _render.table(headings, rows))
 
 
@@ -454,7 +453,6 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
     else:
         after = _render.span(box.ended_at - box.created_at)
         how = "never came to life" if box.state == "failed" and not known.usage else f"was {box.state}"
-        how = f"was {box.state}" if box.state != "failed" else how
         _render.line(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
         limit = f" (limit: {box.limit})" if box.limit else ""
         reason = box.reason or "nobody recorded why"

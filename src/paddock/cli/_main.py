@@ -22,15 +22,12 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 def run(arguments: Sequence[str] | None) -> int:
     """Run one verb. Without `arguments`, take this process's own."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = _asks_for_json(words)
     try:
         options = parse(words)
-    except WrongUsage as wrong:
-        _render.problem("usage", wrong.message, wrong.hint, as_json=_asks_for_json(words))
-        return WRONG_USAGE
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
-    as_json = getattr(options, "json", False)
-    try:
+        as_json = getattr(options, "json", False)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _end)
         code = options.run(options)
         sys.stdout.flush()
         return code

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.errors import InternalError, PaddockError, PolicyDeniedError, UnrecordedError
+from paddock.errors import InternalError, NotConfiguredError, PaddockError, PolicyDeniedError, UnrecordedError
 from paddock.model import Action, Principal
 from paddock.model.any_action import BY_TAG
 from paddock.model.config import Config
@@ -41,6 +40,14 @@ if TYPE_CHECKING:
 Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
 
 
+def no_images() -> Images:
+    raise NotConfiguredError("this service has no images")
+
+
+async def no_credentials(principal: Principal, remote: Remote) -> Proof | None:
+    return None
+
+
 class Context(msgspec.Struct, frozen=True, kw_only=True):
     """`perform` asks the service itself, as any caller does."""
 
@@ -53,8 +60,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     templates: Callable[[], Templates]
     perform: Perform
     references: TreeReferences
-    images: Callable[[], Images] | None = None
-    credentials: CredentialSource | None = None
+    images: Callable[[], Images] = no_images
+    credentials: CredentialSource = no_credentials
     config: Config = Config()
     clock: Clock = Clock()
     lanes: Lanes = msgspec.field(default_factory=Lanes)
@@ -133,9 +140,7 @@ class Operation:
     def __enter__(self) -> Operation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             if not self._deferred:
                 self.done()

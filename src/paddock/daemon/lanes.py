@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from enum import Enum, auto
-from types import TracebackType
 from typing import Self
 
 PATIENCE_SECONDS = 30.0
@@ -34,9 +33,6 @@ class Lanes:
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._patience = patience_seconds
-
-    def __len__(self) -> int:
-        return len(self._lanes)
 
     def is_free(self, id: str) -> bool:
         """Tell whether no task holds it or waits for it."""
@@ -84,9 +80,7 @@ class Hold:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         self._lane.leave(self)
         self._forget()
         if self.overtaken:

@@ -78,11 +78,6 @@ class Activity:
         for one in self._waiting:
             one.set()
 
-    @property
-    def rests(self) -> bool:
-        """Whether every series of `rounds` waits for a request."""
-        return not any(one.is_set() for one in self._waiting)
-
     async def rounds(self, seconds: float) -> AsyncGenerator[None]:
         """Yield every `seconds` while a sandbox lives or requests come, and once after that."""
         due = asyncio.Event()

@@ -256,13 +256,13 @@ class Policies(Component):
                 raise
 
 
-def protected(document: PolicyDocument, template: Template) -> tuple[str, ...]:
+def protected(policy: Snapshot | None, template: Template) -> tuple[str, ...]:
     """Return the absolute paths that a sandbox from this template has read-only inside."""
-    if document.files is None:
+    if policy is None or policy.document.files is None:
         return ()
     from paddock.policy.commands import Files
 
-    return Files(document.files, workdir=template.workdir, home=_home(template)).fixed
+    return Files(policy.document.files, workdir=template.workdir, home=_home(template)).fixed
 
 
 def _home(template: Template) -> str:

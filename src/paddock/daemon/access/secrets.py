@@ -94,9 +94,7 @@ class Secrets(Component):
                 )
             sql = "SELECT sandbox, owner, name, key, wrapped, sealed FROM sandbox_secrets WHERE sealed IS NOT NULL"
             for sandbox, owner, name, *sealed in db.execute(sql).fetchall():
-                with contextlib.suppress(
-                    SecretUnavailableError
-                ):  # no key opens it, so nothing is lost with the old one
+                with contextlib.suppress(SecretUnavailableError):  # no key opens it: nothing is lost with the old one
                     fresh = self.vault.rewrap(Sealed(*sealed), _place(sandbox, owner, name))
                     sql = "UPDATE sandbox_secrets SET key = ?, wrapped = ? WHERE sandbox = ? AND name = ?"
                     db.execute(sql, (fresh.key, fresh.wrapped, sandbox, name))
@@ -334,7 +332,7 @@ class SecretBindings(Component):
                 task.cancel()
 
     async def _fetch_all(self, secrets: Sequence[SandboxSecret], *, optional: bool = False) -> list[Fetched | None]:
-        """Try all before the first failure is raised: no attempt continues behind it. `spared`: None stands for one
+        """Try all before the first failure is raised: no attempt continues behind it. `optional`: None stands for one
         that can't be had."""
         fetched: list[Fetched | None] = []
         for one in await asyncio.gather(*map(self._fetch, secrets), return_exceptions=True):

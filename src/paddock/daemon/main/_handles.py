@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from paddock import model
 from paddock.backends.pump import Flow, Pump, draw, pour
-from paddock.errors import InvalidArgumentError, PaddockError
+from paddock.errors import InvalidArgumentError, logged
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
 from paddock.wire import close_all
@@ -33,10 +33,10 @@ _PIPE_BYTES = 1 << 20
 
 
 class Output:
-    """Carry a stream that the client reads. `near` is closed at its end."""
+    """Carry a stream that the client reads. `near` is closed at its end. `of` names it in the log."""
 
-    def __init__(self, inner: model.ByteReader, near: int, pump: Pump) -> None:
-        self._inner = inner
+    def __init__(self, inner: model.ByteReader, near: int, pump: Pump, of: str) -> None:
+        self._inner, self._of = inner, of
         self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
         self._task.add_done_callback(lambda _: os.close(near))
 
@@ -44,7 +44,7 @@ class Output:
         try:
             await pour(self._inner, flow)
         except BrokenPipeError:  # the client has closed its end: the command's writes fail from now on
-            with contextlib.suppress(PaddockError):
+            with logged("close the stream that its client has left", self._of):
                 await self._inner.aclose()
         except Exception as error:
             return error
@@ -123,8 +123,8 @@ class Opened:
 
 
 def open_reader(number: int, inner: model.ByteReader, pump: Pump) -> Opened:
-    far, near = _out()
-    output = Output(inner, near, pump)
+    far, near = _ends(reads=True)
+    output = Output(inner, near, pump, f"handle {number}")
 
     async def let_go() -> None:
         try:
@@ -137,7 +137,7 @@ def open_reader(number: int, inner: model.ByteReader, pump: Pump) -> Opened:
 
 
 def open_writer(number: int, inner: model.ByteWriter, pump: Pump) -> Opened:
-    far, near = _in()
+    far, near = _ends(reads=False)
     input = Input(inner, near, pump)
     reply = HandleReply(handle=number, streams=("in",))
     methods: dict[str, Method] = {"close": lambda _: input.close(), "abort": lambda _: input.abort()}
@@ -147,7 +147,7 @@ def open_writer(number: int, inner: model.ByteWriter, pump: Pump) -> Opened:
 def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    output = Output(inner, os.dup(ours.fileno()), pump)
+    output = Output(inner, os.dup(ours.fileno()), pump, f"handle {number}")
     input = Input(inner, os.dup(ours.fileno()), pump)
 
     async def half_close() -> None:
@@ -225,7 +225,7 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
     input: Input | None = None
     if inner.stdin is not None:
         if near is None:
-            ends["stdin"], near = _in()
+            ends["stdin"], near = _ends(reads=False)
         else:
             os.set_blocking(near, False)
         input = Input(inner.stdin, near, pump)
@@ -233,9 +233,8 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
         methods["stdin.close"] = lambda _: stdin.close()
         methods["stdin.abort"] = lambda _: stdin.abort()
     elif is_taken_up:
-        methods["stdin.close"] = methods["stdin.abort"] = (
-            _over  # the earlier daemon has closed it, and could not say so
-        )
+        # The earlier daemon has closed it, and could not say so.
+        methods["stdin.close"] = methods["stdin.abort"] = _over
         close_all(() if near is None else (near,))
     outputs: dict[str, Output] = {}
     nears: dict[str, int] = {}
@@ -249,18 +248,18 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
         if (near := nears.pop(name, None)) is not None:
             reader: Outbound = getattr(inner, name)
             reader.skip = call.sent or 0
-            outputs[f"{name}.end"] = Output(reader, near, pump)
+            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id)
 
     for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
         if reader is None:
             continue
-        ends[name], near = _out()
+        ends[name], near = _ends(reads=True)
         methods[f"{name}.end"] = end
         if is_taken_up:
             nears[name] = near
             methods[f"{name}.from"] = begin
         else:
-            outputs[f"{name}.end"] = Output(reader, near, pump)
+            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id)
 
     async def signalled(call: Call) -> None:
         await inner.signal(signal.SIGTERM if call.number is None else call.number)
@@ -295,15 +294,10 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
 async def _over(_: Call) -> None: ...
 
 
-def _out() -> tuple[int, int]:
-    """Return the client's end and ours, which does not block."""
-    far, near = pipe()
-    os.set_blocking(near, False)
-    return far, near
-
-
-def _in() -> tuple[int, int]:
-    near, far = pipe()
+def _ends(*, reads: bool) -> tuple[int, int]:
+    """Return the end that the client reads or writes, and ours, which doesn't block."""
+    reading, writing = pipe()
+    far, near = (reading, writing) if reads else (writing, reading)
     os.set_blocking(near, False)
     return far, near
 

@@ -188,32 +188,32 @@ class _Connection(Line):
 
     def _take(self, frame: Frame) -> None:
         if self.closed:
-            close_all(frame.descriptors)
+            pass
         elif frame.lost:
-            close_all(frame.descriptors)
             exhausted = exhaustion(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
             assert exhausted is not None
-            self._send(Kind.ERROR, frame.channel, codec.encode_error(exhausted))
-        elif self._listener.leaves and frame.kind in (Kind.HELLO, Kind.OPEN):  # `finish` tells
-            close_all(frame.descriptors)
+            self._refuse(frame.channel, exhausted)
+        elif self._listener.leaves and frame.kind in (Kind.HELLO, Kind.OPEN):
+            pass  # `finish` tells
         elif frame.kind is Kind.HELLO and self._session is None:
-            close_all(frame.descriptors)
             self._hello(frame)
         elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
             if len(self._open) < _OPEN_REQUESTS:
-                self._start(self._session, frame)
-            else:
-                close_all(frame.descriptors)
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(_too_many()))
+                self._start(self._session, frame)  # which closes its descriptors
+                return
+            self._refuse(frame.channel, _too_many())
         elif frame.kind is Kind.CLOSE and self._session is not None:
-            close_all(frame.descriptors)
             if (task := self._open.get(frame.channel)) is not None:
                 task.cancel()
             else:  # its answer and this have crossed; a client that has lost that answer must not wait for another
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(InvalidStateError("it was answered before")))
+                self._refuse(frame.channel, InvalidStateError("it was answered before"))
         else:
             close_all(frame.descriptors)
             raise WireError(f"{frame.kind.name} on channel {frame.channel}")
+        close_all(frame.descriptors)
+
+    def _refuse(self, channel: int, error: PaddockError) -> None:
+        self._send(Kind.ERROR, channel, codec.encode_error(error))
 
     def _hello(self, frame: Frame) -> None:
         try:
@@ -225,9 +225,9 @@ class _Connection(Line):
         except Leaving:  # `finish` tells
             pass
         except codec.Malformed as error:
-            self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgumentError(f"not a greeting: {error}")))
+            self._refuse(0, InvalidArgumentError(f"not a greeting: {error}"))
         except PaddockError as error:
-            self._send(Kind.ERROR, 0, codec.encode_error(error))
+            self._refuse(0, error)
         else:
             self._silent.cancel()
             self._session = session

@@ -81,16 +81,13 @@ class Session:
 
     def end(self) -> None:
         """End the session: the process has died, or closed its last connection. Idempotent."""
-        self.stop_watching()
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended(self)
-
-    def stop_watching(self) -> None:
         if self._process is not None:
             asyncio.get_running_loop().remove_reader(self._process)
             os.close(self._process)
             self._process = None
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(self)
 
     def _watch(self) -> int | None:
         """Return a pidfd of the client. A forked child may keep the connection open after the process has died: the

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from paddock.backends.base import Backend, Ending
 from paddock.daemon.access.policies import Policies
@@ -37,36 +38,36 @@ _AT_ONCE = 8
 _GONE = Ending(limit=None, reason="")
 
 
+class Parts(Protocol):
+    """The parts of a `Service` that recovery asks."""
+
+    running: RunningSandboxes
+    cleanup: Cleanup
+    snapshots: Snapshots
+    restore: Restore
+    workspaces: Workspaces
+    repositories: Repositories
+    policies: Policies
+    garbage: Garbage
+    execs: Execs
+
+
 class Recovery(Component):
-    def __init__(
-        self,
-        context: Context,
-        running: RunningSandboxes,
-        cleanup: Cleanup,
-        snapshots: Snapshots,
-        restore: Restore,
-        workspaces: Workspaces,
-        repositories: Repositories,
-        policies: Policies,
-        garbage: Garbage,
-        execs: Execs,
-        period_seconds: float,
-    ) -> None:
+    def __init__(self, context: Context, service: Parts, period_seconds: float) -> None:
         super().__init__(context)
-        self._running, self._cleanup, self._snapshots = running, cleanup, snapshots
-        self._restore, self._workspaces, self._repositories = restore, workspaces, repositories
-        self._policies, self._garbage, self._execs, self._period = policies, garbage, execs, period_seconds
+        self._service, self._running, self._period = service, service.running, period_seconds
 
     async def recover(self) -> None:
         """Repair what the last daemon left. A failed step is recorded, and the others still run."""
+        service, repositories = self._service, self._service.repositories
         await self._try("sandboxes", self._sandboxes)
-        await self._try("commands", lambda: self._execs.recover(self._asked()))
+        await self._try("commands", lambda: service.execs.recover(self._asked()))
         await self._try("pauses", self._pauses)
-        await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._workspaces.recover)
-        await self._try("workshops", self._repositories.utilities.recover)
-        await self._try("bases", self._repositories.bases.recover)
-        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, self._repositories.directory))
+        await self._try("snapshots", service.snapshots.recover)
+        await self._try("workspaces", service.workspaces.recover)
+        await self._try("workshops", repositories.utilities.recover)
+        await self._try("bases", repositories.bases.recover)
+        await self._try("quarantines", lambda: asyncio.to_thread(remove_quarantines, repositories.directory))
 
     async def run(self, activity: Activity) -> None:
         """Sweep until cancelled. A failed sweep is recorded and repeated."""
@@ -79,12 +80,12 @@ class Recovery(Component):
     async def sweep(self) -> None:
         await self._sandboxes()
         # This daemon, too, can undo nothing on a full disk.
-        await self._try("snapshots", self._snapshots.recover)
-        await self._try("workspaces", self._workspaces.put_right)
+        await self._try("snapshots", self._service.snapshots.recover)
+        await self._try("workspaces", self._service.workspaces.put_right)
         await self._running.check_all(self._store.list())
-        await self._garbage.sweep()
+        await self._service.garbage.sweep()
         self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
-        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        self._service.policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
         await asyncio.to_thread(self._store.checkpoint)
 
     async def _sandboxes(self) -> None:
@@ -96,7 +97,7 @@ class Recovery(Component):
                 living = await backend.living()
             except (PaddockError, OSError):
                 continue
-            rows, utilities = {row.id: row for row in self._store.list()}, self._repositories.utilities.living()
+            rows, utilities = {row.id: row for row in self._store.list()}, self._service.repositories.utilities.living()
             work: list[Awaitable[None]] = []
             adopted: list[Row] = []
             for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == backend.name)} - utilities:
@@ -124,9 +125,9 @@ class Recovery(Component):
                 await destroy(backend, id)  # the backend keeps an end until the daemon has it forget it
             elif was.state is State.CREATING:
                 await destroy(backend, id)
-                await self._cleanup.finalize(row, None)
+                await self._service.cleanup.finalize(row, None)
             elif was.state is State.RESTORING:
-                await self._restore.complete(row)
+                await self._service.restore.complete(row)
             elif lives:
                 await destroy(backend, id)
 
@@ -155,10 +156,9 @@ class Recovery(Component):
             if backend is not None and backend.probe() is None:
                 yield backend
 
-    async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
+    async def _try(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
         try:
-            if (work := step()) is not None:
-                await work
+            await step()
         except (PaddockError, OSError) as error:
             self._tell("recovery.failed", error, what)
 

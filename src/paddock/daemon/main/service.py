@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
@@ -17,7 +16,7 @@ from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings, Secrets
 from paddock.daemon.backends import Backends
 from paddock.daemon.clock import Clock
-from paddock.daemon.context import Authorizer, Context, table
+from paddock.daemon.context import Authorizer, Context, no_credentials, no_images, table
 from paddock.daemon.sandboxes.cleanup import Cleanup
 from paddock.daemon.sandboxes.create import Creation
 from paddock.daemon.sandboxes.execs import Execs
@@ -69,13 +68,13 @@ class Service:
         backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
         templates: Callable[[], Templates],
-        images: Callable[[], Images] | None = None,
+        images: Callable[[], Images] = no_images,
         policy: Policy,
         audit: AuditLog | None = None,
         store: Store | None = None,
         config: Config = Config(),  # noqa: B008 (a frozen value)
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
-        credentials: CredentialSource | None = None,
+        credentials: CredentialSource = no_credentials,
         gateways: Callable[[Context, SecretBindings, Approvals], Gateways] = Gateways,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
@@ -110,10 +109,10 @@ class Service:
         self.gateways = gateways(context, bindings, approvals)
         policies = self.policies = Policies(context, self.gateways, bindings, approvals)
         snapshots = self.snapshots = Snapshots(context, policies)
-        cleanup = Cleanup(context, self.gateways, snapshots)
+        cleanup = self.cleanup = Cleanup(context, self.gateways, snapshots)
         nested = Nested(context)
         running = self.running = RunningSandboxes(context, cleanup, bindings, nested)
-        restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
+        restore = self.restore = Restore(context, running, snapshots, self.gateways, policies, bindings)
         repositories = self.repositories = Repositories(context)
         spaces = self.workspaces = Workspaces(context, running, repositories, policies)
         sandboxes = self.sandboxes = Sandboxes(context, running, snapshots, policies, restore, self.gateways)
@@ -137,19 +136,7 @@ class Service:
         )
         self.storage = Storage(context, cleanup, collectors)
         self.garbage = self.storage.garbage
-        self.recovery = Recovery(
-            context,
-            running,
-            cleanup,
-            snapshots,
-            restore,
-            spaces,
-            repositories,
-            policies,
-            self.garbage,
-            execs,
-            period_seconds,
-        )
+        self.recovery = Recovery(context, self, period_seconds)
         of_sandboxes = (sandboxes, snapshots, creation, execs, files)
         of_work = (repositories, spaces, mount_results, artifacts, results)
         of_access = (self.secrets, bindings, approvals)
@@ -192,20 +179,12 @@ class Service:
         rows = self._store.list()
         return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
 
-    async def recover(self) -> None:
-        """Repair what the last daemon left. Await it once, before any action."""
-        await self.recovery.recover()
-
-    def leave(self) -> None:
-        """Let running sandboxes continue for the next daemon, kept foreground commands too."""
-        self.execs.leaves = True
-
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
             raise InvalidStateError("this service was closed", hint="make another one")
         await self.secrets.fetch_keys()
-        await self.recover()
+        await self.recovery.recover()
         self._tasks.start(self.recovery.run(self.activity), name="sweep")
         self._tasks.start(self.evidence.run(self.activity), name="sign")
         self._tasks.start(self._resume_network(), name="see to the network access of what lives")
@@ -222,9 +201,7 @@ class Service:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -118,13 +118,13 @@ class Daemon:
         return self._node.service
 
     def _keeps(self, command: str) -> bool:
-        return self._node.service.execs.keeps(command)
+        return command in self.service.execs.kept
 
     def leave(self, why: str = "SIGTERM") -> None:
         """End `run`: what lives goes on, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
         if not self._ends_own:
-            self._node.service.leave()
+            self.service.execs.leaves = True
         self._listener.stop()
         self._over.set()
 
@@ -207,7 +207,7 @@ class Daemon:
 
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
         """End these sandboxes, and repeat until they have ended: nothing else ends them."""
-        while errors := await all_of(self._node.service.sandboxes.end(id) for id in sandboxes):
+        while errors := await all_of(self.service.sandboxes.end(id) for id in sandboxes):
             for error in errors:
                 _log.error("a sandbox could not be ended with its program: %s", error)
             await asyncio.sleep(_AGAIN_SECONDS)
@@ -220,7 +220,7 @@ class Daemon:
     def _is_used(self, by: str | None = None) -> bool:
         """Whether a session uses it, other than `by`, or a sandbox runs."""
         sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
-        return bool(sessions or self._ending or self._listener.tasks) or self._node.service.has_running()
+        return bool(sessions or self._ending or self._listener.tasks) or self.service.has_running()
 
     def _look_whether_idle(self) -> None:
         if self._idle is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from paddock.daemon.store.trees import WorkspaceTree
+from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, logged
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.removal import leave_out
@@ -76,8 +77,12 @@ def _make(pool: Pool, copy: Copy) -> None:
         leave_out(pool, copy.name, copy.without)
 
 
-def discard(pool: Pool, names: Sequence[str]) -> None:
+async def discard(pool: Pool, names: Sequence[str]) -> None:
     """Delete the trees. A later sweep deletes what fails here."""
-    for name in names:
-        with logged("delete the tree", name):
-            pool.delete(name)
+
+    def delete() -> None:
+        for name in names:
+            with logged("delete the tree", name):
+                pool.delete(name)
+
+    await in_thread(delete)

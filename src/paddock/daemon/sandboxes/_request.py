@@ -10,7 +10,7 @@ from paddock.backends.base import Backend, SandboxPlan
 from paddock.daemon.store.database import Row
 from paddock.model import Principal, Template, replace
 
-from .nested import Nested
+from .nested import environment
 
 if TYPE_CHECKING:
     from paddock.policy.network import Snapshot
@@ -33,7 +33,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),
-            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
+            spec=replace(spec, env=environment(spec)) if spec.nested else spec,
             template=self.template,
             tree=row.id,
             deadline=row.deadline,

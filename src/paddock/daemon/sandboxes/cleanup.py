@@ -8,8 +8,7 @@ from paddock.backends.base import Ending
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
-from paddock.daemon.store.database import Row
-from paddock.daemon.store.database import has_ended as has_ended
+from paddock.daemon.store.database import Row, has_ended
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidStateError, PaddockError, ResourceExhaustedError, logged
 from paddock.model import Limit, State, replace

@@ -39,7 +39,7 @@ from . import _copies, validate
 from ._request import CreateRequest
 from .cleanup import message_of
 from .images import use_image
-from .nested import Nested
+from .nested import Nested, install
 from .running import RunningSandboxes, end
 from .snapshots import Snapshots
 
@@ -115,7 +115,7 @@ class Creation(Component):
                 self._nested.check(outer, spec, 1)
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
-            protect = () if policy is None else protected(policy.document, template)
+            protect = protected(policy, template)
             request = self._request_for(spec, template, backend, owner, source, policy, protect, workspace)
             if action.idempotency_key is not None:
                 digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
@@ -187,7 +187,7 @@ class Creation(Component):
         persistent = of.spec.persistent if action.persistent is None else action.persistent
         spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
         policy = None if of.policy is None else await self._policies.of(of.policy)
-        protect = () if policy is None else protected(policy.document, template)
+        protect = protected(policy, template)
         outer, owner = self._nested.outer(op.principal), of.owner
         if outer is not None:  # children of one have no network
             spec, owner, policy = self._nested.of_fork(outer, spec, action.count), op.principal.id, None
@@ -272,10 +272,7 @@ class Creation(Component):
             )
         async with self._lanes.shared(id):
             row = self._store.get(id)
-        if row is None or row.state in (
-            State.FAILED,
-            State.CREATING,
-        ):  # creating, and no request works on it
+        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and no request works on it
             reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
             raise InvalidStateError(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._running.check(row)).sandbox
@@ -340,7 +337,7 @@ class Creation(Component):
                             raise result
                 for request in requests:
                     if request.row.sandbox.spec.nested:
-                        await Nested.install(instances[request.row.id])
+                        await install(instances[request.row.id])
                     if request.policy is not None:
                         await self._gateways.open(request.row, request.policy)
                 check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -82,9 +81,6 @@ class Execs(Component):
             self.kept.update(await backend.kept())
         if self.kept:
             self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
-
-    def keeps(self, id: str) -> bool:
-        return id in self.kept
 
     async def _end_orphans(self) -> None:
         """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
@@ -424,7 +420,7 @@ class GuardedExec:
     async def _end_for_output(self) -> None:
         if self._prints_too_much():
             self._printed_too_much = True
-            with contextlib.suppress(PaddockError):
+            with logged("kill the command that printed too much", self.id):
                 await self._inner.kill()
 
     def _done(self, how: dict[str, object]) -> None:
@@ -466,7 +462,7 @@ async def _limit_hit(
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit without a quota
         return model.Limit.DISK
     held = started.held
-    usage = await running.with_disk(held, await held.instance.usage())
+    usage = await running.usage(held)
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit

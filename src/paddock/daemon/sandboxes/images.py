@@ -13,12 +13,12 @@ from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.candidates import Candidate, discarded, measured
 from paddock.daemon.store.references import why_needed
 from paddock.daemon.tasks import in_thread
-from paddock.errors import NotConfiguredError, PaddockError
+from paddock.errors import PaddockError
 from paddock.linux import subordinate_ids
 from paddock.model import Check, Image, ListImages, PullImage, RemoveImage
 
 if TYPE_CHECKING:
-    from paddock.storage.templates.images import Images, Record
+    from paddock.storage.templates.images import Record
 
 LANE = "images"
 _log = logging.getLogger("paddock")
@@ -28,7 +28,7 @@ _log = logging.getLogger("paddock")
 async def use_image(context: Context, reference: str, *, refresh: bool = False) -> AsyncGenerator[Record]:
     """Get an image in a thread: for one reference, one caller at a time. Nothing of an image is deleted before the
     block ends, nor before the thread ends, which continues after a cancellation. Raises NotConfiguredError."""
-    images = await asyncio.to_thread(_source, context)  # which may have to be imported
+    images = await asyncio.to_thread(context.images)  # which may have to be imported
     get = images.pull if refresh else images.get
     async with AsyncExitStack() as holds, AsyncExitStack() as turn:
         await holds.enter_async_context(context.lanes.shared(LANE))
@@ -51,11 +51,11 @@ class ImageHandlers(Component):
 
     @handles(ListImages)
     async def list(self, action: ListImages, op: Operation) -> tuple[Image, ...]:
-        return await asyncio.to_thread(_source(self._context).list)
+        return await asyncio.to_thread(self._images().list)
 
     @handles(RemoveImage)
     async def remove(self, action: RemoveImage, op: Operation) -> None:
-        images = _source(self._context)
+        images = self._images()
         async with self._lanes.exclusive(LANE):
             for tree in await in_thread(images.remove, action.image):
                 if tree not in self._references.by_tree():
@@ -72,7 +72,7 @@ class ImageHandlers(Component):
         """Return a line for `doctor`."""
         try:
             kept = self._pool().worker.base is not None
-            count = 0 if self._images is None else len(self._images().list())
+            count = len(self._images().list())
         except PaddockError:  # the pool's own line says why
             return ()
         number = f"{count} here" if count else "none here yet"
@@ -87,7 +87,7 @@ class ImageHandlers(Component):
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = [name for name in await asyncio.to_thread(pool.names) if name.startswith(("tp_oci_", "tb_oci_"))]
-        if self._images is None or not names:
+        if not names:
             return ()
         needed = self._references.by_tree()
         had = await asyncio.to_thread(self._images().trees)
@@ -103,10 +103,4 @@ class ImageHandlers(Component):
         if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
             return "an image is being pulled, used or removed"
         async with self._lanes.exclusive(LANE):
-            return await discarded(_source(self._context).discard, name, why_needed(self._references.by_tree(), name))
-
-
-def _source(context: Context) -> Images:
-    if context.images is None:
-        raise NotConfiguredError("this service has no images")
-    return context.images()
+            return await discarded(self._images().discard, name, why_needed(self._references.by_tree(), name))

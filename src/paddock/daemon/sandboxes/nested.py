@@ -126,22 +126,6 @@ class Nested(Component):
                 f"sandbox {outer.id} has {living} children, and may have {most}", hint="kill one that is not needed"
             )
 
-    @staticmethod
-    def environment(spec: SandboxSpec) -> dict[str, str]:
-        """Return what a program inside needs to find the socket and the package."""
-        given = spec.env.get("PYTHONPATH")
-        return {"PADDOCK_SOCKET": SOCKET, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
-
-    @staticmethod
-    async def install(instance: Instance) -> None:
-        """Install the package in a new sandbox."""
-        from importlib.resources import files
-
-        for name, source in PACKAGE.items():
-            text = await in_thread(files("paddock").joinpath(source).read_bytes)
-            path = f"{FOLDER}/paddock/{name}"
-            await _write(await instance.file(model.WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
-
     async def serve(self, held: RunningSandbox) -> None:
         """Serve until the sandbox has ended, or the task is cancelled."""
         async with asyncio.TaskGroup() as callers:
@@ -213,6 +197,22 @@ class Nested(Component):
             limits=replace(share(outer.sandbox.spec), **limits),
             ttl_seconds=asked.ttl_seconds if "ttl_seconds" in given else self.seconds_left(outer),
         )
+
+
+def environment(spec: SandboxSpec) -> dict[str, str]:
+    """Return what a program inside needs to find the socket and the package."""
+    given = spec.env.get("PYTHONPATH")
+    return {"PADDOCK_SOCKET": SOCKET, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
+
+
+async def install(instance: Instance) -> None:
+    """Install the package in a new sandbox."""
+    from importlib.resources import files
+
+    for name, source in PACKAGE.items():
+        text = await in_thread(files("paddock").joinpath(source).read_bytes)
+        path = f"{FOLDER}/paddock/{name}"
+        await _write(await instance.file(model.WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
 
 
 def share(spec: SandboxSpec) -> Limits:

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from paddock.backends.base import Backend, Instance, Paused
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies, protected
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.store.database import Row, SnapshotRow, has_ended
-from paddock.daemon.store.trees import WorkspaceTree, staged, staged_trees
+from paddock.daemon.store.trees import WorkspaceTree, staged_trees
 from paddock.daemon.tasks import in_thread
 from paddock.errors import (
     InvalidStateError,
@@ -29,7 +27,7 @@ from paddock.errors import (
     UnsupportedError,
     logged,
 )
-from paddock.model import RollbackSandbox, Sandbox, State, died
+from paddock.model import RollbackSandbox, State, died, replace
 from paddock.storage.pool.base import Pool
 
 from . import _copies
@@ -38,7 +36,7 @@ from ._request import CreateRequest
 from ._ttl import hibernated, paused, running
 from .cleanup import message_of
 from .instance import RunningSandbox
-from .nested import Nested
+from .nested import install
 from .running import RunningSandboxes, destroy, end
 from .snapshots import Snapshots
 
@@ -59,7 +57,7 @@ class Restore(Component):
         self._running, self._snapshots, self._gateways = running, snapshots, gateways
         self._policies, self._bindings = policies, bindings
 
-    async def rollback(self, action: RollbackSandbox, row: Row, held: RunningSandbox, op: Operation) -> Sandbox:
+    async def rollback(self, action: RollbackSandbox, op: Operation, row: Row, held: RunningSandbox) -> Row:
         """Wake or restore it. The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, op.principal.id)
@@ -77,7 +75,7 @@ class Restore(Component):
             await self._running.release(row.id)
         row = await self._take_back(row, held.backend, snapshot)
         op.done({"snapshot": snapshot.id})
-        return row.sandbox
+        return row
 
     async def _finish(self, row: Row) -> Row:
         """Complete an interrupted rollback, and return the new row. The caller holds the lane of the sandbox alone. On
@@ -118,7 +116,7 @@ class Restore(Component):
 
     async def _abandon(self, row: Row) -> Row:
         """Leave the sandbox as it was: it runs, is paused, or has died meanwhile."""
-        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
+        await _copies.discard(self._pool(), staged_trees(row.id))
         return await self._running.check(self._store.move(row, State.RUNNING), paused=True)
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
@@ -133,31 +131,30 @@ class Restore(Component):
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._store.move(row, State.FAILED, reason=f"rollback failed: {message_of(error)}")
-        await in_thread(_copies.discard, self._pool(), (*row.own_trees, *staged_trees(row.id)))
+        await _copies.discard(self._pool(), (*row.own_trees, *staged_trees(row.id)))
 
     def _staged(self, row: Row, snapshot: SnapshotRow) -> tuple[Copy, ...]:
         """Return the copies of the snapshot's trees that are to take the places of the sandbox's."""
-        limit, theirs, own = row.sandbox.spec.limits.disk_mib << 20, snapshot.workspace, row.workspace
-        if own is not None:
-            own = msgspec.structs.replace(own, tree=staged(row.id, workspace=True))
-        return _copies.plan(self._pool(), snapshot.id, staged(row.id), limit, theirs, own)
+        limit, own, (tree, of_workspace) = row.sandbox.spec.limits.disk_mib << 20, row.workspace, staged_trees(row.id)
+        own = None if own is None else replace(own, tree=of_workspace)
+        return _copies.plan(self._pool(), snapshot.id, tree, limit, snapshot.workspace, own)
 
     async def _start(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Instance:
         """Start `row`, which is dead, under its next number, with the copied trees in place of the old ones."""
         # A request of the last daemon may have taken effect since.
         await destroy(backend, row.id)
         _put_in_place(self._pool(), row)
-        await in_thread(_copies.discard, self._pool(), staged_trees(row.id))
+        await _copies.discard(self._pool(), staged_trees(row.id))
         # It keeps the policy that it has now: a snapshot brings none with it.
         revision = (self._store.get(row.id) or row).sandbox.policy
         policy = None if revision is None else await self._policies.of(revision)
-        protect = () if policy is None else protected(policy.document, snapshot.made_from)
-        next = msgspec.structs.replace(row, instance_id=row.instance_id + 1)
+        protect = protected(policy, snapshot.made_from)
+        next = replace(row, instance_id=row.instance_id + 1)
         plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
             if row.sandbox.spec.nested:
-                await Nested.install(instance)
+                await install(instance)
             if policy is not None:
                 await self._gateways.close(row)
                 await self._gateways.open(next, policy)
@@ -233,7 +230,7 @@ class Restore(Component):
             return await self._finish(row)
         taken, backend = self._mark(row, row.restoring), self._backends.named(row.sandbox.backend)
         await destroy(backend, row.id)
-        await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
+        await _copies.discard(self._pool(), staged_trees(taken.id))
         return await self._mark_hibernated(taken, backend)
 
     async def wake(self, row: Row, op: Operation) -> Row:
@@ -262,7 +259,7 @@ class Restore(Component):
             await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
             instance = await self._start(taken, backend, snapshot)
         except BaseException:
-            await in_thread(_copies.discard, self._pool(), staged_trees(taken.id))
+            await _copies.discard(self._pool(), staged_trees(taken.id))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
             await self._mark_hibernated(taken, backend)

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from paddock.backends.base import Backend, Ending, Instance, Paused
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation
-from paddock.daemon.store.database import Row
+from paddock.daemon.store.database import Row, has_ended
 from paddock.daemon.store.trees import staged_trees
 from paddock.errors import (
     GuestProtocolError,
     InvalidStateError,
-    NotFoundError,
     PaddockError,
     ResourceExhaustedError,
     SandboxDiedError,
@@ -29,7 +28,7 @@ from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, died, replac
 
 from . import _copies
 from ._ttl import paused, running
-from .cleanup import Cleanup, has_ended
+from .cleanup import Cleanup
 from .instance import RunningSandbox
 from .nested import Nested
 
@@ -176,27 +175,21 @@ class RunningSandboxes(Component):
 
         `op`: the action that asks for it. Its outcome is recorded even if the caller has left.
         """
-        if op is None:
-            return await self._tasks.finish(self._kill(id, reason, audited=False), name=f"sandbox {id}: kill")
-        return await self._tasks.complete(self._kill_for(id, reason, op), name=f"sandbox {id}: kill")
+        to_its_end = self._tasks.finish if op is None else self._tasks.complete
+        return await to_its_end(self._kill(id, reason, op), name=f"sandbox {id}: kill")
 
-    async def _kill_for(self, id: SandboxId, reason: str, op: Operation) -> Row:
-        row = await self._kill(id, reason, audited=True)
-        op.done()
-        return row
-
-    async def _kill(self, id: SandboxId, reason: str, *, audited: bool) -> Row:
+    async def _kill(self, id: SandboxId, reason: str, op: Operation | None) -> Row:
         async with self._lanes.overtake(id):
-            row = self._store.get(id)
-            if row is None:
-                raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
-            if has_ended(row):
-                return row
-            self._kills[id] = reason
-            try:
-                return await self._end(row, reason, audited=audited)
-            finally:
-                self._kills.pop(id, None)
+            row = self._store.existing(id)
+            if not has_ended(row):
+                self._kills[id] = reason
+                try:
+                    row = await self._end(row, reason, audited=op is not None)
+                finally:
+                    self._kills.pop(id, None)
+        if op is not None:
+            op.done()
+        return row
 
     async def _end(self, row: Row, reason: str, *, audited: bool) -> Row:
         held = self.get(row)
@@ -215,7 +208,7 @@ class RunningSandboxes(Component):
         if held is None and instance is not None:
             await instance.aclose()
         if was.restoring is not None:
-            _copies.discard(self._pool(), staged_trees(was.id))
+            await _copies.discard(self._pool(), staged_trees(was.id))
         return row
 
     async def pause(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
@@ -304,8 +297,9 @@ class RunningSandboxes(Component):
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
-    async def with_disk(self, held: RunningSandbox, usage: Usage) -> Usage:
-        """Return what its tree uses, where the backend leaves that to the pool."""
+    async def usage(self, held: RunningSandbox) -> Usage:
+        """Return its usage, with that of its tree where the backend leaves that to the pool."""
+        usage = await held.instance.usage()
         if usage.disk_bytes is not None:
             return usage
         disk = await asyncio.to_thread(self._pool().usage, held.id)
@@ -314,7 +308,7 @@ class RunningSandboxes(Component):
     async def settled_disk(self, held: RunningSandbox) -> Usage:
         """Return the current usage without deleted files, which the kernel subtracts some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
-        return await self.with_disk(held, await held.instance.usage())
+        return await self.usage(held)
 
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from paddock import model
@@ -26,6 +26,7 @@ from .running import LIVE, SESSION_ENDED, RunningSandboxes
 from .snapshots import Snapshots
 
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Row, RunningSandbox], Awaitable[Row]]
 _TURN_SECONDS = 0.02
 """A command that runs for longer, or is not started by then, lets the next one of its sandbox begin."""
 _CROWD_SECONDS = 1.0
@@ -63,15 +64,13 @@ class Sandboxes(Component):
     async def extend(self, action: model.ExtendSandbox, op: Operation) -> Sandbox:
         validate.check_ttl(action.ttl_seconds)
         row, held = await self.reach(action.sandbox, op)
-        if (
-            row.state is State.PAUSED or held.instance.pause_clock.now
-        ):  # its pid 1, which keeps the time too, has to hear
+        if row.state is State.PAUSED or held.instance.pause_clock.now:  # its pid 1 keeps the time too, and has to hear
             async with self.use(row.id, op):
                 pass
 
         async def turn() -> Sandbox:
             deadline = self._clock.boottime() + action.ttl_seconds
-            before = self._current(row.id)
+            before = self._store.existing(row.id)
             # The row first: if the daemon dies now, or the supervisor, the next adoption tells the sandbox.
             self._set_deadline(before, deadline)
             try:
@@ -80,14 +79,14 @@ class Sandboxes(Component):
                 self._store.set_deadline(before)
                 await self._running.release(row.id)
                 raise
-            return self._set_deadline(self._current(row.id), deadline).sandbox
+            return self._set_deadline(self._store.existing(row.id), deadline).sandbox
 
         return await self._finish(turn(), row)
 
     def _set_deadline(self, row: Row, deadline: float) -> Row:
         now = row if row.deadline == deadline else running(row, self._clock, deadline)
         if now is not row and not self._store.set_deadline(now):
-            raise died(self._current(row.id).sandbox)
+            raise died(self._store.existing(row.id).sandbox)
         return now
 
     @handles(model.KillSandbox)
@@ -106,7 +105,7 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             async with self._lanes.exclusive(row.id):
-                now = await self._restore.complete(self._current(row.id))
+                now = await self._restore.complete(self._store.existing(row.id))
                 if now.hibernated and (now := await self._running.check(now)).hibernated:
                     return now.sandbox
                 now, held = await self._instance(now)
@@ -117,21 +116,19 @@ class Sandboxes(Component):
 
     @handles(model.ResumeSandbox)
     async def resume(self, action: model.ResumeSandbox, op: Operation) -> Sandbox:
-        row = self.find(action.sandbox, op)
-
-        async def turn() -> Sandbox:
-            async with self.exclusive(row.id, op) as (now, held):
-                return (await self._running.resume(now, held)).sandbox
-
-        return await self._finish(turn(), row)
+        return await self._alone(action.sandbox, op, self._running.resume)
 
     @handles(model.RollbackSandbox)
     async def rollback(self, action: model.RollbackSandbox, op: Operation) -> Sandbox:
-        row = self.find(action.sandbox, op)
+        return await self._alone(action.sandbox, op, partial(self._restore.rollback, action, op))
+
+    async def _alone(self, reference: str, op: Operation, work: Work) -> Sandbox:
+        """Change a sandbox whose lane this holds alone. Once begun it continues even if the caller leaves."""
+        row = self.find(reference, op)
 
         async def turn() -> Sandbox:
             async with self.exclusive(row.id, op) as (now, held):
-                return await self._restore.rollback(action, now, held, op)
+                return (await work(now, held)).sandbox
 
         return await self._finish(turn(), row)
 
@@ -147,7 +144,7 @@ class Sandboxes(Component):
             return Usage(memory_bytes=0, processes=0, disk_bytes=None if disk is None else disk.used_bytes)
         row, held = await self.reach(action.sandbox, op)
         async with self.explain_death(row):
-            return await self._running.with_disk(held, await held.instance.usage())
+            return await self._running.usage(held)
 
     @handles(model.ListProcesses)
     async def processes(self, action: model.ListProcesses, op: Operation) -> tuple[model.Process, ...]:
@@ -164,7 +161,7 @@ class Sandboxes(Component):
             return Inspection(sandbox=row.sandbox)
         try:
             held = await self._running.get_or_adopt(row)
-            usage = await self._running.with_disk(held, await held.instance.usage())
+            usage = await self._running.usage(held)
             posture = await held.instance.posture()
         except SandboxDiedError:
             return Inspection(sandbox=(await self._running.check(self._store.get(row.id) or row)).sandbox)
@@ -268,10 +265,10 @@ class Sandboxes(Component):
 
     async def used(self, row: Row, hold: Hold, op: Operation, awake: bool) -> tuple[Row, RunningSandbox]:
         """Return the sandbox as it runs, while `hold` shares its lane."""
-        row = self._current(row.id)
+        row = self._store.existing(row.id)
         if row.restoring is not None or row.state is State.CREATING:
             await hold.exclude()
-            row, held = await self._instance(await self._restored(self._current(row.id), op))
+            row, held = await self._restored(row.id, op)
             hold.share()
         else:
             row, held = await self._instance(row)
@@ -283,7 +280,7 @@ class Sandboxes(Component):
         """Wake it, one caller for all. If it paused itself, it stays awake until the outcome is known."""
         if row.state is State.PAUSED or held.instance.pause_clock.now:
             await hold.exclude()
-            row, held = await self._instance(await self._restored(self._current(row.id), op))
+            row, held = await self._restored(row.id, op)
             if row.state is State.PAUSED or held.instance.pause_clock.now:
                 row = await self._running.wake(row, held, op)
             hold.share()
@@ -296,7 +293,7 @@ class Sandboxes(Component):
         """Hold the lane of a sandbox alone. A paused one stays so; a hibernated one is woken."""
         row = self.find(reference, op)
         async with self.explain_death(row), self._lanes.exclusive(row.id):
-            yield await self._instance(await self._restored(self._current(row.id), op))
+            yield await self._restored(row.id, op)
 
     async def reach(self, reference: str, op: Operation) -> tuple[Row, RunningSandbox]:
         """Return the same for those who look, and hold no lane."""
@@ -306,9 +303,10 @@ class Sandboxes(Component):
                 return found
         return await self._instance(row)
 
-    async def _restored(self, row: Row, op: Operation) -> Row:
-        """Complete an interruption, and wake a hibernated sandbox. The caller holds the lane alone."""
-        return row if row.restoring is None else await self._restore.wake(row, op)
+    async def _restored(self, id: SandboxId, op: Operation) -> tuple[Row, RunningSandbox]:
+        """Complete an interruption, or wake it from disk, and return it running. The caller holds the lane alone."""
+        row = self._store.existing(id)
+        return await self._instance(row if row.restoring is None else await self._restore.wake(row, op))
 
     async def _instance(self, row: Row) -> tuple[Row, RunningSandbox]:
         if has_ended(row):
@@ -318,12 +316,6 @@ class Sandboxes(Component):
                 f"sandbox {row.id} is {row.state.value}", hint="wait until it runs", state=row.state.value
             )
         return row, await self._running.get_or_adopt(row)
-
-    def _current(self, id: SandboxId) -> Row:
-        row = self._store.get(id)
-        if row is None:
-            raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
-        return row
 
     @asynccontextmanager
     async def explain_death(self, row: Row) -> AsyncGenerator[None]:
@@ -341,7 +333,7 @@ class Sandboxes(Component):
 
     async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
         async with self._lanes.shared(overtaken.id):
-            row = self._current(SandboxId(overtaken.id))
+            row = self._store.existing(SandboxId(overtaken.id))
         if has_ended(row):
             return died(row.sandbox)
         return InvalidStateError(f"{overtaken}, and that failed", hint="try again", sandbox=row.id)
@@ -387,9 +379,7 @@ class Use:
         self._row = found[0]  # as it is by now: waking it may have made it again
         return found
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
             await self._hold.__aexit__(kind, error, trace)
         except Overtaken as overtaken:

@@ -207,17 +207,14 @@ class Snapshots(Component):
     async def check_layers(self, row: SnapshotRow) -> None:
         """Raise InvalidStateError if a layer below its files is gone."""
         names = set(await asyncio.to_thread(self._pool().names))
-        missing = [layer for layer in row.made_from.layers if layer not in names]
-        if missing:
-            raise InvalidStateError(
-                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.made_from.name!r}, which is gone",
-                snapshot=row.id,
-            )
-        missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]
-        if missing:
-            raise InvalidStateError(
-                f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
-            )
+        below = (
+            (f"snapshot {row.id}", row.made_from.layers, f" of template {row.made_from.name!r}"),
+            (f"the workspace of snapshot {row.id}", row.workspace.layers if row.workspace else (), ""),
+        )
+        for what, layers, of in below:
+            if missing := [layer for layer in layers if layer not in names]:
+                message = f"{what} lies over {', '.join(missing)}{of}, which is gone"
+                raise InvalidStateError(message, snapshot=row.id)
 
     def list(self, source: str | None, op: Operation) -> tuple[model.Snapshot, ...]:
         return tuple(row.snapshot for row in self._rows.list(op.principal.id, source) if row.is_whole)
@@ -247,17 +244,8 @@ class Snapshots(Component):
             except (OSError, PaddockError) as error:
                 self._audit.event("files.changed", sandbox=row.id, message=str(error)[:1024], at=at)
                 continue
-            self._audit.event(
-                "files.changed",
-                sandbox=row.id,
-                at=at,
-                tree=tree,
-                revision=revision,
-                changes=found.changes,
-                sha256=found.sha256,
-                whole=found.whole,
-                first=found.first,
-            )
+            listed = msgspec.structs.asdict(found)
+            self._audit.event("files.changed", sandbox=row.id, at=at, tree=tree, revision=revision, **listed)
 
     def _look(self, tree: str, own: bool) -> Listing:
         with closing(self._pool().open(tree)) as fd:

@@ -90,30 +90,29 @@ def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: s
 class UtilitySandbox:
     """A utility sandbox that is open. Its commands run one after the other, as the template's own user."""
 
-    def __init__(
-        self, instance: Instance, done: list[dict[str, object]], *, root_user: bool = False, seconds: float = SECONDS
-    ) -> None:
+    def __init__(self, instance: Instance, done: list[dict[str, object]], *, root_user: bool, seconds: float) -> None:
         self.instance, self._done, self._left = instance, done, seconds
         self.owner = "root" if root_user else None
         """The user who may read and write all files of its trees."""
 
     async def run(
         self,
-        argv: Sequence[str],
-        *,
+        script: str,
+        *arguments: str,
         env: Mapping[str, str] | None = None,
         input: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
         output_bytes: int = OUTPUT_BYTES,
         user: str | None = None,
     ) -> bytes:
-        """Return what it prints on stdout, or nothing if `sink` takes it. Its commands share its seconds.
+        """Return what a shell script prints on stdout, or nothing if `sink` takes it. All scripts share the seconds.
 
         ErrandFailedError: it doesn't end with 0, or not in time, or prints more than `output_bytes`.
         """
         began, seconds = time.monotonic(), self._left
         env = git_environment() if env is None else dict(env)
-        spec = ExecSpec(argv=tuple(argv), env=env, user=user, stdin=input is not None)
+        argv = ("/bin/sh", "-c", script, "sh", *arguments)
+        spec = ExecSpec(argv=argv, env=env, user=user, stdin=input is not None)
         handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         out, errors = bytearray(), bytearray()
 

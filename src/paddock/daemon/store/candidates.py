@@ -22,10 +22,10 @@ class Candidate(msgspec.Struct, frozen=True):
     kind: str
     why: str
     size: int | None
-    take: Take
-    """Delete what has that name, or return why it was kept: a row needs it by now."""
+    take: Take | None
+    """Delete what has that name, or return why it was kept: a row needs it by now. None: it is never deleted."""
     kept: str | None = None
-    """Why it is never deleted."""
+    """Why it isn't deleted, as far as known before."""
     only_when_full: bool = False
     """It can be made again, at a cost: deleted only while the pool is too full."""
 
@@ -42,8 +42,8 @@ async def measured(pool: Pool, name: str) -> int | None:
         return None
 
 
-async def discarded(discard: Callable[[str], bool], name: str, kept: str | None) -> str | None:
-    """Delete a tree below other trees, unless it is `kept`; return why it stays, if it does.
+async def discarded(discard: Callable[[str], bool], name: str, kept: str | None = None) -> str | None:
+    """Delete what other trees need, unless it is `kept`; return why it stays, if it does.
 
     A sandbox may use it since the candidates were listed.
     """

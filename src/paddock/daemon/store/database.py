@@ -166,6 +166,13 @@ class Store:
             self._rows[id] = row
         return row
 
+    def existing(self, id: str) -> Row:
+        """Return the row that was there before. Raises NotFoundError if it is gone."""
+        row = self.get(id)
+        if row is None:
+            raise NotFoundError(f"no sandbox {id!r}", sandbox=id)
+        return row
+
     def _write(self, row: Row, sql: str, values: Values) -> None:
         """Execute what leaves a sandbox with `row`, and every other one as it was."""
         known = self._db.total_changes == self._written
@@ -229,9 +236,7 @@ class Store:
         Raises InvalidStateError if that move isn't legal from its current state, or it was restored since `row` was
         read. It doesn't await between check and write.
         """
-        now = self.get(row.id)
-        if now is None:
-            raise NotFoundError(f"no sandbox {row.id!r}")
+        now = self.existing(row.id)
         if now.instance_id != row.instance_id:
             raise InvalidStateError(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
         if to not in LEGAL[now.state]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from paddock.model import State, WorkspaceState
 
 from .database import SnapshotStore, Store, WorkspaceStore
-from .trees import WORKSPACE_OF, WorkspaceTree, spare_of, staged
+from .trees import WORKSPACE_OF, WorkspaceTree, spare_of, staged_trees
 
 
 class TreeReference(NamedTuple):
@@ -38,14 +38,8 @@ class TreeReferences:
     def __init__(self, store: Store) -> None:
         self._store, self._snapshots, self._workspaces = store, SnapshotStore(store), WorkspaceStore(store)
 
-    def by_tree(self) -> Mapping[str, tuple[TreeReference, ...]]:
-        return self._found(whole=False)
-
-    def whole(self) -> Mapping[str, tuple[TreeReference, ...]]:
-        """Return only trees that must exist now: a row comes before the tree that is made for it."""
-        return self._found(whole=True)
-
-    def _found(self, *, whole: bool) -> Mapping[str, tuple[TreeReference, ...]]:
+    def by_tree(self, *, whole: bool = False) -> Mapping[str, tuple[TreeReference, ...]]:
+        """Return them by tree. `whole`: only trees that must exist now, since a row comes before its tree."""
         found: dict[str, tuple[TreeReference, ...]] = {}
         sandboxes, snapshots = _of_sandboxes(self._store, whole=whole), _of_snapshots(self._snapshots, whole=whole)
         more = () if whole else _of_bases_and_utilities(self._store)
@@ -66,7 +60,7 @@ def _of_sandboxes(store: Store, *, whole: bool) -> Iterable[TreeReference]:
             yield TreeReference(layer, row.id, "the sandbox lies over it")
         yield from _of_workspace(row.id, row.workspace)
         if row.state is State.RESTORING:
-            for name in (staged(row.id), staged(row.id, workspace=True)):
+            for name in staged_trees(row.id):
                 yield TreeReference(name, row.id, "it is to take the place of the sandbox's")
 
 

@@ -41,13 +41,9 @@ def own_copy(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
     return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
-def staged(id: str, *, workspace: bool = False) -> str:
-    """Return the name of what is to take the place of a sandbox's tree, or of its workspace."""
-    return f"{STAGED}{id}{WORKSPACE_OF if workspace else ''}"
-
-
 def staged_trees(id: str) -> tuple[str, str]:
-    return staged(id), staged(id, workspace=True)
+    """Return the names of what is to take the place of a sandbox's tree, and of its workspace."""
+    return STAGED + id, STAGED + id + WORKSPACE_OF
 
 
 def spare_of(base: str) -> str:

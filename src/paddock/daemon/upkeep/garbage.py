@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from paddock import model
@@ -105,6 +106,7 @@ class _Space:
 
 async def _take(one: Candidate) -> str | None:
     """Delete one candidate, and return why it stays, if it does. A failure doesn't stop the others."""
+    assert one.take is not None, f"{one.what} is never deleted"
     try:
         return await one.take(one.what)
     except (PaddockError, OSError) as error:
@@ -153,7 +155,7 @@ class Storage(Component):
                 await asyncio.to_thread(pool.delete, name)
             return kept
 
-        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
         needed = self._references.by_tree().keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [Candidate(name, "orphan", why, await measured(pool, name), take) for name in lost]
@@ -162,19 +164,13 @@ class Storage(Component):
         """Find memory files of virtual machines that no tree needs any more."""
         pool, why = self._pool(), "no sandbox and no snapshot needs it"
 
-        async def take(name: str) -> str | None:
-            gone = await asyncio.to_thread(Memories(pool).drop, name)
-            return None if gone else "a machine needs it by now"
-
+        take = partial(discarded, Memories(pool).drop)
         lost = await asyncio.to_thread(Memories(pool).lost)
         return [Candidate(name, "memory", why, await measured(pool, name), take) for name in lost]
 
     async def outputs(self) -> Sequence[Candidate]:
         """Find outputs of commands in sandboxes that have ended."""
-
-        async def take(name: str) -> None:
-            await asyncio.to_thread(self._cleanup.remove_outputs, name)
-
+        take = partial(asyncio.to_thread, self._cleanup.remove_outputs)
         sizes = await asyncio.to_thread(_folder_sizes, self._cleanup.outputs)
         living = {row.id for row in self._store.list()}
         gone = {name: size for name, size in sizes.items() if name not in living}
@@ -213,14 +209,12 @@ class Storage(Component):
 
     async def packages(self) -> Sequence[Candidate]:
         """Report the gateway's package cache, which is never deleted here."""
-        kept = "the gateway keeps it below its own limit"
-
-        async def take(_: str) -> str:
-            return kept
-
         number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
-        why = f"{number} files of registries, which would be fetched again"
-        return [Candidate("package cache", "packages", why, size, take, kept)] if number else []
+        why, kept = (
+            f"{number} files of registries, which would be fetched again",
+            "the gateway keeps it below its limit",
+        )
+        return [Candidate("package cache", "packages", why, size, None, kept)] if number else []
 
     @handles(model.CheckStorage)
     async def check(self, action: model.CheckStorage, op: Operation) -> tuple[Check, ...]:
@@ -244,7 +238,7 @@ class Storage(Component):
             )
 
     async def _needless(self, pool: Pool) -> Check:
-        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
         needed = self._references.by_tree()
         known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
@@ -268,7 +262,7 @@ class Storage(Component):
         )
 
     async def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        wanted = self._references.whole()
+        wanted = self._references.by_tree(whole=True)
         names = set(await asyncio.to_thread(pool.names))
         lost = [
             f"{tree}, which {reference.by} needs"

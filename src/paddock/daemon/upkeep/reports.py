@@ -192,7 +192,7 @@ class Reports(Component):
     def _tried(self, backend: Backend) -> tuple[Check, ...]:
         """Try the backend, also what it has never tried here, in the pool too."""
         with ExitStack() as work:
-            with suppress(PaddockError):
+            with suppress(PaddockError):  # `_storage` says why the pool fails
                 work.enter_context(self._pool().working())
             return backend.checks()
 

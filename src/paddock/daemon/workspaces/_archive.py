@@ -17,6 +17,8 @@ from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage.pool.kept import KeptArchives
 
+from ._scripts import STRANGE, read_number
+
 _SLACK_BYTES = 256 << 20
 _SAID_BYTES = 1 << 20
 _CHUNK = 1 << 20
@@ -145,8 +147,8 @@ class Archiver:
         async with self._utilities.open(_mounts(row, writable=False), None) as utility:
             status = await self._status(row, utility)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
-                argv = _sh(_KEEP_ALL) if row.cache is None else _sh(_KEEP, _commit(row))
-                await utility.run(argv, user=utility.owner, sink=archive.write)
+                script = (_KEEP_ALL,) if row.cache is None else (_KEEP, _commit(row))
+                await utility.run(*script, user=utility.owner, sink=archive.write)
             return Kept(archive.digest, archive.size, status)
 
     async def extract(self, row: WorkspaceRow, op: Operation | None) -> None:
@@ -155,16 +157,15 @@ class Archiver:
         self.archives.check(row.id, row.kept.digest)
         async with self._utilities.open(_mounts(row, writable=True), op) as utility:
             if row.cache is not None:
-                await utility.run(_sh(_CLEAR), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
-            await utility.run(_sh(_LAY), user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
+                await utility.run(_CLEAR, user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
+            await utility.run(_LAY, user=utility.owner, input=self.archives.reading(row.id, _CHUNK))
 
     async def _status(self, row: WorkspaceRow, utility: UtilitySandbox) -> WorkspaceStatus:
         if row.cache is None:
-            return read_count(
-                row.workspace, await utility.run(_sh(_COUNT), user=utility.owner, output_bytes=_SAID_BYTES)
-            )
+            said = await utility.run(_COUNT, user=utility.owner, output_bytes=_SAID_BYTES)
+            return read_count(row.workspace, said)
         try:
-            said = await utility.run(_sh(_STATUS, _commit(row)), user=utility.owner, output_bytes=_SAID_BYTES)
+            said = await utility.run(_STATUS, _commit(row), user=utility.owner, output_bytes=_SAID_BYTES)
         except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)
@@ -173,7 +174,10 @@ class Archiver:
 def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
     """Of the files that are there. ErrandFailedError: it is not what the script prints."""
     count, _, names = said.partition(b"\n")
-    return WorkspaceStatus(workspace=workspace, untracked=_number(count), paths=_names(names))
+    try:
+        return WorkspaceStatus(workspace=workspace, untracked=read_number(count), paths=_names(names))
+    except ValueError:
+        raise ErrandFailedError(STRANGE) from None
 
 
 def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
@@ -188,21 +192,14 @@ def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
             workspace=workspace,
             head=head or None,
             on=on or None,
-            ahead=_number(facts[b"ahead"]),
-            stashed=_number(facts[b"stash"]),
-            untracked=_number(facts[b"untracked"]),
-            modified=_number(facts[b"modified"]),
+            ahead=read_number(facts[b"ahead"]),
+            stashed=read_number(facts[b"stash"]),
+            untracked=read_number(facts[b"untracked"]),
+            modified=read_number(facts[b"modified"]),
             paths=_names(names),
         )
-    except (KeyError, UnicodeDecodeError):
-        raise ErrandFailedError("git in the workshop said something else than what it was asked") from None
-
-
-def _number(text: bytes) -> int:
-    text = text.strip()
-    if not text.isdigit() or len(text) > 12:
-        raise ErrandFailedError("git in the workshop said something else than what it was asked")
-    return int(text)
+    except (KeyError, ValueError):
+        raise ErrandFailedError(STRANGE) from None
 
 
 def _names(text: bytes) -> tuple[str, ...]:
@@ -218,7 +215,3 @@ def _commit(row: WorkspaceRow) -> str:
     if row.workspace.commit is None:
         raise InternalError(f"workspace {row.id} has a base and no commit")
     return row.workspace.commit
-
-
-def _sh(script: str, *arguments: str) -> tuple[str, ...]:
-    return ("sh", "-c", script, "sh", *arguments)

@@ -16,6 +16,7 @@ from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.sandboxes.utility import UtilitySandboxes
 from paddock.daemon.store.candidates import Candidate, measured
 from paddock.daemon.store.references import TreeReference
+from paddock.daemon.store.repositories import RepositoryRow, RepositoryStore
 from paddock.daemon.store.trees import WorkspaceTree, spare_of
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidStateError, NotFoundError, RequestError
@@ -124,7 +125,7 @@ class Bases(Component):
         """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
         Return how many submodules it lacks because they weren't asked for."""
         own = WorkspaceTree(base.id, repository=base.repository).mounts()
-        scope, done = self._scope(base.repository), list[str]()
+        scope, done = self._repository(base).scope, list[str]()
         home = _checkout.home_of(acquired, scope)
         async with self._utilities.open(own, op) as utility:
             await _checkout.check_out(utility, acquired, base.branch)
@@ -160,16 +161,16 @@ class Bases(Component):
                 self._audit.event("submodule.empty", repository=parent.repository, path=submodule.path, message=message)
         return found
 
-    def _scope(self, repository: str) -> str:
-        """Return its owner. Raises InvalidStateError if it was deleted."""
-        row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
+    def _repository(self, base: Base) -> RepositoryRow:
+        """Return what it is of. Raises InvalidStateError if that was deleted."""
+        row = RepositoryStore(self._store).get(base.repository)
         if row is None:
-            raise InvalidStateError(f"repository {repository} was deleted", hint="acquire it again")
-        return row[0]
+            raise InvalidStateError(f"repository {base.repository} was deleted", hint="acquire it again")
+        return row
 
     def _begin(self, base: Base) -> None:
         """Start a base. Raises InvalidStateError if the repository was deleted."""
-        self._scope(base.repository)
+        self._repository(base)
         now = self._clock.wall()
         self._store.execute(
             f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608

@@ -109,9 +109,8 @@ ENVIRONMENT = {
 async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) -> None:
     """Fill the workshop's workspace. InvalidArgumentError: git will not have this commit, or this name for a branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
-    words = (branch, acquired.commit, acquired.url, kind)
     try:
-        await utility.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
+        await utility.run(_CHECK_OUT, branch, acquired.commit, acquired.url, kind, env=ENVIRONMENT)
     except ErrandFailedError as error:
         raise InvalidArgumentError(
             f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}: {error.message}"
@@ -120,8 +119,7 @@ async def check_out(utility: UtilitySandbox, acquired: Acquired, branch: str) ->
 
 async def settle(utility: UtilitySandbox, submodules: Sequence[str], now: float) -> None:
     """Settle the tree: from here on git trusts the index in every copy."""
-    words = (str(int(now) - _PAST_SECONDS), *submodules)
-    await utility.run(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)
+    await utility.run(_SETTLE, str(int(now) - _PAST_SECONDS), *submodules, env=ENVIRONMENT)
 
 
 class Submodule(msgspec.Struct, frozen=True):
@@ -136,7 +134,7 @@ class Submodule(msgspec.Struct, frozen=True):
 
 async def submodules(utility: UtilitySandbox, parent: Acquired, path: str) -> list[Submodule]:
     """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
-    said = await utility.run(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+    said = await utility.run(_LIST, path, env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
     return _listed(said, path, parent.url)
 
 
@@ -154,8 +152,7 @@ async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, 
 async def lay_out(utility: UtilitySandbox, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
     for number, (submodule, acquired) in enumerate(found, first):
         where = (submodule.path, submodule.commit, acquired.url, place(acquired))
-        words = (*where, str(number), submodule.parent, submodule.name)
-        await utility.run(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+        await utility.run(_LAY_OUT, *where, str(number), submodule.parent, submodule.name, env=ENVIRONMENT)
 
 
 def home_of(root: Acquired, scope: str) -> str:

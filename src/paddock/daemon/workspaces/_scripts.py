@@ -16,6 +16,7 @@ from paddock.errors import PlatformError
 from paddock.model import Change, ChangeKind, FileKind
 
 MOST_CHANGES = 100_000
+STRANGE = "git in the workshop said something else than what it was asked"
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MODE = re.compile(r"[0-7]{6}")
 
@@ -94,7 +95,7 @@ def read_commit(said: bytes) -> str:
     """Return the commit id. Raises PlatformError if it is none."""
     text = said.decode("ascii", "replace").strip()
     if not _COMMIT.fullmatch(text):
-        raise _strange()
+        raise PlatformError(STRANGE)
     return text
 
 
@@ -123,7 +124,7 @@ def read_changes(said: bytes) -> tuple[Change, ...]:
                 raise PlatformError(f"more than {MOST_CHANGES} changes")
         return tuple(_change(row, *counts[path]) for path, row in sorted(rows.items()))
     except (ValueError, KeyError, StopIteration):
-        raise _strange() from None
+        raise PlatformError(STRANGE) from None
 
 
 def _raw(field: bytes, rest: Iterator[bytes]) -> _Raw:
@@ -141,10 +142,12 @@ def _count(field: bytes, rest: Iterator[bytes]) -> tuple[str, tuple[int | None, 
     more, less, path = field.split(b"\t", 2)
     if not path:
         _, path = next(rest), next(rest)
-    return _name(path), (None, None) if more == b"-" else (_number(more), _number(less))
+    return _name(path), (None, None) if more == b"-" else (read_number(more), read_number(less))
 
 
-def _number(text: bytes) -> int:
+def read_number(text: bytes) -> int:
+    """Return a number that git or wc prints. ValueError."""
+    text = text.strip()
     if not text.isdigit() or len(text) > 12:
         raise ValueError(text)
     return int(text)
@@ -170,7 +173,3 @@ def _change(row: _Raw, insertions: int | None, deletions: int | None) -> Change:
         insertions=insertions,
         deletions=deletions,
     )
-
-
-def _strange() -> PlatformError:
-    return PlatformError("git in the workshop said something else than what it was asked")

@@ -10,8 +10,7 @@ import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from paddock import model
 from paddock.daemon.clock import boot_id
@@ -30,7 +29,7 @@ from paddock.supervisor.layout import REPOSITORIES
 from ._bases import Bases
 
 if TYPE_CHECKING:
-    from paddock.storage.git import Credential, HostGit, Listing, Proof, Remote
+    from paddock.storage.git import HostGit, Listing, Proof, Remote
 
 
 _log = logging.getLogger("paddock")
@@ -47,6 +46,14 @@ def _storage():  # pyright infers the module, with the types of all that is in i
     from paddock.storage import git
 
     return git
+
+
+class _Access(NamedTuple):
+    """A remote, the principal that asks for it, and what it proves its right with, as far as known."""
+
+    remote: Remote
+    principal: Principal
+    credential: Proof | None
 
 
 class Repositories(Component):
@@ -124,94 +131,87 @@ class Repositories(Component):
         remote, given = _storage().parse(url, local=principal.id.startswith("local:"))
         if home is not None:
             remote = await _outside(remote, home)
+        access = _Access(remote, principal, given)
         try:
-            return await self._acquire(remote, given, ref, max_age_seconds, principal)
+            return await self._acquire(access, ref, max_age_seconds)
         except InvalidStateError as error:
             if "moved" not in error.details or remote.url.endswith(".git"):
                 raise
             longer = replace(remote, url=f"{remote.url}.git")  # as GitLab's URLs are in full
-            return await self._acquire(longer, given, ref, max_age_seconds, principal)
+            return await self._acquire(access._replace(remote=longer), ref, max_age_seconds)
 
-    async def _acquire(
-        self, remote: Remote, given: Credential | None, ref: str | None, max_age_seconds: float, principal: Principal
-    ) -> Acquired:
+    async def _acquire(self, access: _Access, ref: str | None, max_age_seconds: float) -> Acquired:
         since = self._clock.boottime() - max_age_seconds
-        row = None if given else self._fresh(remote, principal, since, ref)
+        row = self._fresh(access, since, ref)
         if row is None:
             # Of callers who ask for one remote, one looks, and the others take what it has seen.
-            async with self._lanes.exclusive(f"{principal.id} {remote.url}"):
-                row = None if given else self._fresh(remote, principal, since, ref)
+            async with self._lanes.exclusive(f"{access.principal.id} {access.remote.url}"):
+                row = self._fresh(access, since, ref)
                 if row is None:
-                    row, credential = await self._observe(remote, principal, given)
-                    return await self._answer(row, remote, ref, credential, principal)
-        return await self._answer(row, remote, ref, None, principal)
+                    row, access = await self._observe(access)
+        return await self._answer(row, access, ref)
 
-    def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
-        """Return what was observed since then; of a new name, nothing was."""
-        for scope in (PUBLIC, principal.id):
-            row = self._rows.find(scope, remote.url)
+    def _fresh(self, access: _Access, since: float, ref: str | None) -> RepositoryRow | None:
+        """Return what was observed since then; of a new name, nothing was. An access with a credential always looks."""
+        for scope in () if access.credential else (PUBLIC, access.principal.id):
+            row = self._rows.find(scope, access.remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
                 known = (ref is not None and _storage().is_commit(ref)) or self._named(row, ref) is not None
                 if known and (self.directory / row.id / "objects").is_dir():
                     return row
         return None
 
-    async def _observe(
-        self, remote: Remote, principal: Principal, given: Credential | None
-    ) -> tuple[RepositoryRow, Proof | None]:
+    async def _observe(self, access: _Access) -> tuple[RepositoryRow, _Access]:
         at, clock = self._clock.wall(), self._clock.boottime()
-        remote = await _storage().located(remote)
-        listing, credential, scope = await self._prove(remote, principal, given)
-        row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
+        access = access._replace(remote=await _storage().located(access.remote))
+        listing, access, scope = await self._prove(access)
+        row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, access.remote.url, at)
         async with self._lanes.exclusive(row.id):
-            refs = await self._bring(row, remote, credential, listing)
+            refs = await self._bring(row, access, listing)
             seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
             self._rows.observed(row.id, seen)
-        return self._rows.get(row.id) or row, credential
+        return self._rows.get(row.id) or row, access
 
-    async def _prove(
-        self, remote: Remote, principal: Principal, given: Credential | None
-    ) -> tuple[Listing, Proof | None, str]:
-        """Return what it has, the credential that it took to see that, and whose that makes it."""
+    async def _prove(self, access: _Access) -> tuple[Listing, _Access, str]:
+        """Return what it has, the access with the credential that it took to see that, and whose that makes it."""
+        remote, principal, given = access
         own = PUBLIC if remote.public else principal.id
         private = self._rows.find(PUBLIC, remote.url) is None and self._rows.find(principal.id, remote.url) is not None
         if given is None and not (private and remote.path is None):
             try:
-                return await self.git.look(remote, None), None, own
+                return await self.git.look(remote, None), access, own
             except _storage().Refused:
                 pass
-        credential = given or await self._proof(principal, remote)
+        credential = given or await self._proof(access)
         try:
-            return await self.git.look(remote, credential), credential, own if credential is None else principal.id
+            listing = await self.git.look(remote, credential)
         except _storage().Refused as refused:
             raise NotFoundError(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
                 hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
+        return listing, access._replace(credential=credential), own if credential is None else principal.id
 
-    async def _bring(
-        self, row: RepositoryRow, remote: Remote, credential: Proof | None, listing: Listing
-    ) -> dict[str, KnownRef]:
+    async def _bring(self, row: RepositoryRow, access: _Access, listing: Listing) -> dict[str, KnownRef]:
         """Fetch all that was listed. Names that moved meanwhile count as they are now: newer than required."""
         known = self._rows.refs(row.id)
         there = (self.directory / row.id / "objects").is_dir()
         oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
         if there and row.observed_at is not None and oids == {name: ref.oid for name, ref in known.items()}:
             return dict(known)
-        _log.info("fetching %s", remote.url)
+        _log.info("fetching %s", access.remote.url)
         async with self._marked(row.id):
             await self.git.init(row.id, sha256=any(len(oid) == 64 for oid in oids.values()))
             if oids:
-                await self._fetch(row, remote, credential)
+                await self._fetch(row, access)
         return {name: KnownRef(name, ref.oid, ref.commit) for name, ref in (await self.git.refs(row.id)).items()}
 
-    async def _fetch(
-        self, row: RepositoryRow, remote: Remote, credential: Proof | None, only: str | None = None
-    ) -> None:
+    async def _fetch(self, row: RepositoryRow, access: _Access, only: str | None = None) -> None:
         try:
-            await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
+            await self.git.fetch(row.id, access.remote, access.credential, only=only, progress=_log.info)
         except _storage().Refused as refused:
-            raise NotFoundError(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
+            message = f"{access.remote.url} is not there any more, or not for the one who asks: {refused}"
+            raise NotFoundError(message) from None
 
     @asynccontextmanager
     async def _marked(self, id: str) -> AsyncGenerator[None]:
@@ -219,24 +219,19 @@ class Repositories(Component):
         mark = self.directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)
-        await asyncio.to_thread(self._mark, mark)
+        await asyncio.to_thread(self.directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(mark.touch)
         yield
         await asyncio.to_thread(mark.unlink, missing_ok=True)
 
-    def _mark(self, mark: Path) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mark.touch()
-
-    async def _answer(
-        self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
-    ) -> Acquired:
+    async def _answer(self, row: RepositoryRow, access: _Access, ref: str | None) -> Acquired:
         self._rows.used(row.id, self._clock.wall())
         if ref is not None and _storage().is_commit(ref):
-            await self._need(row, remote, ref, credential, principal)
+            await self._need(row, access, ref)
             return _acquired(row, ref, None)
         known = self._named(row, ref)
         if known is None and ref is not None and ref.startswith("refs/") and not ref.startswith((_HEADS, _TAGS)):
-            return await self._other_ref(row, remote, ref, credential, principal)
+            return await self._other_ref(row, access, ref)
         if known is None:
             branches = sorted(name.removeprefix(_HEADS) for name in self._rows.refs(row.id) if name.startswith(_HEADS))
             if not branches:
@@ -258,43 +253,35 @@ class Repositories(Component):
         names = (ref,) if ref.startswith((_HEADS, _TAGS)) else (_HEADS + ref, _TAGS + ref)
         return next(filter(None, (self._rows.ref(row.id, name) for name in names)), None)
 
-    async def _need(
-        self, row: RepositoryRow, remote: Remote, commit: str, credential: Proof | None, principal: Principal
-    ) -> None:
+    async def _need(self, row: RepositoryRow, access: _Access, commit: str) -> None:
         """Get a commit by its id: one that is here, or that the remote gives."""
         if self._rows.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
             return
-        await self._fetch_other(row, remote, commit, credential, principal)
+        await self._fetch_other(row, access, commit)
         if await self.git.commit(row.id, commit) is None:
             raise NotFoundError(f"{commit} of {row.url} is not a commit")
 
-    async def _other_ref(
-        self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
-    ) -> Acquired:
+    async def _other_ref(self, row: RepositoryRow, access: _Access, ref: str) -> Acquired:
         """Ask the remote for what is neither a branch nor a tag, each time."""
         at = self._clock.wall()
-        pinned = await self._fetch_other(row, remote, ref, credential, principal)
-        commit = await self.git.commit(row.id, pinned)
+        commit = await self.git.commit(row.id, await self._fetch_other(row, access, ref))
         if commit is None:
             raise NotFoundError(f"{ref} of {row.url} leads to no commit")
         return replace(_acquired(row, commit, ref), observed_at=at)
 
-    async def _fetch_other(
-        self, row: RepositoryRow, remote: Remote, what: str, credential: Proof | None, principal: Principal
-    ) -> str:
-        if credential is None and row.scope == principal.id and remote.path is None:
-            credential = await self._proof(principal, remote)
-        remote = await _storage().located(remote)
-        if row.scope == PUBLIC and not remote.public:
+    async def _fetch_other(self, row: RepositoryRow, access: _Access, what: str) -> str:
+        """Fetch by name or commit, and return the name under which git has it here."""
+        if access.credential is None and row.scope == access.principal.id and access.remote.path is None:
+            access = access._replace(credential=await self._proof(access))
+        access = access._replace(remote=await _storage().located(access.remote))
+        if row.scope == PUBLIC and not access.remote.public:
             raise InvalidStateError(f"{row.url} is not a public address any more", hint=f"paddock repos rm {row.id}")
         async with self._lanes.exclusive(row.id), self._marked(row.id):
-            await self._fetch(row, remote, credential, only=what)
+            await self._fetch(row, access, only=what)
         return _storage().pins.fetched(what)
 
-    async def _proof(self, principal: Principal, remote: Remote) -> Proof | None:
-        if self._credentials is None or principal == NOBODY:
-            return None
-        return await self._credentials(principal, remote)
+    async def _proof(self, access: _Access) -> Proof | None:
+        return None if access.principal == NOBODY else await self._credentials(access.principal, access.remote)
 
     async def remove(self, id: str) -> None:
         async with self._lanes.exclusive(id):

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from paddock.daemon.sandboxes.utility import READING_SECONDS, UtilitySandbox, Ut
 from paddock.daemon.store.database import Row, Store
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
-from paddock.model import Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
+from paddock.model import Acquired, Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
 from paddock.model.policy import ActionKind
 
 from . import _scripts as scripts
 from .repositories import Repositories
-from .workspaces import Workspaces, check_epoch
+from .workspaces import Workspaces, check_epoch, first_commit
 
 QUARANTINE = "qu_"
 _HEADS = "refs/heads/"
@@ -100,14 +100,6 @@ def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, 
     return Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
 
 
-class Origin(msgspec.Struct, frozen=True):
-    workspace: model.Workspace
-    url: str
-    commit: str
-    cache: str
-    """The repository that it borrows objects from."""
-
-
 class Source(msgspec.Struct, frozen=True):
     """`running` is the sandbox that writes it, if one lives."""
 
@@ -118,15 +110,16 @@ class Source(msgspec.Struct, frozen=True):
     """That of the workspace; of a fork, a copy."""
     running: tuple[Row, RunningSandbox] | None
 
-    def origin(self) -> Origin:
-        """InvalidStateError: it did not come from a repository."""
-        space, cache = self.workspace, self.tree and self.tree.repository
-        if space is None or cache is None or space.commit is None or space.repository is None:
+    def origin(self) -> tuple[model.Workspace, Acquired]:
+        """Return it and its first commit. InvalidStateError: it did not come from a repository."""
+        cache = self.tree and self.tree.repository
+        acquired = None if self.workspace is None else first_commit(self.workspace, cache)
+        if self.workspace is None or acquired is None:
             raise InvalidStateError(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
                 hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
             )
-        return Origin(space, space.repository, space.commit, cache)
+        return self.workspace, acquired
 
 
 class Sources:
@@ -163,21 +156,15 @@ class Sources:
     async def utility(self, source: Source, op: Operation) -> AsyncGenerator[UtilitySandbox]:
         """One that reads the files as they are at one instant, and the repository that they came from."""
         assert source.tree is not None
-        tree = source.tree
-        if source.running is None:
-            async with self._open(tree, tree.tree, op) as utility:
-                yield utility
-            return
-        row, held = source.running
-        copying = self._snapshots.temporary(row, held, tree=tree.tree)
-        async with self._sandboxes.explain_death(row), copying as copy, self._open(tree, copy, op) as utility:
-            yield utility
-
-    @asynccontextmanager
-    async def _open(self, tree: WorkspaceTree, name: str, op: Operation) -> AsyncGenerator[UtilitySandbox]:
-        trees = WorkspaceTree(name, tree.layers, tree.repository)
-        async with self._utilities.open(trees.mounts(writable=False), op, command_seconds=READING_SECONDS) as utility:
-            yield utility
+        tree, name = source.tree, source.tree.tree
+        async with AsyncExitStack() as stack:
+            if source.running is not None:
+                row, held = source.running
+                await stack.enter_async_context(self._sandboxes.explain_death(row))
+                name = await stack.enter_async_context(self._snapshots.temporary(row, held, tree=name))
+            trees = WorkspaceTree(name, tree.layers, tree.repository).mounts(writable=False)
+            opening = self._utilities.open(trees, op, command_seconds=READING_SECONDS)
+            yield await stack.enter_async_context(opening)
 
 
 class WorkspaceResults(Component):
@@ -189,7 +176,7 @@ class WorkspaceResults(Component):
     @handles(model.DiffWorkspace)
     async def diff(self, action: model.DiffWorkspace, op: Operation) -> WorkspaceDiff:
         source = await self._sources.find(action.workspace, op)
-        commit = source.origin().commit
+        commit = source.origin()[1].commit
         patch = None
         async with self._sources.utility(source, op) as utility:
             await _check(utility, scripts.TREE, commit)
@@ -204,9 +191,9 @@ class WorkspaceResults(Component):
     async def push(self, action: model.PushBranch, op: Operation) -> Publishing:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, op)
-        origin = source.origin()
+        workspace, origin = source.origin()
         url, began = origin.url, origin.commit
-        check_epoch(origin.workspace, action.epoch)
+        check_epoch(workspace, action.epoch)
         ref, there = await self._target(action, source, origin, op)
         ours = there is not None and self._rows.last_pushed(op.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
@@ -226,7 +213,7 @@ class WorkspaceResults(Component):
                 what = f"push {source.name} to {ref} of {url}"
                 await self._ask("git.push", action, source, op, exact, what)
             pack = None
-            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
+            if commit != there and await self._repositories.git.commit(origin.repository, commit) != commit:
                 pack = await _check(utility, scripts.PACK, began, output_bytes=_PACK_BYTES)
         pushed = PushedBranch(
             workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
@@ -242,8 +229,8 @@ class WorkspaceResults(Component):
         async with AsyncExitStack() as resources:
             if commit == there:
                 return Publishing(op, resources.pop_all(), done)
-            name = await resources.enter_async_context(self._quarantine(origin.cache, pack, commit))
-            lender = origin.cache if name != origin.cache else None
+            name = await resources.enter_async_context(self._quarantine(origin.repository, pack, commit))
+            lender = origin.repository if name != origin.repository else None
             git = self._repositories.git
             if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
                 raise InvalidStateError(
@@ -274,7 +261,7 @@ class WorkspaceResults(Component):
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgumentError("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, op)
-        origin = source.origin()
+        workspace, origin = source.origin()
         pushed = self._rows.last_pushed(op.principal.id, source.id, action.branch and _HEADS + action.branch)
         if pushed is None:
             raise InvalidStateError(
@@ -296,7 +283,7 @@ class WorkspaceResults(Component):
         plan = PullRequestPlan(
             url=origin.url,
             branch=branch,
-            base=action.base or (origin.workspace.branch if origin.workspace.branch != branch else None),
+            base=action.base or (workspace.branch if workspace.branch != branch else None),
             title=action.title,
             body=action.body,
             draft=action.draft,
@@ -320,7 +307,7 @@ class WorkspaceResults(Component):
         )
 
     async def _target(
-        self, action: model.PushBranch, source: Source, origin: Origin, op: Operation
+        self, action: model.PushBranch, source: Source, origin: Acquired, op: Operation
     ) -> tuple[str, str | None]:
         """Return the full name of the branch, and what the remote has there now."""
         last = self._rows.last_pushed(op.principal.id, source.id)
@@ -338,7 +325,7 @@ class WorkspaceResults(Component):
             if missing.details.get("ref") != ref:
                 raise  # the repository itself
             return ref, None
-        if acquired.repository != origin.cache:
+        if acquired.repository != origin.repository:
             raise InvalidStateError(
                 f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
             )
@@ -402,9 +389,8 @@ async def _check(
 ) -> bytes:
     """Return what the script prints. InvalidStateError: git cannot work with what is in the workspace, or it is too
     much."""
-    argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     try:
-        return await utility.run(argv, env=env, input=(input,), output_bytes=output_bytes)
+        return await utility.run(script, *arguments, env=env, input=(input,), output_bytes=output_bytes)
     except ErrandFailedError as error:
         text = "".join(c if c.isprintable() else " " for c in error.message)[-400:]
         message = f"git cannot work with what is in the workspace: {text}"

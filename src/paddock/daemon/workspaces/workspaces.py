@@ -245,11 +245,13 @@ class Workspaces(Component):
         if row.cache is None:
             await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
+        acquired = first_commit(row.workspace, row.cache)
+        if acquired is None or acquired.branch is None:
+            raise InternalError(f"the row of workspace {row.id} does not say what it began with")
         from paddock.storage.git import pins
 
-        acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        like = self._repositories.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        like = self._repositories.bases.ready(acquired, acquired.branch, submodules=row.workspace.submodules)
         await in_thread(pins.pin, self._repositories.directory / row.cache, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, op)
         layers = await self._repositories.bases.derive(base, row.id, limit_bytes=limit)
@@ -426,15 +428,15 @@ def _span(seconds: float) -> str:
     return f"{hours:.0f} h" if hours >= 2 else f"{max(0.0, seconds) / 60:.0f} min"
 
 
-def _acquired(row: WorkspaceRow) -> Acquired:
-    w = row.workspace
-    if row.cache is None or w.repository is None or w.commit is None or w.branch is None:
-        raise InternalError(f"the row of workspace {row.id} does not say what it began with")
+def first_commit(workspace: Workspace, cache: str | None) -> Acquired | None:
+    """Return what it began with, whose objects are in the repository `cache`. None: it is of no repository."""
+    if cache is None or workspace.repository is None or workspace.commit is None:
+        return None
     return Acquired(
-        repository=model.RepositoryId(row.cache),
-        url=w.repository,
-        commit=w.commit,
+        repository=model.RepositoryId(cache),
+        url=workspace.repository,
+        commit=workspace.commit,
         ref=None,
-        branch=w.branch,
-        observed_at=w.observed_at or 0.0,
+        branch=workspace.branch,
+        observed_at=workspace.observed_at or 0.0,
     )
