@@ -360,7 +360,8 @@ def test_a_port_of_this_machine_leads_inside(paddock: Paddock, sandbox: SandboxF
         taken = paddock("forward", box.id, f"{url.rsplit(':')[-1]}:8000")
         assert (taken.returncode, taken.stderr) == (
             125,
-            f"paddock: port {url.rsplit(':')[-1]} of 127.0.0.1 cannot be used: Address already in use [invalid_argument]\n"
+            f"paddock: port {url.rsplit(':')[-1]} of 127.0.0.1 cannot be used: Address already in use"
+            " [invalid_argument]\n"
             f"  try: another one: paddock forward {box.id} 8000\n",
         )
         forward.send_signal(signal.SIGINT)
