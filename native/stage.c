@@ -159,7 +159,7 @@ static int attach_memory(const char *path, uint64_t size, uint64_t inodes)
     return attach(made, path);
 }
 
-/* Where the plan brings a /dev, the staged one isn't used. */
+/* The staged one isn't used if the plan brings another. */
 static int attach_dev(const struct stage *stage, const struct plan_message *plan, struct given *given)
 {
     bool own = plan->flags & PLAN_OWN_DEV;

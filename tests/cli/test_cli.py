@@ -100,9 +100,10 @@ def test_what_comes_after_two_dashes_or_is_no_option_of_ours_is_the_commands(pad
 
 
 def test_run_without_a_command_says_so_and_leaves_nothing(paddock: Paddock) -> None:
-    done = paddock("run")
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"no command was given" in done.stderr
+    for typed in ("run", "exec box"):
+        done = paddock(*typed.split())
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert f"no command was given\n  try: paddock {typed} -- COMMAND".encode() in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,24 @@ def test_a_command_waits_for_its_approval_and_why_says_how_to_give_it(
     assert "approvals approve" not in paddock("why", box.id).stdout
 
 
+def test_the_question_of_an_ended_sandbox_is_withdrawn(
+    paddock: Paddock, sandbox: SandboxFactory, tmp_path: Path, shared_state: Path
+) -> None:
+    box = sandbox(policy={"commands": {"approve": [{"prefix": ["touch"]}]}})
+    argv = [sys.executable, "-m", "paddock", "exec", "--wait", box.id, "--", "touch", "kept"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert "Waiting for: " in waiting.stderr.readline()
+        box.kill()
+        assert waiting.wait(60) == 125
+        assert f"{box.id} ended at " in waiting.stderr.read()
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("commands: {approve: [{prefix: [touch]}]}")
+    refused = paddock("run", "--policy", str(policy), "--", "touch", "x")
+    assert "try: paddock run --wait, and answer" in refused.stderr  # its sandbox is gone
+    assert paddock("approvals", "ls").stdout == ""
+
+
 def test_a_fork_stays_whatever_its_parent_is(paddock: Paddock, sandbox: SandboxFactory) -> None:
     """That of a parent that ends with the program that made it would end with `paddock fork`, which is at once."""
     parent = sandbox()
@@ -342,7 +360,8 @@ def test_a_port_of_this_machine_leads_inside(paddock: Paddock, sandbox: SandboxF
         taken = paddock("forward", box.id, f"{url.rsplit(':')[-1]}:8000")
         assert (taken.returncode, taken.stderr) == (
             125,
-            f"paddock: port {url.rsplit(':')[-1]} of 127.0.0.1 cannot be used: Address already in use\n"
+            f"paddock: port {url.rsplit(':')[-1]} of 127.0.0.1 cannot be used: Address already in use"
+            " [invalid_argument]\n"
             f"  try: another one: paddock forward {box.id} 8000\n",
         )
         forward.send_signal(signal.SIGINT)

@@ -48,7 +48,10 @@ def test_check_says_line_column_and_what_to_write(tmp_path: Path, capsys: pytest
     path = tmp_path / "bad.yaml"
     path.write_text("egress:\n  alow: []\n")
     assert run(["policy", "check", str(path)]) == 125
-    assert capsys.readouterr().err == f"paddock: {path}:2:3: egress.alow: there is no key `alow`\n  try: `allow`?\n"
+    assert (
+        capsys.readouterr().err
+        == f"paddock: {path}:2:3: egress.alow: there is no key `alow` [policy_invalid]\n  try: `allow`?\n"
+    )
     assert run(["policy", "check", str(tmp_path / "none.yaml")]) == 125
 
 

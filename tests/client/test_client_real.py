@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock import AsyncSandbox, Limit, PtySize, Sandbox, local_async
-from paddock.errors import FileError, NotFoundError, SandboxDiedError
+from paddock.errors import FileError, NotFoundError, PolicyDeniedError, SandboxDiedError
 from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.orphans import wait_until
 
@@ -92,6 +92,26 @@ def test_files_and_their_refusals(sandbox: Make) -> None:
     files.remove("a", recursive=True)
     files.remove("a", missing_ok=True)
     assert not files.exists("a")
+
+
+@pytest.mark.root
+def test_a_tilde_in_front_is_the_users_home(sandbox: Make) -> None:
+    box = sandbox(policy={"files": {"protect": ["~/kept", "/root/kept"]}})
+    files = box.files
+    assert files.write("~/a/b", "mine").path == "/home/user/a/b"
+    files.copy("~/a/b", "~/c")
+    files.move("~/c", "~/d")
+    assert files.read_text("~/d") == "mine"
+    assert [info.name for info in files.list("~/a")] == ["b"]
+    assert box.exec("pwd; ls", cwd="~/a").stdout == "/home/user/a\nb\n"
+    assert box.exec("pwd", cwd="~", user="root").stdout == "/root\n"
+    root = files.as_user("root")
+    assert root.write("~/kept.not", "").path == "/root/kept.not"
+    for one in (files, root):
+        with pytest.raises(PolicyDeniedError):
+            one.write("~/kept", "")
+    files.write("./~/x", "literal")
+    assert box.exec("cat '/workspace/~/x'").stdout == "literal"
 
 
 def test_a_tree_goes_in_and_comes_back_the_same(sandbox: Make, tmp_path: Path) -> None:

@@ -128,15 +128,23 @@ def test_a_sandbox_from_one_takes_directories_of_the_host(shared_state: Path, tm
     tools.delete()
 
 
-def test_a_name_that_is_taken_is_refused_before_the_build(shared_state: Path, tmp_path: Path) -> None:
-    context = _context(tmp_path, "FROM host\nRUN echo >&2 built\n")
-    snapshot = Snapshot.build(context, name="taken")
-    said: list[str] = []
-    with pytest.raises(AlreadyExistsError, match="already named 'taken'") as caught:
-        Snapshot.build(context, name="taken", on_output=said.append)
-    assert "paddock snapshot rm taken" in (caught.value.hint or "")
-    assert said == []
-    snapshot.delete()
+def test_a_name_moves_to_the_newest_build(shared_state: Path, tmp_path: Path) -> None:
+    old = Snapshot.build(_context(tmp_path, "FROM host\nRUN echo old >made\n"), name="moves")
+    (tmp_path / "Dockerfile").write_text("FROM host\nRUN echo new >made; false\n")
+    with pytest.raises(CommandFailedError):
+        Snapshot.build(tmp_path, name="moves")
+    assert Snapshot.get("moves").id == old.id
+    (tmp_path / "Dockerfile").write_text("FROM host\nRUN echo new >made\n")
+    new = Snapshot.build(tmp_path, name="moves")
+    assert new.name == "moves"
+    assert {one.id: one.name for one in Snapshot.list()} == {old.id: None, new.id: "moves"}
+    for snapshot, made in (("moves", "new\n"), (old.id, "old\n")):
+        with Sandbox.create(snapshot=snapshot) as sandbox:
+            assert sandbox.files.read_text("made") == made
+            with pytest.raises(AlreadyExistsError):  # a name that is given by hand stays where it is
+                sandbox.snapshot("moves")
+    old.delete()
+    new.delete()
 
 
 def test_the_level_without_isolation_builds_nothing(shared_state: Path, tmp_path: Path) -> None:

@@ -188,7 +188,8 @@ def _checked(options: argparse.Namespace) -> list[str]:
     """Check the command before creating anything for it. Raises InvalidArgumentError."""
     argv = command(options.command)
     if not argv:
-        raise WrongUsage("no command was given", "paddock run -- COMMAND ...")
+        sandbox = getattr(options, "sandbox", None)
+        raise WrongUsage("no command was given", f"paddock {f'exec {sandbox}' if sandbox else 'run'} -- COMMAND ...")
     if options.tty and options.json:
         raise InvalidArgumentError("a terminal has no JSON", hint="leave out -t or --json")
     if options.tty and not _is_terminal():
@@ -290,6 +291,8 @@ def _approved(options: argparse.Namespace, ask: Callable[[], R]) -> R:
         return ask()
     except ApprovalNeededError as error:
         if not options.wait:
+            if not hasattr(options, "sandbox"):  # the sandbox ends with this command: nothing can ask again
+                error.hint = "paddock run --wait, and answer from another terminal: paddock approvals ls"
             raise
         _render.note(f"{error.message}. Waiting for: paddock approvals approve {error.approval_id}")
         approval = error.approval_id

@@ -12,6 +12,8 @@ from paddock.errors import PaddockError
 
 _COLUMNS = 80
 _LEAST_COLUMN = 8
+_UNNAMED = {"usage", PaddockError.code}
+"""Codes that docs/errors.md has no section for."""
 
 
 def escape(text: str) -> str:
@@ -61,7 +63,7 @@ def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None
     if as_json:
         document({"error": {"code": code, "message": message, "hint": hint}})
         return
-    note(message)
+    note(message if code in _UNNAMED else f"{message} [{code}]")
     if hint:
         print(f"  try: {escape(hint)}", file=sys.stderr, flush=True)
 

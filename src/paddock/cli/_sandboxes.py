@@ -235,7 +235,7 @@ def _make_snapshot(options: argparse.Namespace) -> int:
 @usage(
     argument("directory", nargs="?", default=".", metavar="DIR", help="COPY takes files from it (default: .)"),
     argument("-f", "--file", default="Dockerfile", metavar="FILE", help="the Dockerfile in DIR (default: Dockerfile)"),
-    argument("--name", help="a name to use in place of the id; unique among snapshots"),
+    argument("--name", help="a name to use in place of the id; an older snapshot of that name loses it"),
     argument("--build-arg", type=pair, action="append", default=[], metavar="NAME=VALUE", help="the value of an ARG"),
     sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
 )

@@ -88,10 +88,11 @@ class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repe
 
 class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
     """Take a snapshot of a running sandbox at one instant. The sandbox continues. Sandboxes from it have more variables
-    `env`, and start in `workdir` as `user`."""
+    `env`, and start in `workdir` as `user`. With `takes_name`, another snapshot of that name stays without one."""
 
     sandbox: str
     name: str | None = None
+    takes_name: bool = False
     env: dict[str, str] = {}
     workdir: str | None = None
     user: str | None = None

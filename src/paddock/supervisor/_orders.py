@@ -108,7 +108,7 @@ def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) ->
         flags |= PlanFlags.HOST_USR
     if plan.devices:
         flags |= PlanFlags.OWN_DEV
-    # Where no sandbox can have a name, the usual one is left out. A name that a caller chose is needed.
+    # The usual name is left out if this machine allows none. A name that a caller chose is needed.
     named = context.hostnames or plan.hostname != plan.id.replace("_", "-")
     root = next((user for user in plan.users if user.name == "root"), None)
     return Plan(

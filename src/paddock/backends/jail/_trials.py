@@ -43,7 +43,7 @@ _PROC = (
     "mounts.fs_mount('proc')\n"
 )
 UNFILTERED = (
-    "start the container with --security-opt seccomp=unconfined (Docker, Podman), or its pod with"
+    "start the container with --security-opt seccomp=unconfined (Docker), or its pod with"
     " seccompProfile: {type: Unconfined} (Kubernetes)"
 )
 _UNMASKED = (
@@ -97,7 +97,8 @@ def refused() -> str | None:
         if (name, value) in suspects:
             return f"ordinary users may make no user namespaces here ({why}): {name}={value}; as root: {command}"
     if not restricted:
-        return f"a seccomp filter forbids user namespaces ({why}): probably a container's; {UNFILTERED}"
+        also = f"; it covers parts of /proc too: {_UNMASKED}" if _is_covered() else ""
+        return f"a seccomp filter forbids user namespaces ({why}): probably a container's; {UNFILTERED}{also}"
     return f"AppArmor forbids user namespaces to programs without a profile ({why}); as root: {apparmor_command()}"
 
 
@@ -107,12 +108,16 @@ def _masked() -> str | None:
     The kernel then lets no user namespace mount another /proc, which would show them (fs/namespace.c,
     mount_too_revealing).
     """
+    if not _is_covered() or attempt(_PROC) is None:
+        return None
+    return f"this container covers parts of /proc, so no sandbox can have a /proc of its own; {_UNMASKED}"
+
+
+def _is_covered() -> bool:
     from paddock.linux import mountinfo
 
     covered = (info for info in mountinfo.read() if info.mount_point.startswith(b"/proc/"))
-    if not any(info.mount_point != b"/proc/sys/fs/binfmt_misc" for info in covered) or attempt(_PROC) is None:
-        return None
-    return f"this container covers parts of /proc, so no sandbox can have a /proc of its own; {_UNMASKED}"
+    return any(info.mount_point != b"/proc/sys/fs/binfmt_misc" for info in covered)
 
 
 def profile() -> str:

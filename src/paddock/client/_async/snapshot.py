@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from paddock import model
-from paddock.errors import AlreadyExistsError, NotFoundError, PaddockError, UnsupportedError
+from paddock.errors import NotFoundError, PaddockError, UnsupportedError
 
 from .daemon import default_async_transport
 
@@ -60,7 +60,7 @@ class AsyncSnapshot:
         Args:
             directory: COPY takes files from it. `.dockerignore` leaves names out.
             dockerfile: The file in `directory`.
-            name: The name of the snapshot.
+            name: The name of the snapshot. An older snapshot of that name keeps only its id.
             args: Values of ARG.
             level: The level of the build, and of the sandboxes from the snapshot.
             limits: Of the build.
@@ -77,7 +77,6 @@ class AsyncSnapshot:
             InvalidArgumentError: paddock can't do an instruction; the message has its line.
             UnsupportedError: USER needs ids that an ordinary user doesn't have, or the level has no snapshots.
             CommandFailedError: A RUN failed; the message has its line.
-            AlreadyExistsError: Another snapshot has that name.
             ImageInvalidError, NotFoundError: FROM names an image that paddock can't get.
 
         Example:
@@ -93,11 +92,7 @@ class AsyncSnapshot:
 
         if level == "process":
             raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
-        if name is not None and any(one.name == name for one in await cls.list(transport=transport)):
-            raise AlreadyExistsError(
-                f"a snapshot is already named {name!r}",
-                hint=f"take another name, or delete that one first: paddock snapshot rm {name}",
-            )
+        transport = transport or default_async_transport()
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()
         template, image = (base, None) if base in ("host", "code-interpreter") else (None, base)
@@ -152,7 +147,10 @@ class AsyncSnapshot:
                     raise
             if sandbox.policy is not None:
                 await sandbox.set_policy(None)  # else sandboxes from it could reach what the build could
-            return await sandbox.snapshot(name, env=file.env, workdir=file.workdir, user=file.user)
+            action = model.CreateSnapshot(
+                sandbox=sandbox.id, name=name, takes_name=True, env=file.env, workdir=file.workdir, user=file.user
+            )
+            return cls(await transport.perform(action), transport)
 
     @classmethod
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSnapshot:

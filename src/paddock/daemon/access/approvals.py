@@ -40,6 +40,7 @@ _EXPIRE = (
     "UPDATE approvals SET state = 'expired'"
     " WHERE state IN ('pending', 'granted') AND NOT (boot_id = ? AND deadline > ?)"
 )
+_WITHDRAW = "UPDATE approvals SET state = 'expired' WHERE sandbox = ? AND state IN ('pending', 'granted')"
 
 WAIT_SECONDS = 900.0
 """Seconds that a question waits for its answer, and that an approval waits for its use."""
@@ -172,9 +173,17 @@ class Approvals(Component):
         self._store.execute(_DECIDE, values)
         op.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
         op.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
+        await self._wake()
+        return self._find(action, owner)
+
+    async def withdraw(self, sandbox: model.SandboxId) -> None:
+        """Expire the questions of a sandbox that has ended. Callers that wait for an answer wait no longer."""
+        if self._store.execute(_WITHDRAW, (sandbox,)).rowcount:
+            await self._wake()
+
+    async def _wake(self) -> None:
         async with self._answered:
             self._answered.notify_all()
-        return self._find(action, owner)
 
     def _owner(self, op: Operation) -> str:
         """Return whose approvals are meant, and mark expired ones."""

@@ -109,7 +109,7 @@ class Service:
         self.gateways = gateways(context, bindings, approvals)
         policies = self.policies = Policies(context, self.gateways, bindings, approvals)
         snapshots = self.snapshots = Snapshots(context, policies)
-        cleanup = self.cleanup = Cleanup(context, self.gateways, snapshots)
+        cleanup = self.cleanup = Cleanup(context, self.gateways, snapshots, approvals)
         nested = Nested(context)
         running = self.running = RunningSandboxes(context, cleanup, bindings, nested)
         restore = self.restore = Restore(context, running, snapshots, self.gateways, policies, bindings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from paddock.backends.base import Ending
+from paddock.daemon.access.approvals import Approvals
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context
@@ -18,9 +19,9 @@ from .snapshots import Snapshots
 
 
 class Cleanup(Component):
-    def __init__(self, context: Context, gateways: Gateways, snapshots: Snapshots) -> None:
+    def __init__(self, context: Context, gateways: Gateways, snapshots: Snapshots, approvals: Approvals) -> None:
         super().__init__(context)
-        self._gateways, self._snapshots = gateways, snapshots
+        self._gateways, self._snapshots, self._approvals = gateways, snapshots, approvals
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the audit log says so, and the row not yet: the disk was full."""
@@ -71,6 +72,8 @@ class Cleanup(Component):
         """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent."""
         if row.sandbox.policy is not None:
             await self._gateways.close(row)
+            with logged("withdraw its questions", row.id):
+                await self._approvals.withdraw(row.id)
             with logged("record the changes", row.id):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
         await in_thread(self._remove, row)

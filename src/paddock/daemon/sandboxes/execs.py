@@ -30,6 +30,7 @@ from paddock.model import mint, replace
 from . import validate
 from .cleanup import Cleanup
 from .collect import Capture, Collector, Outliving, finish, kept, redacting
+from .files import from_home
 from .instance import RunningSandbox
 from .running import LIVE, RunningSandboxes
 from .sandboxes import Sandboxes, Turn
@@ -185,6 +186,8 @@ class Execs(Component):
             if isinstance(action, model.RunExec) and spec.stdin is not (action.input is not None):
                 # Only `input` writes to the pipe: without it the command reads an end at once.
                 spec = replace(spec, stdin=action.input is not None)
+            if spec.cwd is not None:
+                spec = replace(spec, cwd=await from_home(spec.cwd, spec.user, held.instance))
             background = isinstance(action, model.StartExec) and action.background
             try:
                 before = await _hits(held)

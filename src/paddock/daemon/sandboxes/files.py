@@ -13,7 +13,7 @@ from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, InvalidStateError, logged
-from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo
+from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStream, FileInfo, replace
 
 from . import validate
 from .running import RunningSandboxes
@@ -69,6 +69,7 @@ class Files:
         validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
         async with self._sandboxes.use(reference, op) as (row, held):
+            action = await _from_home(action, held.instance)  # the policy judges what the guest gets
             if row.sandbox.policy is not None:
                 await self._policies.file(action, row, held.instance.template, op)
             return row, await held.instance.file(action)
@@ -108,6 +109,22 @@ class Files:
             with logged("remove the directories of a promotion", target.id):
                 await _remove(target, new, old)
         return len(after)
+
+
+async def _from_home(action: Action[R], instance: Instance) -> Action[R]:
+    user = getattr(action, "user", None)
+    for name in ("path", "source", "destination"):
+        path = getattr(action, name, None)
+        if isinstance(path, str) and (found := await from_home(path, user, instance)) != path:
+            action = replace(action, **{name: found})
+    return action
+
+
+async def from_home(path: str, user: str | None, instance: Instance) -> str:
+    """Return the path with the home of the user in place of a `~` in front."""
+    if path != "~" and not path.startswith("~/"):
+        return path
+    return (await instance.user(user)).home + path[1:]
 
 
 async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:

@@ -51,7 +51,8 @@ class Snapshots(Component):
         validate.check_name(action.name, model.Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, op.principal.id)
-        snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
+        name = None if action.takes_name else action.name
+        snapshot = replace(snapshot, name=name, policy=row.sandbox.policy)
         workspace = own_copy(row.workspace, snapshot.id)
         template = _changed(held.instance.template, await held.instance.user(action.user), action)
         async with self._unless_kept(SnapshotRow(snapshot, template, workspace=workspace)) as keep:
@@ -59,6 +60,9 @@ class Snapshots(Component):
             await self.copy(held, copies)
             self._rows.whole(snapshot.id)
             await self.record_changes(row, (snapshot.id,), "snapshot")
+            if action.takes_name and action.name is not None:
+                snapshot = replace(snapshot, name=action.name)
+                self._rows.move_name(snapshot)
             op.done({"snapshot": snapshot.id})
             keep()
         return snapshot

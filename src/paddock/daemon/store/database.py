@@ -431,6 +431,13 @@ class SnapshotStore(_Rows[SnapshotRow]):
         """Mark it usable."""
         self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,))
 
+    def move_name(self, snapshot: Snapshot) -> None:
+        """Give a snapshot its name, and take it from the one that has it."""
+        with self._store.writing():
+            values = (snapshot.owner, snapshot.name)
+            self._store.execute("UPDATE snapshots SET name = NULL WHERE owner = ? AND name = ?", values)
+            self._store.execute("UPDATE snapshots SET name = ? WHERE id = ?", (snapshot.name, snapshot.id))
+
     def is_hibernation(self, id: str) -> bool:
         """Tell whether a living sandbox wakes from it."""
         return any(row.restoring == id for row in self._store.list())
