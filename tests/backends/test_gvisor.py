@@ -17,7 +17,7 @@ from paddock.backends.gvisor import GvisorBackend, _probe, _trial
 from paddock.backends.jail._instance import JailInstance
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import LevelUnavailableError, SandboxDiedError, UnsupportedError
-from paddock.linux import proc, processes
+from paddock.linux import files, proc, processes
 from paddock.model import Limits, PtySize
 from tests.backends.spares import settled
 from tests.backends.test_vmm import output
@@ -362,7 +362,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
         program.write_text("#!/bin/sh\necho runsc version 0.0~20991231.0\n")
         program.chmod(0o755)
     monkeypatch.setattr(_probe, "UNPACKED", unpacked)
-    monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
+    monkeypatch.setattr(files, "_PROGRAMS", str(own.parent))
     runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
     monkeypatch.setattr(_trial, "attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "runs no program here" in str(_probe.look(tmp_path))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import UnrecordedError
-from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, Inbound
+from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, Inbound, Lost, ProxyStream
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
@@ -68,6 +69,17 @@ def test_who_asks_and_asks_and_never_listens() -> None:
             assert len(connection.client.buffer) <= HIGH_WATER + SCRATCH_BYTES
             writer.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
             assert reader.at_eof() is False
+
+    asyncio.run(work())
+
+
+def test_who_left_before_the_handshake_is_not_waited_for() -> None:
+    async def work() -> None:
+        stream = ProxyStream(memoryview(bytearray(SCRATCH_BYTES)))
+        stream.buffer += client_hello("a.test")[:-1]
+        stream.eof_received()
+        with pytest.raises(Lost, match="within the TLS handshake"):
+            await stream.shake(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
     asyncio.run(work())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from paddock.linux import kernel_files, landlock, masks, seccomp_profile, subordinate_ids
 from paddock.linux.namespaces import IdMap
+from paddock.supervisor._errors import JailError
 from paddock.supervisor.layout import ORDINARY_ID
 from paddock.supervisor.plan import JAIL, JailPlan
 from paddock.wire import Kind, pack
@@ -108,8 +109,6 @@ def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) ->
         flags |= PlanFlags.HOST_USR
     if plan.devices:
         flags |= PlanFlags.OWN_DEV
-    # The usual name is left out if this machine allows none. A name that a caller chose is needed.
-    named = context.hostnames or plan.hostname != plan.id.replace("_", "-")
     root = next((user for user in plan.users if user.name == "root"), None)
     return Plan(
         flags=flags,
@@ -121,10 +120,19 @@ def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) ->
         tmp_bytes=plan.tmp_bytes,
         inodes=plan.inodes,
         rlimits=tuple(rlimits),
-        hostname=plan.hostname.encode() if named else b"",
+        hostname=_hostname(context, plan),
         proc=() if told is None else tuple(name for name, _ in told.proc),
         groups=() if told is None else tuple(name for name, _ in told.groups),
     ).pack()
+
+
+def _hostname(context: SupervisorContext, plan: JailPlan) -> bytes:
+    """Return the name; none if the machine allows none, and no caller chose it. Raises JailError for a chosen one."""
+    if context.hostnames:
+        return plan.hostname.encode()
+    if plan.hostname != plan.id.replace("_", "-"):
+        raise JailError(f"sethostname {plan.hostname}: this machine refuses it, and a create without a host name works")
+    return b""
 
 
 def committed(deadline: float) -> bytes:

@@ -155,8 +155,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._wake()
 
     def eof_received(self) -> bool:
-        if self._shaking:
-            self._lose(ConnectionResetError("the connection ended within the TLS handshake"))
         self._end()
         return True
 
@@ -321,7 +319,10 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._shaking = True
         self._advance()
         while self._shaking and self.error is None:
-            await self._stirred()
+            if self.ended:  # before or since
+                self._lose(ConnectionResetError("the connection ended within the TLS handshake"))
+            else:
+                await self._stirred()
         if isinstance(self.error, ssl.SSLError):
             raise self.error
         self._check()
