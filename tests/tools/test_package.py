@@ -36,6 +36,21 @@ from packaging.tags import sys_tags
 print(os.uname().machine, "py3-none-manylinux_2_17_aarch64" in map(str, sys_tags()))
 """
 TEN_LINES_SAY = "0 45\nTrue\n"
+_NOTEBOOK = """
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(kernel_name="python3")
+for cell in (
+    "from paddock import AsyncSandbox, Sandbox; box = Sandbox.create()",
+    "box.exec('echo here')",
+    "async with AsyncSandbox.create() as other: print((await other.exec('echo there')).stdout)",
+    "box.kill()",
+):
+    said = []
+    done = client.execute_interactive(cell, output_hook=lambda message: said.append(message["content"]))["content"]
+    assert done["status"] == "ok", said
+    print(*(one.get("text") or one.get("data", {}).get("text/plain", "") for one in said))
+manager.shutdown_kernel()
+"""
 
 
 def run(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +123,24 @@ def test_the_distribution_is_built_from_a_clone_and_runs_in_an_empty_environment
     version = run(empty / "bin" / "paddock", "--version", PADDOCK_STATE_DIR=str(state_dir))
     assert version.stdout.startswith("paddock ")
     assert run(empty / "bin" / "paddock", "daemon", "stop", PADDOCK_STATE_DIR=str(state_dir)).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_it_works_in_the_cells_of_a_notebook(sources: Path, tmp_path: Path, state_dir: Path) -> None:
+    """Of Jupyter's own kernel, whose main thread has a running event loop."""
+    place = tmp_path / "notebook"
+    assert run(PYTHON, "-m", "venv", place).returncode == 0
+    wheel = build(sources, "wheel", tmp_path)
+    index(run(place / "bin" / "pip", "install", "-q", wheel, "ipykernel", "jupyter_client"))
+    assert run(place / "bin" / "python", "-m", "ipykernel", "install", "--prefix", place).returncode == 0
+    where = {"JUPYTER_PATH": str(place / "share" / "jupyter"), "PADDOCK_STATE_DIR": str(state_dir)}
+    done = run(place / "bin" / "python", "-c", _NOTEBOOK, **where)
+    assert done.returncode == 0, done.stderr
+    assert "exit_code=0" in done.stdout
+    assert "here" in done.stdout
+    assert "there" in done.stdout
+    assert run(place / "bin" / "paddock", "daemon", "stop", **where).returncode == 0
 
 
 @pytest.mark.parametrize("arch", ELF_MACHINES)
