@@ -119,7 +119,7 @@ def of_port(number: int, step: str, port: int) -> PaddockError:
     return FileError(f"port {port}: {os.strerror(number)}", errno=errno.errorcode[number])
 
 
-def of_door(number: int, step: str, path: str) -> PaddockError:
+def of_listener(number: int, step: str, path: str) -> PaddockError:
     if number in OUT_OF:
         return GuestLostError(f"no connection could be taken at {path}: {os.strerror(number)}", hint="try again")
     return FileError(f"{os.strerror(number)}: {path}", errno=errno.errorcode[number])
@@ -131,7 +131,7 @@ def hand(name: str, text: str) -> Request:
 
 
 def _of_hand(number: int, step: str, name: str) -> PaddockError:
-    return _failed(number, f"nobody takes it at {name!r}")
+    return _failed(number, f"no process listens at {name!r}")
 
 
 def of_exec(number: int, step: str, program: str, cwd: str, id: str) -> PaddockError:

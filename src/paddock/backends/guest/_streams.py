@@ -11,7 +11,7 @@ from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
-from ._requests import Nothing, Request, ask, of_door, of_port
+from ._requests import Nothing, Request, ask, of_listener, of_port
 from .pipes import PipeReader, PipeWriter
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ async def connect(connection: GuestConnection, port: int) -> PortStream:
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
     """Wait without limit for a program inside that connects to the socket at `path`."""
-    request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_door, path)
+    request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_listener, path)
     channel = connection.open(request, receives=(Stream.OUT,), sends=True)
     await channel.reply(Nothing)
     return PortStream(channel)

@@ -42,7 +42,7 @@ def own_copy(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
 
 
 def staged_trees(id: str) -> tuple[str, str]:
-    """Return the names of what is to take the place of a sandbox's tree, and of its workspace."""
+    """Return the names of the copies that a rollback stages: of the sandbox, and of its workspace."""
     return STAGED + id, STAGED + id + WORKSPACE_OF
 
 
