@@ -29,6 +29,7 @@ from paddock.model import (
     User,
 )
 from paddock.supervisor.layout import RETENTION_SECONDS
+from paddock.wire import close_all
 
 from .pause_clock import PauseClock
 
@@ -140,6 +141,9 @@ class Exits(NamedTuple):
     def detach(self) -> tuple[int, ...]:
         """All descriptors, in this order. They are the caller's from now on."""
         return (*(one.detach() for one in self.sockets), self.process)
+
+    def close(self) -> None:
+        close_all(self.detach())
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, Gone, JailError, Steps
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor._supervised import Supervised
-from paddock.supervisor.plan import JailPlan
+from paddock.supervisor.plan import WAITING, JailPlan
 
 CREATE_SECONDS = 20.0
 QUIET_SECONDS = 0.03
@@ -113,9 +113,15 @@ class JailPool:
             sandbox, timings = _jail.commit(self._context, pending)
         except JailError as error:
             raise Gone(id) from error
-        self._created(sandbox)
-        reply({"pid": sandbox.record.pid, "timings": timings})
+        self._answer(sandbox, timings, reply)
         _jail.close_spare(pending)
+
+    def _answer(self, sandbox: Supervised, timings: dict[str, float], reply: Reply) -> None:
+        """Reply that it runs. What has a network gets it from the gateway next, so its sockets come along; but not for
+        what waits to become a sandbox."""
+        self._created(sandbox)
+        told, descriptors = sandbox.for_gateway()
+        reply({**told, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
 
     def drop(self, id: str) -> None:
         """End a complete spare that the daemon doesn't want; do nothing if there is none of that id."""
@@ -243,8 +249,7 @@ class JailPool:
                 waiting.reply()
             else:
                 sandbox, timings = made
-                self._created(sandbox)
-                waiting.reply({"pid": sandbox.record.pid, "timings": timings})
+                self._answer(sandbox, timings, waiting.reply)
                 _jail.close_spare(pending)
             _jail.close_layers(pending)
             self.replenish()

@@ -303,9 +303,7 @@ class Supervisor:
             raise PlanError(f"{id} was made without exits: it has no network at all")
         if not _late.open_exits(self._context, sandbox):
             raise Gone(id)
-        exits, record = sandbox.exits, sandbox.record
-        fds = () if exits is None else (*(one.fileno() for one in exits), sandbox.pidfd)
-        reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
+        reply(*sandbox.for_gateway())
 
     def do_keep(
         self,

@@ -6,13 +6,15 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paddock.linux import cgroups
 from paddock.supervisor._exits import Exits, close
 from paddock.supervisor._namespaces import Way
 from paddock.supervisor.records import Ended, Record
 from paddock.wire import close_all
+
+Message = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -74,6 +76,12 @@ class Supervised:
     """Answers to send when it has ended."""
     kept: Keeping = field(default_factory=Keeping)
     seen: Seen = field(default_factory=Seen)
+
+    def for_gateway(self) -> tuple[Message, tuple[int, ...]]:
+        """Return facts for the gateway, and its sockets and a pidfd; no descriptors if the gateway has them."""
+        record, exits = self.record, self.exits
+        told: Message = {"late": record.late, "pid": record.pid, "start": record.start}
+        return told, () if exits is None else (*(one.fileno() for one in exits), self.pidfd)
 
     def close_way(self) -> None:
         if self.way is not None:

@@ -120,6 +120,8 @@ class JailBackend:
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
         """Ends of sandboxes that are or were held here, by the number of the start."""
         self._being_made: set[SandboxId] = set()
+        self._exits: dict[tuple[SandboxId, int], Exits] = {}
+        """Exits that came with the answer to a create, until the gateway gets them."""
         self._late: set[SandboxId] = set()
         """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -209,7 +211,7 @@ class JailBackend:
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan, ahead: bool = False) -> JailInstance:
         request = self._commit(jail) if ahead else self.supervisor.request("create", plan=jail.to_message())
-        making = self.start(request)
+        making = self.start(self._made(plan, request))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id, plan.instance_id)  # it may come in the same breath as the answer
@@ -231,6 +233,12 @@ class JailBackend:
             self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
+
+    async def _made(self, plan: SandboxPlan, request: Coroutine[Any, Any, Message]) -> Message:
+        answer = await request
+        if (exits := self._exits_of(plan.id, answer)) is not None:
+            self._exits[plan.id, plan.instance_id] = exits
+        return answer
 
     def _commit(self, jail: JailPlan) -> Coroutine[Any, Any, Message]:
         late: Message = {name: getattr(jail, name) for name in LATE}
@@ -323,7 +331,11 @@ class JailBackend:
         return Record(**await self.supervisor.request("inspect", id=id))
 
     async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
-        answer = await self.supervisor.request("exits", id=id, instance_id=instance_id, make=make)
+        if (held := self._exits.pop((id, instance_id), None)) is not None:
+            return held
+        return self._exits_of(id, await self.supervisor.request("exits", id=id, instance_id=instance_id, make=make))
+
+    def _exits_of(self, id: SandboxId, answer: Message) -> Exits | None:
         if answer["late"]:
             self._late.add(id)
         descriptors = cast("list[int]", answer.get("fds", []))
@@ -357,6 +369,8 @@ class JailBackend:
         self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
+        for key in [key for key in self._exits if key[0] == id]:
+            self._exits.pop(key).close()
         if self.spares is not None:
             await self.spares.claim(id)
         self.supervisor.forget(id)
@@ -389,6 +403,9 @@ class JailBackend:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for exits in self._exits.values():
+            exits.close()
+        self._exits.clear()
         self.supervisor.leave(self._heard)
 
     def _settle(self, id: SandboxId, instance_id: int, ending: Ending) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from paddock.policy.network import Snapshot
 
 K = TypeVar("K")
+V = TypeVar("V")
 Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
 _KEEP = (
     "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
@@ -48,6 +49,8 @@ _IN_WORKSPACE = (
 )
 """The revisions of sandboxes that worked in it, latest first, as long as they are recorded."""
 _MOST_KEPT = 64
+_KEPT_SECONDS = 3600.0
+"""A stored revision stays for days, so a create needn't store it again."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -56,20 +59,21 @@ class Policies(Component):
         super().__init__(context)
         self._gateways, self._bindings, self._approvals = gateways, bindings, approvals
         self._compiled: dict[str, Snapshot] = {}
-        self._of_text: dict[bytes, Snapshot] = {}
-        """By the text that they were compiled from: most sandboxes of a program have the same."""
+        self._kept: dict[bytes, tuple[Snapshot, float]] = {}
+        """Those stored lately, and when, by the text that they were compiled from: most sandboxes of a program have the
+        same."""
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
         """Compile a document and store it under its revision. Raises PolicyInvalidError."""
         from paddock.policy.network import compile
 
-        text = _encode(document)
-        snapshot = self._of_text.get(text)
-        if snapshot is None:
-            snapshot = await asyncio.to_thread(compile, document)
-            _remember(self._of_text, text, snapshot)
-        self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
-        return _remember(self._compiled, snapshot.revision, snapshot)
+        text, now = _encode(document), self._clock.wall()
+        snapshot, at = self._kept.get(text) or (await asyncio.to_thread(compile, document), 0.0)
+        if not 0.0 <= now - at < _KEPT_SECONDS:
+            self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), now))
+            _remember(self._kept, text, (snapshot, now))
+            _remember(self._compiled, snapshot.revision, snapshot)
+        return snapshot
 
     async def of(self, revision: str) -> Snapshot:
         found = self._compiled.get(revision)
@@ -326,8 +330,9 @@ def _lane(row: Row) -> str:
     return f"policy of {row.id}"
 
 
-def _remember(cache: dict[K, Snapshot], key: K, snapshot: Snapshot) -> Snapshot:
+def _remember(cache: dict[K, V], key: K, value: V) -> V:
+    cache.pop(key, None)
     while len(cache) >= _MOST_KEPT:
         del cache[next(iter(cache))]
-    cache[key] = snapshot
-    return snapshot
+    cache[key] = value
+    return value

@@ -320,7 +320,11 @@ class Creation(Component):
         async def create(request: CreateRequest) -> None:
             plan = request.plan(self._config.retention_seconds)
             plan = plan if request.policy is None else self._bindings.with_placeholders(plan)
-            instances[request.row.id] = await request.backend.create(plan)
+            instance = instances[request.row.id] = await request.backend.create(plan)
+            if request.row.sandbox.spec.nested:
+                await install(instance)
+            if request.policy is not None:
+                await self._gateways.open(request.row, request.policy)
 
         async with AsyncExitStack() as lanes:
             holds = [await lanes.enter_async_context(self._lanes.exclusive(request.row.id)) for request in requests]
@@ -335,11 +339,6 @@ class Creation(Component):
                     for result in await asyncio.gather(*map(create, requests), return_exceptions=True):
                         if result is not None:
                             raise result
-                for request in requests:
-                    if request.row.sandbox.spec.nested:
-                        await install(instances[request.row.id])
-                    if request.policy is not None:
-                        await self._gateways.open(request.row, request.policy)
                 check()
                 with self._store.writing() if len(requests) > 1 else nullcontext():  # a death leaves all or none
                     running = tuple(self._store.move(request.row, State.RUNNING) for request in requests)
