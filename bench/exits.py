@@ -10,6 +10,8 @@ from bench.report import Section
 from bench.worker import TOTAL
 from paddock import Sandbox
 
+FENCED = Contender("with a policy", "bench.exits:Create", {"policy": True}, state=True)
+FREE = Contender("without", "bench.exits:Create", {"policy": False}, state=True)
 _POLICY = {"egress": {"allow": [{"host": "example.com"}, {"host": "*.example.org", "methods": ["GET"]}]}}
 
 
@@ -35,12 +37,8 @@ class Create:
 
 
 def measure(plan: Plan) -> list[Section]:
-    contenders = [
-        Contender("with a policy", "bench.exits:Create", {"policy": True}, state=True),
-        Contender("without", "bench.exits:Create", {"policy": False}, state=True),
-    ]
     section = Section("exits", "create, ten a second: with a policy and without")
-    records = contest(contenders, rounds=plan.rounds(8), block=10, interval=0.1)
+    records = contest([FENCED, FREE], rounds=plan.rounds(8), block=10, interval=0.1)
     fenced, free = records.values()
     for record in records.values():
         section.add(record)

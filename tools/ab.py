@@ -24,7 +24,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import crowd, cycle, shell, streams, warm  # noqa: E402 - a script knows only its own directory
+from bench import crowd, cycle, exits, shell, streams, warm  # noqa: E402 - a script knows only its own directory
 from bench.contest import Contender, Record, contest  # noqa: E402
 from bench.figures import Ratio, ratio  # noqa: E402
 from bench.worker import TOTAL  # noqa: E402
@@ -39,6 +39,7 @@ class Bench(NamedTuple):
 BENCHES = {
     "cycle": Bench(cycle.PADDOCK, 10),
     "paced": Bench(cycle.PADDOCK, 10, interval=0.1),
+    "exits": Bench(exits.FENCED, 10, interval=0.1),
     "warm": Bench(warm.PADDOCK, 50),
     "crowd": Bench(replace(crowd.PADDOCK, arguments={"callers": 4}), 1),
     "shell": Bench(shell.PADDOCK, 2),
