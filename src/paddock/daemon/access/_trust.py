@@ -47,11 +47,12 @@ def _for_chromium(certificate: bytes) -> bytes:
 
 
 def _fill(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         data = memoryview(content)
         while data:
             data = data[os.write(descriptor, data) :]
+        os.ftruncate(descriptor, len(content))  # not O_TRUNC: ext4 would write it to the disk (auto_da_alloc)
     finally:
         os.close(descriptor)
 
