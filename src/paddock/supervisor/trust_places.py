@@ -75,9 +75,9 @@ def attach_shown(directory: bytes) -> None:
 
 def _copy(mount: int, places: tuple[bytes, ...]) -> None:
     for path in places:
-        with closing(mounts.open_tree(b"", mount)) as copy:
-            try:
-                _places.move(copy, path, os.O_PATH)
-            except OSError as error:
-                if error.errno not in _NO_PLACE:
-                    raise
+        try:
+            with closing(_places.find(path)) as place, closing(mounts.open_tree(b"", mount)) as copy:
+                mounts.move_mount(copy, place)
+        except OSError as error:
+            if error.errno not in _NO_PLACE:
+                raise
