@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from service_world import ME, Rig, until
 
+from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidStateError, NotConfiguredError, PaddockError, PolicyDeniedError, PolicyInvalidError
@@ -111,6 +113,19 @@ async def test_without_a_policy_nobody_is_told(rig: Rig, doors: Doors) -> None:
         assert (await service.perform(GetPolicy(sandbox=sandbox.id), ME)).revision is None
         await service.perform(KillSandbox(sandbox=sandbox.id), ME)
         assert doors.told == []
+
+
+async def test_a_revision_that_was_stored_lately_is_not_stored_again(rig: Rig, doors: Doors) -> None:
+    began, later = time.time(), 0.0
+    async with rig.service(gateways=doors.made, clock=Clock(wall=lambda: began + later)) as service:
+        for later, stored in (
+            (0.0, 0.0),
+            (60.0, 0.0),
+            (86_400.0, 86_400.0),
+            (0.0, 0.0),
+        ):  # at last the clock is put back
+            await create(service, ONE)
+            assert service._store.execute("SELECT kept_at FROM policies", ()).fetchall() == [(began + stored,)], later
 
 
 async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, doors: Doors) -> None:

@@ -22,7 +22,7 @@ from tests.backends.spares import settled
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, configure, open_yard, run
-from tests.supervisor.test_exits import call, close, taken
+from tests.supervisor.test_exits import call, taken
 from tests.supervisor.test_jail import children, fresh_state, spawner_of, state_of, supervisor_pid
 from tests.supervisor.test_plan import plan as jail_plan
 
@@ -163,7 +163,7 @@ def test_one_with_a_network_is_taken_with_its_exits(play: Play) -> None:
             try:
                 await call(instance, exits)
             finally:
-                close(exits)
+                exits.close()
             await instance.kill()
             await yard.backend.forget(plan.id)
             yard.pool.delete(plan.tree)

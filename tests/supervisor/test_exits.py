@@ -18,8 +18,9 @@ from paddock.backends import Exits, Instance
 from paddock.errors import InternalError, InvalidArgumentError, SandboxDiedError
 from paddock.model import ExecId, ExecSpec
 from paddock.supervisor import layout
-from tests.orphans import wait_until
+from tests.orphans import descriptors, none_lost, wait_until
 from tests.supervisor.conftest import Yard, run
+from tests.supervisor.test_jail import supervisor_pid
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 _AS_CALLER = "import socket; s = socket.create_connection(({address!r}, 443), 30); print(s.recv(9).decode())"
@@ -29,11 +30,6 @@ async def taken(yard: Yard, instance: Instance) -> Exits:
     exits = await yard.backend.exits(instance.id, 0)
     assert exits is not None
     return exits
-
-
-def close(exits: Exits) -> None:
-    for one in exits.detach():
-        os.close(one)
 
 
 def greet(exits: Exits) -> bytes:
@@ -59,8 +55,30 @@ def test_a_call_to_any_address_arrives_at_the_sockets_that_the_supervisor_hands_
         try:
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
+
+    play(scene)
+
+
+def test_the_sockets_come_with_the_create_and_go_with_a_sandbox_that_no_gateway_served(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        (await taken(yard, instance := await yard.create(exits=True))).close()
+        await instance.kill()
+        before = len(descriptors())
+        instance = await yard.create(exits=True)
+        os.kill(supervisor := supervisor_pid(yard), signal.SIGSTOP)
+        try:
+            exits = await taken(yard, instance)  # nobody is asked for them
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        exits.close()
+        await instance.kill()
+        instance = await yard.create(exits=True)
+        await instance.kill()
+        await instance.aclose()
+        await yard.backend.forget(instance.id)
+        assert await asyncio.to_thread(none_lost, before)
 
     play(scene)
 
@@ -68,14 +86,14 @@ def test_a_call_to_any_address_arrives_at_the_sockets_that_the_supervisor_hands_
 def test_who_calls_while_there_is_no_gateway_waits_for_one(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        close(await taken(yard, instance))
+        (await taken(yard, instance)).close()
         calling = asyncio.ensure_future(run(instance, "python3", "-c", _AS_CALLER.format(address="192.0.2.7")))
         exits = await taken(yard, instance)
         try:
             await asyncio.to_thread(greet, exits)
             assert (await calling)[1] == b"hello\n"
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     play(scene)
@@ -138,7 +156,7 @@ print(open("/dev/ca-certificates.pem").read().strip())
             try:
                 await call(instance, exits)
             finally:
-                close(exits)
+                exits.close()
         (yard.state_dir / layout.RUN / instance.id / layout.TRUST).write_text("certificates\n")
         status, printed = await run(instance, "python3", "-c", probe)
         assert (status.code, printed) == (0, b"/dev/ca-certificates.pem certificates\ncertificates\n")
@@ -172,7 +190,7 @@ def test_who_has_taken_the_gateways_port_gets_no_exits_until_it_is_free(play: Pl
         try:
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     play(scene)
@@ -188,7 +206,7 @@ def test_the_next_supervisor_makes_exits_for_a_sandbox_that_runs(private_play: P
         try:
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     private_play(scene)
@@ -222,7 +240,7 @@ print(tried(0, 16, struct.pack("=BxHiII", 0, 0, 1, 0, 1), 0))             # set 
             assert set(printed.split()) <= {b"EPERM", b"EAFNOSUPPORT", b"EACCES", b"EPROTONOSUPPORT"}, printed
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     play(scene)
@@ -253,7 +271,7 @@ for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"):
             assert printed.decode().splitlines() == list(wanted)
             await answered
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     play(scene)
@@ -274,7 +292,7 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
         first = await yard.create()  # with it spares are made
         supervisor = int(yard.backend.supervisor.facts["pid"])
         instance = await yard.create(exits=True)
-        close(await taken(yard, instance))
+        (await taken(yard, instance)).close()
         await instance.kill()
         with pytest.raises(SandboxDiedError):
             await yard.backend.exits(instance.id, 0)
@@ -303,7 +321,7 @@ def test_the_next_supervisor_listens_again_where_nobody_does(private_play: Play)
         try:
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     private_play(scene)
@@ -319,12 +337,12 @@ def test_the_next_supervisor_leaves_the_sockets_to_a_gateway_that_has_them_and_t
         os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         assert await yard.backend.exits(instance.id, 0) is None
         await call(instance, exits)
-        close(exits)
+        exits.close()
         exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
-            close(exits)
+            exits.close()
         await instance.kill()
 
     private_play(scene)
