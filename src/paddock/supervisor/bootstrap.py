@@ -9,5 +9,5 @@ BOOTSTRAP = (
     "from paddock.supervisor._main import main;main(o)"
 )
 READY = b"ready\n"
-VERSION = 11
+VERSION = 12
 """The version of the messages between supervisor and daemon. The first frames never change: docs/supervisor.md."""
