@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from paddock.backends.base import Ending
@@ -17,12 +18,15 @@ from paddock.supervisor.layout import OUTPUTS
 
 from .snapshots import Snapshots
 
+_MOST_REMOVALS = 16
+
 
 class Cleanup(Component):
     def __init__(self, context: Context, gateways: Gateways, snapshots: Snapshots, approvals: Approvals) -> None:
         super().__init__(context)
         self._gateways, self._snapshots, self._approvals = gateways, snapshots, approvals
         self.outputs = self._state_dir / OUTPUTS
+        self._removals: set[asyncio.Task[None]] = set()
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the audit log says so, and the row not yet: the disk was full."""
 
@@ -76,12 +80,23 @@ class Cleanup(Component):
                 await self._approvals.withdraw(row.id)
             with logged("record the changes", row.id):  # on a full disk: what is dead is buried all the same
                 await self._snapshots.record_changes(row, row.own_trees, "end", own=True)
-        await in_thread(self._remove, row)
+        await self._start_removal(row)
         if row.instance_id or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.discard_hibernation(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
+
+    async def _start_removal(self, row: Row) -> None:
+        """Have its trees and outputs deleted: a caller doesn't wait for that, unless many wait to be deleted. A sweep
+        deletes what this daemon leaves."""
+        while len(self._removals) >= _MOST_REMOVALS:
+            await asyncio.wait(self._removals, return_when=asyncio.FIRST_COMPLETED)
+        if self._tasks.closed:
+            return
+        removal = self._tasks.start(in_thread(self._remove, row), name=f"delete the trees of {row.id}", finishes=True)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
 
     def _remove(self, row: Row) -> None:
         for tree in row.own_trees:
