@@ -98,7 +98,7 @@ async def test_what_is_left_out_of_a_result_is_all_in_its_file(rig: Rig, capture
         assert whole.startswith(result.out.head)
         assert whole.endswith(result.out.tail)
         await service.perform(KillSandbox(sandbox=id), ME)
-        assert digest_of(file) is None
+        await until(lambda: digest_of(file) is None)
 
 
 async def test_output_of_exactly_the_capture_is_whole_and_has_no_file(rig: Rig) -> None:

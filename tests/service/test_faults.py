@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import service_world
-from service_world import ME, Rig
+from service_world import ME, Rig, until
 
 from paddock.backends.base import Ending
 from paddock.daemon.main.service import Service
@@ -44,7 +44,7 @@ async def consistent(service: Service, rig: Rig) -> tuple[str, ...]:
     """The living, which are the same in the rows, in the world and in the pool."""
     rows = {s.id for s in await service.perform(ListSandboxes(), ME)}
     assert {i for i, p in rig.world.places.items() if p.ended is None} == rows
-    assert set(rig.pool.names()) == rows
+    await until(lambda: set(rig.pool.names()) == rows)
     return tuple(rows)
 
 
@@ -310,7 +310,7 @@ async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
         assert result.stdout == "here\n"
         await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
         await service.sandboxes.end(made.id)
-        assert rig.pool.names() == ()
+        await until(lambda: rig.pool.names() == ())
         records = await service.perform(ListAudit(sandbox=made.id), ME)
         assert sum(record.action == "sandbox.ended" for record in records) == 1
 

@@ -102,7 +102,7 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         await service.perform(KillSandbox(sandbox=id), ME)
         with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
             await service.perform(RunExec(sandbox=id, spec=sh("true")), ME)
-        assert rig.pool.names() == ()
+        await until(lambda: rig.pool.names() == ())
 
 
 async def test_output_beyond_the_capture_and_beyond_the_limit(rig: Rig) -> None:
@@ -273,7 +273,7 @@ async def test_what_a_killed_program_left_is_told_and_removed(rig: Rig) -> None:
     async with opened(rig) as service:
         seen = await service.perform(GetSandbox(sandbox=out.strip()), ME)
         assert seen.state is State.FAILED
-        assert rig.pool.names() == ()
+        await until(lambda: rig.pool.names() == ())
         assert (await service.perform(VerifyAudit(), ME)).ok
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Held, Place, Rig, put
+from service_world import ME, Held, Place, Rig, put, until
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends.base import Ending
@@ -407,10 +407,12 @@ async def test_a_child_and_a_sandbox_from_a_snapshot_have_a_workspace_of_their_o
         for box in (first, second, third, grandchild):
             assert f"{box.id}_w" in rig.pool.names()
             await service.perform(KillSandbox(sandbox=box.id), ME)
-            assert not {box.id, f"{box.id}_w"} & set(rig.pool.names())
+            await until(lambda box=box: not {box.id, f"{box.id}_w"} & set(rig.pool.names()))
         await service.perform(KillSandbox(sandbox=scene.id), ME)
         await service.perform(DeleteSnapshot(snapshot=scene.snapshot), ME)
-        assert set(rig.pool.names()) - {"bs_1"} == {"tp_host", "ws_1"}  # (no row of a base needs that one)
+        await until(
+            lambda: set(rig.pool.names()) - {"bs_1"} == {"tp_host", "ws_1"}
+        )  # (no row of a base needs that one)
 
 
 async def test_copies_of_both_or_of_none(rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends.base import Ending, SandboxPlan
+from paddock.daemon.sandboxes.cleanup import _MOST_REMOVALS  # pyright: ignore[reportPrivateUsage]
 from paddock.errors import (
     AlreadyExistsError,
     InternalError,
@@ -59,7 +61,30 @@ async def test_kill_leaves_nothing_and_may_be_repeated(rig: Rig) -> None:
         again = await service.perform(KillSandbox(sandbox=made.id), ME)
         assert first.state is again.state is State.KILLED
         assert first.reason == f"killed by {ME.id}"
-        assert leftovers(rig) == ((), (), ())
+        await until(lambda: leftovers(rig) == ((), (), ()))
+
+
+async def test_a_kill_waits_for_the_deletion_of_files_only_if_many_do(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may, delete = threading.Event(), rig.pool.delete
+
+    def delete_late(name: str) -> None:
+        assert may.wait(60)
+        delete(name)
+
+    async with rig.service() as service:
+        made = [await service.perform(CreateSandbox(), ME) for _ in range(_MOST_REMOVALS + 1)]
+        monkeypatch.setattr(rig.pool, "delete", delete_late)
+        for one in made[1:]:
+            await service.perform(KillSandbox(sandbox=one.id), ME)
+        last = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made[0].id), ME))
+        await until(lambda: service._store.existing(made[0].id).state is State.KILLED)
+        assert len(rig.pool.names()) == len(made)
+        assert not last.done()
+        may.set()
+        await last
+        await until(lambda: leftovers(rig) == ((), (), ()))
 
 
 async def test_a_dead_sandbox_says_when_and_why(rig: Rig) -> None:
@@ -354,7 +379,7 @@ async def test_a_hundred_at_once(rig: Rig) -> None:
         for start in range(0, 100, 25):  # the machine is shared: 25 processes at a time
             await asyncio.gather(*map(live, range(start, start + 25)))
         assert await service.perform(ListSandboxes(), ME) == ()
-        assert leftovers(rig) == ((), (), ())
+        await until(lambda: leftovers(rig) == ((), (), ()))
 
 
 def records(rig: Rig) -> list[dict[str, object]]:

@@ -19,6 +19,7 @@ from paddock.supervisor.layout import OUTPUTS
 from .snapshots import Snapshots
 
 _MOST_REMOVALS = 16
+_REMOVED_AT_ONCE = 3  # the other threads are for callers
 
 
 class Cleanup(Component):
@@ -27,6 +28,7 @@ class Cleanup(Component):
         self._gateways, self._snapshots, self._approvals = gateways, snapshots, approvals
         self.outputs = self._state_dir / OUTPUTS
         self._removals: set[asyncio.Task[None]] = set()
+        self._removing = asyncio.Semaphore(_REMOVED_AT_ONCE)
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the audit log says so, and the row not yet: the disk was full."""
 
@@ -88,20 +90,24 @@ class Cleanup(Component):
             await backend.forget(row.id)
 
     async def _start_removal(self, row: Row) -> None:
-        """Have its trees and outputs deleted: a caller doesn't wait for that, unless many wait to be deleted. A sweep
-        deletes what this daemon leaves."""
+        """Have its trees and outputs deleted. A caller waits for that only if many wait to be deleted. A sweep deletes
+        what this daemon leaves."""
         while len(self._removals) >= _MOST_REMOVALS:
             await asyncio.wait(self._removals, return_when=asyncio.FIRST_COMPLETED)
         if self._tasks.closed:
             return
-        removal = self._tasks.start(in_thread(self._remove, row), name=f"delete the trees of {row.id}", finishes=True)
+        removal = self._tasks.start(self._remove(row), name=f"delete the trees of {row.id}", finishes=True)
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
 
-    def _remove(self, row: Row) -> None:
-        for tree in row.own_trees:
-            self._pool().delete(tree)
-        self.remove_outputs(row.id)
+    async def _remove(self, row: Row) -> None:
+        def remove() -> None:
+            for tree in row.own_trees:
+                self._pool().delete(tree)
+            self.remove_outputs(row.id)
+
+        async with self._removing:
+            await in_thread(remove)
 
     def overdue(self, row: Row) -> bool:
         """Tell whether the time of a hibernated sandbox is over: only its row keeps it."""
