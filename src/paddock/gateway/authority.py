@@ -11,7 +11,7 @@ import ipaddress
 import os
 import ssl
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,17 +29,22 @@ _LEAF_LIFE = timedelta(days=397)
 
 
 class Authority:
-    """`certificate` and `key` are PEM."""
+    """`certificate` and `key` are PEM. Most sandboxes need no leaf, so the first one loads them."""
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self.certificate, self.key = certificate, key
-        loaded = serialization.load_pem_private_key(key, None)
+        self._contexts = lru_cache(MOST_CONTEXTS)(self._make_context)
+
+    @cached_property
+    def _loaded(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        loaded = serialization.load_pem_private_key(self.key, None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise ValueError("the key of an authority is one on an elliptic curve")
-        self._key, self._issuer = loaded, x509.load_pem_x509_certificate(certificate)
-        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
-        self._leaf_pem = _pem(self._leaf_key)
-        self._contexts = lru_cache(MOST_CONTEXTS)(self._make_context)
+        return loaded, x509.load_pem_x509_certificate(self.certificate)
+
+    @cached_property
+    def _leaf_key(self) -> ec.EllipticCurvePrivateKey:
+        return ec.generate_private_key(ec.SECP256R1())
 
     @classmethod
     def make(cls, owner: str) -> Authority:
@@ -63,15 +68,16 @@ class Authority:
         """Return a certificate for `host` as PEM. All of them have the same key."""
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
         recent = datetime.now(UTC) - timedelta(days=7)
-        begin = max(_BEGIN, self._issuer.not_valid_before_utc, recent)
+        key, issuer = self._loaded
+        begin = max(_BEGIN, issuer.not_valid_before_utc, recent)
         return (
-            _builder(name, self._issuer.subject, self._leaf_key, begin, recent + _LEAF_LIFE)
+            _builder(name, issuer.subject, self._leaf_key, begin, recent + _LEAF_LIFE)
             .add_extension(x509.SubjectAlternativeName([_general(host)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
         ).public_bytes(serialization.Encoding.PEM)
 
     def _make_context(self, host: str, h2: bool) -> ssl.SSLContext:
@@ -83,7 +89,7 @@ class Authority:
         # `ssl` reads files only. This one has no name and isn't on a disk.
         fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
         try:
-            os.write(fd, self.leaf(host) + self._leaf_pem)
+            os.write(fd, self.leaf(host) + _pem(self._leaf_key))
             context.load_cert_chain(f"/proc/self/fd/{fd}")
         finally:
             os.close(fd)
