@@ -189,9 +189,10 @@ def test_a_snapshot_goes_through_bytes_unchanged() -> None:
                     "secrets: {T: {from: {env: T}, bind: {host: a.test, header: X-Token}}}\n").snapshot  # fmt: skip
     again = Snapshot.from_bytes(snapshot.to_bytes())
     assert (again.revision, again.document) == (snapshot.revision, snapshot.document)
-    for bytes in (b"", b"{", b'{"egress": 1}', b"\xff"):
+    assert Snapshot.from_bytes(bytes(bytearray(snapshot.to_bytes()))) is again, "compiled once"
+    for data in (b"", b"{", b'{"egress": 1}', b"\xff"):
         with pytest.raises(PolicyInvalidError):
-            Snapshot.from_bytes(bytes)
+            Snapshot.from_bytes(data)
 
 
 def test_a_snapshot_does_not_change() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import lru_cache
 
 import msgspec
 
@@ -18,6 +19,7 @@ from ._paths import decoded
 from ._problem import Problem
 from ._rules import READING, Networks, Rule, Rules, is_git_push, rules_of
 
+_MOST_KEPT = 64
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(PolicyDocument).decode
@@ -78,8 +80,12 @@ class Snapshot:
         return self._bytes
 
     @staticmethod
+    @lru_cache(_MOST_KEPT)
     def from_bytes(data: bytes) -> Snapshot:
-        """Make a snapshot from the result of `to_bytes`, here or in another process. Raises PolicyInvalidError."""
+        """Return a snapshot of the result of `to_bytes`, made here or in another process. Raises PolicyInvalidError.
+
+        Many rules take long to compile, and most sandboxes of a program have the same policy.
+        """
         try:
             return Snapshot(_decode(data))
         except (msgspec.MsgspecError, UnicodeError) as error:
