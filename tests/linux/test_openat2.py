@@ -44,16 +44,16 @@ def test_descriptors_are_never_inherited(root_fd: int) -> None:
 
 
 def test_a_path_that_leaves_is_refused_beneath(root_fd: int) -> None:
-    for path in (b"..", b"/d/file", b"up", b"absolute", b"d/../../secret"):
+    for path in (b"..", b"/d/file", b"d/../../secret"):
         with pytest.raises(OSError) as caught:
             openat2.open_beneath(root_fd, path, os.O_RDONLY)
         assert caught.value.errno == errno.EXDEV, path
 
 
-def test_links_can_be_refused_altogether(root_fd: int) -> None:
-    for path in (b"good", b"d/parent/d/file"):
+def test_links_are_refused(root_fd: int) -> None:
+    for path in (b"up", b"absolute", b"good", b"magic", b"d/parent/d/file"):
         with pytest.raises(OSError) as caught:
-            openat2.open_beneath(root_fd, path, os.O_RDONLY, symlinks=False)
+            openat2.open_beneath(root_fd, path, os.O_RDONLY)
         assert caught.value.errno == errno.ELOOP
 
 

@@ -221,7 +221,7 @@ class _Writer:
 
 def _open(directory: int, path: bytes, flags: int) -> int:
     """Open a path below a directory, through no link and no mount."""
-    return openat2.open_beneath(directory, path, flags, symlinks=False, cross_mounts=False)
+    return openat2.open_beneath(directory, path, flags, cross_mounts=False)
 
 
 def _identity(info: os.stat_result) -> tuple[int, int, int]:

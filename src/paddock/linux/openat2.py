@@ -10,7 +10,6 @@ from paddock.linux._syscall import call
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 _NO_XDEV = 0x01
-_NO_MAGICLINKS = 0x02
 _NO_SYMLINKS = 0x04
 _BENEATH = 0x08
 # A rename or mount anywhere on the machine during the resolution of ".." gives EAGAIN. An attacker can cause it at
@@ -18,17 +17,13 @@ _BENEATH = 0x08
 _ATTEMPTS = 64
 
 
-def open_beneath(
-    dir_fd: int, path: bytes, flags: int, mode: int = 0, *, symlinks: bool = True, cross_mounts: bool = True
-) -> int:
+def open_beneath(dir_fd: int, path: bytes, flags: int, mode: int = 0, *, cross_mounts: bool = True) -> int:
     """Open `path`, which must not leave `dir_fd`.
 
-    An absolute path, or a ".." or a link that leads out, is EXDEV. Always O_CLOEXEC.
-
-    It refuses magic links (/proc/*/fd/N), and with `symlinks=False` all symbolic links (ELOOP). A fifo blocks unless
-    O_NONBLOCK is among the flags.
+    An absolute path or a ".." that leads out is EXDEV, and any symbolic link ELOOP. Always O_CLOEXEC. A fifo blocks
+    unless O_NONBLOCK is among the flags.
     """
-    resolve = _BENEATH | _NO_MAGICLINKS | (0 if symlinks else _NO_SYMLINKS) | (0 if cross_mounts else _NO_XDEV)
+    resolve = _BENEATH | _NO_SYMLINKS | (0 if cross_mounts else _NO_XDEV)
     how = _HOW.pack(flags | os.O_CLOEXEC, mode, resolve)
     attempt = 1
     while True:

@@ -156,7 +156,7 @@ def _name(plan: JailPlan, base: int | None, root: int) -> None:
 
 
 def _open_hosts(root: int) -> int:
-    return openat2.open_beneath(root, b"etc/hosts", _HOSTS_FLAGS, 0o644, symlinks=False)
+    return openat2.open_beneath(root, b"etc/hosts", _HOSTS_FLAGS, 0o644)
 
 
 def _name_in(hosts: int, name: str) -> None:

@@ -18,7 +18,7 @@ PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 def find(path: bytes, flags: int = os.O_PATH, mode: int = 0) -> int:
     """Open a file, or a directory to mount on, without following any link."""
-    return openat2.open_beneath(mounts.AT_FDCWD, path, flags | os.O_NOFOLLOW, mode, symlinks=False)
+    return openat2.open_beneath(mounts.AT_FDCWD, path, flags | os.O_NOFOLLOW, mode)
 
 
 def move(mount: int, path: bytes, flags: int = PLACE) -> None:

@@ -249,7 +249,7 @@ def measure_tree(root: int) -> Generator[tuple[int, int], None, None]:
     while pending:
         directory = pending.pop()
         try:
-            fd = openat2.open_beneath(root, directory, _DIRECTORY, symlinks=False, cross_mounts=False)
+            fd = openat2.open_beneath(root, directory, _DIRECTORY, cross_mounts=False)
         except OSError:
             continue  # it has been moved or removed
         with closing(fd), os.scandir(fd) as entries:

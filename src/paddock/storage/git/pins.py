@@ -87,13 +87,13 @@ def _open(repository: Path) -> int:
     with closing(top):
         try:
             _make(top)
-            return openat2.open_beneath(top, _PINS.encode(), DIRECTORY, symlinks=False)
+            return openat2.open_beneath(top, _PINS.encode(), DIRECTORY)
         except OSError as error:
             raise InvalidStateError(f"the repository {repository.name} is damaged: {error}") from None
 
 
 def _make(top: int) -> None:
-    with closing(openat2.open_beneath(top, b"refs", DIRECTORY, symlinks=False)) as refs, suppress(FileExistsError):
+    with closing(openat2.open_beneath(top, b"refs", DIRECTORY)) as refs, suppress(FileExistsError):
         os.mkdir("pins", 0o755, dir_fd=refs)
         info = os.fstat(refs)
         if os.geteuid() == 0:

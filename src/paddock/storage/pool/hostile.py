@@ -115,13 +115,13 @@ class HostileTree:
 
     def _open(self, path: bytes, flags: int) -> int:
         try:
-            return openat2.open_beneath(self.fd, path or b".", flags, symlinks=False, cross_mounts=False)
+            return openat2.open_beneath(self.fd, path or b".", flags, cross_mounts=False)
         except PermissionError:
             if not self._own or not path:
                 raise
-        with closing(openat2.open_beneath(self.fd, path, _LOOK, symlinks=False, cross_mounts=False)) as place:
+        with closing(openat2.open_beneath(self.fd, path, _LOOK, cross_mounts=False)) as place:
             os.chmod(f"/proc/self/fd/{place}", 0o700)
-        return openat2.open_beneath(self.fd, path, flags, symlinks=False, cross_mounts=False)
+        return openat2.open_beneath(self.fd, path, flags, cross_mounts=False)
 
 
 def _attribute(fd: int, names: tuple[str, ...]) -> bytes | None:

@@ -138,4 +138,4 @@ def _seal(place: int) -> None:
 
 
 def _open(place: int, flags: int) -> int:
-    return openat2.open_beneath(place, PLACE.encode(), flags | os.O_NOFOLLOW | os.O_NONBLOCK, symlinks=False)
+    return openat2.open_beneath(place, PLACE.encode(), flags | os.O_NOFOLLOW | os.O_NONBLOCK)

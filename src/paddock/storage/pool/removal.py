@@ -166,7 +166,7 @@ def _open(parent: int, name: str) -> int:
 
 def _open_directory(parent: int, name: str, flags: int) -> int:
     flags |= os.O_DIRECTORY | os.O_NOFOLLOW
-    return openat2.open_beneath(parent, os.fsencode(name), flags, symlinks=False, cross_mounts=False)
+    return openat2.open_beneath(parent, os.fsencode(name), flags, cross_mounts=False)
 
 
 def _allow(parent: int, name: str) -> None:

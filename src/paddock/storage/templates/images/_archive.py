@@ -89,7 +89,7 @@ def open_in_directory(layout: str, path: str) -> Generator[Piece]:
         raise NotFoundError(f"there is no image layout {layout}: {error.strerror}") from None
     with closing(directory):
         try:
-            fd = openat2.open_beneath(directory, path.encode(), _READ, symlinks=False)
+            fd = openat2.open_beneath(directory, path.encode(), _READ)
         except OSError as error:
             what = f"{path} of the image layout {layout} cannot be read: {error.strerror}"
             raise (NotFoundError(what) if error.errno == 2 else ImageInvalidError(what)) from None

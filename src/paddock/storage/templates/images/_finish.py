@@ -166,7 +166,7 @@ class Finish:
         """Add a line for a user that the image lacks."""
         line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:/bin/sh\n".encode()
         try:
-            fd = openat2.open_beneath(self._root, b"etc/passwd", _APPEND, symlinks=False)
+            fd = openat2.open_beneath(self._root, b"etc/passwd", _APPEND)
         except FileNotFoundError:
             self._file("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n" + line.decode())
             return
@@ -190,7 +190,7 @@ class Finish:
     def _mode(self, path: str) -> int | None:
         """Return the mode of the file at `path`. 0: a part of the path isn't a directory. None: it is missing."""
         try:
-            fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW, symlinks=False)
+            fd = openat2.open_beneath(self._root, path.encode(), os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
             return None if error.errno == errno.ENOENT else 0
         with closing(fd):
@@ -219,4 +219,4 @@ class Finish:
 
     def _above(self, path: str) -> tuple[int, str]:
         above, _, name = path.rpartition("/")
-        return openat2.open_beneath(self._root, (above or ".").encode(), _PLACE, symlinks=False), name
+        return openat2.open_beneath(self._root, (above or ".").encode(), _PLACE), name

@@ -285,7 +285,7 @@ class LayerWriter:
         return True
 
     def _open(self, path: bytes, flags: int = _PLACE) -> int:
-        return openat2.open_beneath(self._root, path or b".", flags, symlinks=False, cross_mounts=False)
+        return openat2.open_beneath(self._root, path or b".", flags, cross_mounts=False)
 
     def _note(self, path: bytes) -> None:
         """Note that this layer has brought `path`, and the directories above it."""
