@@ -117,8 +117,8 @@ class JailPool:
         _jail.close_spare(pending)
 
     def _answer(self, sandbox: Supervised, timings: dict[str, float], reply: Reply) -> None:
-        """Reply that it runs. What has a network gets it from the gateway next, so its sockets come along; but not for
-        what waits to become a sandbox."""
+        """Reply that it runs. The gateway's sockets come with the answer, except for a warm VMM: a sandbox that waits
+        for nothing gets its network next."""
         self._created(sandbox)
         told, descriptors = sandbox.for_gateway()
         reply({**told, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
