@@ -117,8 +117,7 @@ class JailPool:
         _jail.close_spare(pending)
 
     def _answer(self, sandbox: Supervised, timings: dict[str, float], reply: Reply) -> None:
-        """Reply that it runs. The gateway's sockets come with the answer, except for a warm VMM: a sandbox that waits
-        for nothing gets its network next."""
+        """Reply that it runs. The answer brings the sockets for the gateway; a warm VMM needs them when it is claimed."""
         self._created(sandbox)
         told, descriptors = sandbox.for_gateway()
         reply({**told, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
