@@ -117,7 +117,7 @@ class JailPool:
         _jail.close_spare(pending)
 
     def _answer(self, sandbox: Supervised, timings: dict[str, float], reply: Reply) -> None:
-        """Reply that it runs, and give the daemon the sockets for the gateway. A warm VMM keeps them until its claim."""
+        """Reply that it runs, with the sockets for the gateway. A warm VMM keeps them until its claim."""
         self._created(sandbox)
         told, descriptors = sandbox.for_gateway()
         reply({**told, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
