@@ -69,7 +69,7 @@ def test_after_a_restart_of_the_machine(program: Callable[..., Any], state_dir: 
     assert "the machine was restarted" in heard["said"]
     assert heard["out"] == "works\n"
     assert live_sandboxes(state_dir) == []
-    assert not (state_dir / "outputs" / facts["brief"]).exists()
+    assert wait_until(lambda: not (state_dir / "outputs" / facts["brief"]).exists())
 
 
 def _power_off(program: Any, state_dir: Path) -> None:

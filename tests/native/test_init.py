@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -34,7 +35,7 @@ from paddock.wire.guest import (
     TimesReply,
 )
 from tests.native.driver import Connection, Ended, GuestError, frame
-from tests.orphans import PATIENCE_SECONDS
+from tests.orphans import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="pid 1 takes identities, for which the test has to be root")
 NEVER = 1 << 62
@@ -205,9 +206,17 @@ def test_pid_1_survives_what_is_sent_to_it_inside_and_ends_by_a_sigterm_from_out
     root.sh("kill -TERM 1; kill -INT 1; kill -KILL 1; kill -STOP 1")
     assert root.sh("echo hi").out == b"hi\n"
     root.close()
-    children = Path(f"/proc/{whole.process.pid}/task/{whole.process.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGTERM)
+    pid = int(Path(f"/proc/{whole.process.pid}/task/{whole.process.pid}/children").read_text().split()[0])
+    assert wait_until(
+        lambda: not _has_pending(pid, signal.SIGTERM)
+    )  # the kernel would merge this one with it (signal(7))
+    os.kill(pid, signal.SIGTERM)
     assert whole.ended() == 0
+
+
+def _has_pending(pid: int, number: int) -> bool:
+    (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(pending, 16) >> (number - 1) & 1)
 
 
 def test_all_ends_at_the_deadline_which_the_host_moves(whole: Container) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Place, Rig, put
+from service_world import ME, Place, Rig, put, until
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends.base import Ending
@@ -220,7 +220,7 @@ async def test_killed_asleep_it_leaves_nothing(rig: Rig, over: OneWorkspace) -> 
         assert (await service.perform(KillSandbox(sandbox=box.id), ME)).state is State.KILLED
         with pytest.raises(SandboxDiedError):
             await box.answers()
-        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+        await until(lambda: set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"})
 
 
 async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace) -> None:
@@ -241,7 +241,7 @@ async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace)
             await use
         assert await box.state() is State.KILLED
         assert box.place is None
-        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+        await until(lambda: set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"})
 
 
 @pytest.mark.parametrize("look", ["get", "use", "sweep"])
@@ -267,7 +267,7 @@ async def test_its_ttl_stands_still_and_its_retention_ends_it(rig: Rig, over: On
         told = await service.perform(GetSandbox(sandbox=box.id), ME)
         assert (told.state, told.limit) == (State.KILLED, Limit.RETENTION)
         assert (told.left_seconds, told.kept_until) == (None, None)
-        assert not [name for name in rig.pool.names() if name.startswith(("sb_", "sn_", "rb_"))]
+        await until(lambda: not [name for name in rig.pool.names() if name.startswith(("sb_", "sn_", "rb_"))])
 
 
 @pytest.mark.parametrize("over_time", [False, True])

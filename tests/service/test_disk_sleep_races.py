@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import service_world
-from service_world import ME, Place, Rig
+from service_world import ME, Place, Rig, until
 from test_disk_sleep import Sleeper
 from test_workspace_trees import OneWorkspace
 
@@ -92,7 +92,7 @@ async def test_killed_while_it_wakes_it_does_not_touch_a_workspace_that_another_
         with pytest.raises(SandboxDiedError):
             await use
         assert box.file("ws_1").read_text() == "kept"
-        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+        await until(lambda: set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"})
 
 
 async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWorkspace) -> None:
@@ -109,4 +109,4 @@ async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWork
         rig.world.before_create = too_late
         with pytest.raises(SandboxDiedError, match="its time to live was over"):
             await box.answers()
-        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+        await until(lambda: set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"})

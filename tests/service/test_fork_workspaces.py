@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from service_world import ME
+from service_world import ME, until
 
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
@@ -147,7 +147,7 @@ def test_the_workspace_goes_along_and_each_has_its_own(
         await on.sh(parent, "echo last > /workspace/file; sync /workspace/file")
         await on.kill(parent, again, *children)
         await on.service.perform(DeleteSnapshot(snapshot=snapshot), ME)
-        assert {name for name in on.yard.pool.names() if name[:3] != "tp_"} == {"bs_1", "ws_1"}
+        await until(lambda: {name for name in on.yard.pool.names() if name[:3] != "tp_"} == {"bs_1", "ws_1"})
         next = await on.create(workspace="task")
         assert await on.sh(next, "cat /workspace/file; ls /home/user") == "last\n"
         await on.kill(next)

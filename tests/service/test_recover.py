@@ -165,9 +165,9 @@ async def test_a_sweep_buries_what_expired(rig: Rig) -> None:
     (rig.state_dir / "outputs" / made.id).mkdir(parents=True)
     await rig.world.places[made.id].end(Ending(limit=Limit.TTL, reason="its time was over"))
     async with rig.service() as service:
-        assert rig.pool.names() == ()
+        await until(lambda: rig.pool.names() == ())
         await service.recovery.sweep()
-        assert not list((rig.state_dir / "outputs").iterdir())
+        await until(lambda: not list((rig.state_dir / "outputs").iterdir()))
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert (seen.state, seen.limit) == (State.KILLED, Limit.TTL)
         assert rig.world.places == {}

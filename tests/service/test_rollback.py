@@ -194,7 +194,7 @@ async def test_one_that_is_killed_meanwhile_stays_dead(
             await rollback
         assert await scene.state() is State.KILLED
         assert [place for place in rig.world.places.values() if place.ended is None] == []
-        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1", scene.snapshot, f"{scene.snapshot}_w"}
+        await until(lambda: set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1", scene.snapshot, f"{scene.snapshot}_w"})
 
 
 def whatever_it_had_come_to() -> Iterator[tuple[str, Callable[[Scene], None]]]:
@@ -358,7 +358,7 @@ async def test_killed_while_its_trees_are_copied_it_does_not_touch_what_its_work
         monkeypatch.undo()
         next = await service.perform(over_it, ME)
         assert (await service.perform(GetSandbox(sandbox=next.id), ME)).state is State.RUNNING
-        assert not {box.id, f"rb_{box.id}", f"rb_{box.id}_w"} & set(rig.pool.names())
+        await until(lambda: not {box.id, f"rb_{box.id}", f"rb_{box.id}_w"} & set(rig.pool.names()))
 
 
 async def test_what_lies_beside_one_that_is_not_being_taken_back_is_swept(rig: Rig, over: OneWorkspace) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from service_world import ME, Rig, put
+from service_world import ME, Rig, put, until
 
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Kept, WorkspaceRow
@@ -158,7 +158,7 @@ async def test_g7_what_believes_in_an_epoch_that_has_passed_is_refused(rig: Rig)
         with pytest.raises(SandboxDiedError, match="paddock up --task"):
             await service.perform(RunExec(sandbox=first.id, spec=ExecSpec(argv=("true",))), ME)
         await service.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed + 1), ME)
-        assert rig.pool.names() == ()
+        await until(lambda: rig.pool.names() == ())
 
 
 async def test_g7_of_many_that_want_it_at_once_one_gets_it(rig: Rig) -> None:

@@ -265,8 +265,8 @@ class Gateways(Component):
         )
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
         try:
-            await asyncio.sleep(0)  # it is sent, and the gateway works meanwhile
-            _trust.write(self._state_dir, row.id, network.authority.certificate)
+            await asyncio.sleep(0)  # it is sent: the gateway opens the sandbox's sockets meanwhile
+            await asyncio.to_thread(_trust.write, self._state_dir, row.id, network.authority.certificate)
         finally:
             await opening
 
