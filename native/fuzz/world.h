@@ -40,9 +40,17 @@ static void take_power(void)
     }
 }
 
-static void world_open(void)
+/* libFuzzer calls this before it has a second thread: a process with two gets no user namespace (unshare(2)). */
+int LLVMFuzzerInitialize(int *count, char ***arguments);
+int LLVMFuzzerInitialize(int *count, char ***arguments)
 {
     take_power();
+    must(!CALL1(unshare, CLONE_NEWNET));
+    return 0;
+}
+
+static void world_open(void)
+{
     must(!arena_open(&world.cleaner, OP_MEMORY));
     world.root = moved(sys_openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     world.here = moved(sys_openat(AT_FDCWD, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
