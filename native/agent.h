@@ -290,7 +290,11 @@ enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 #define TAG_NOISE (1ull << 56)
 
 #ifdef GUEST_FAULTS
-void fault_arm(const char *name);
+void fault_arm(struct reader words);
+#else
+static inline void fault_arm(struct reader words)
+{
+}
 #endif
 
 /* Returns in the child of this process, which is the agent then. 0 or -errno. */

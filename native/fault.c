@@ -3,20 +3,20 @@
 #ifdef GUEST_FAULTS
 
 #include "agent.h"
+#include "process.h"
 
 static uint64_t left, error;
 
-/* `name` is "guest N ERRNO": the program has no other way to be told anything. */
-void fault_arm(const char *name)
+/* `words` are "NAME N ERRNO": of an agent the only argument, of a jail what its supervisor is to say of faults. Without the
+ * numbers nothing fails. */
+void fault_arm(struct reader words)
 {
     uint64_t numbers[2] = {0, 0};
+    size_t at = 0, size = process_word((const char *)words.at, words.left, &at);
     for (size_t i = 0; i < 2; i++) {
-        while (*name && *name != ' ')
-            name++;
-        const char *start = *name ? ++name : name;
-        while (*name && *name != ' ')
-            name++;
-        (void)parse_decimal(start, (size_t)(name - start), &numbers[i]);
+        at += size;
+        size = process_word((const char *)words.at, words.left, &at);
+        (void)parse_decimal((const char *)words.at + at, size, &numbers[i]);
     }
     left = numbers[0];
     error = numbers[1];

@@ -54,9 +54,8 @@ int guest_main(const unsigned long *stack)
     const unsigned long *at = stack + 1 + stack[0] + 1;
     while (*at)
         at++;
-#ifdef GUEST_FAULTS
-    fault_arm((const char *)stack[1]);
-#endif
+    if (stack[0])
+        fault_arm(text_of((const char *)stack[1]));
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
     if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))

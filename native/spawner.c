@@ -21,15 +21,18 @@ static unsigned char orders[ORDERS_BYTES];
 /* The child */
 
 /* Moves the descriptors of a jail to their numbers. The rest of `fds` is for `join`. A directory that stays open would
- * break the isolation. */
+ * break the isolation. The jail's own stream comes first: until then a report would go to the spawner's supervisor as
+ * an answer to the next order. */
 static int shed(struct birth *birth)
 {
-    size_t kept = 1 + birth->listeners;
-    for (size_t i = 0; i < birth->count; i++)
+    if (sys_dup3(birth->fds[0], SUPERVISOR, O_CLOEXEC) < 0)
+        sys_exit(1);
+    for (size_t i = 1; i < birth->count; i++)
         birth->fds[i] = TRY(sys_fcntl(birth->fds[i], F_DUPFD_CLOEXEC, ABOVE));
-    TRY(sys_close_range(3, ABOVE - 1, 0));
-    for (size_t i = 0; i < kept; i++) {
-        TRY(sys_dup3(birth->fds[i], i ? FIRST_LISTENER + (int)i - 1 : SUPERVISOR, O_CLOEXEC));
+    TRY(sys_close_range(3, SUPERVISOR - 1, 0));
+    TRY(sys_close_range(SUPERVISOR + 1, ABOVE - 1, 0));
+    for (size_t i = 1; i <= birth->listeners; i++) {
+        TRY(sys_dup3(birth->fds[i], FIRST_LISTENER + (int)i - 1, O_CLOEXEC));
         fd_close(&birth->fds[i]);
     }
     return sys_dup3(SUPERVISOR, WRITABLE_PROC, O_CLOEXEC); /* so that no other gets this number */
@@ -66,6 +69,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     struct steps *steps = &birth->steps;
     struct stage stage;
     char mapped;
+    fault_arm(steps->fault);
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
     step(steps, "shed", shed(birth));

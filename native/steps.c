@@ -21,7 +21,8 @@ void steps_report(const struct steps *steps, const char *failed, int error, cons
         .took = reader_of(steps->took, steps->count * sizeof *steps->took),
     };
     must(!message_put(&body, &report_shape, &report));
-    (void)send_fds(SUPERVISOR, body.base, body.used, fds, count);
+    if (send_fds(SUPERVISOR, body.base, body.used, fds, count) < 0)
+        sys_exit(1); /* the supervisor sees that, and would wait for a report that was lost */
 }
 
 void step(struct steps *steps, const char *name, int result)

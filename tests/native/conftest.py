@@ -33,6 +33,8 @@ def host(guest: Guest) -> Iterator[Connection]:
 
 
 EMULATOR_DIFFERS = {
+    "test_what_the_filter_refuses_is_refused_to_commands": "it refuses PR_SET_SECCOMP, so no agent starts",
+    "test_it_runs_from_a_sealed_file_that_nobody_can_write": "the file that runs is its own",
     "test_a_program_has_three_descriptors_and_default_signals": "programs inherit a signal that it has for itself",
     "test_a_thousand_commands_leave_nothing_behind": "what it has translated is memory of the guest's process",
     "test_the_end_of_the_lifeline_ends_all": "it refuses PR_SET_CHILD_SUBREAPER, so orphans are another process's",

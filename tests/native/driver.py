@@ -315,17 +315,21 @@ def start(
     program: Path, descriptors: Sequence[int], argv: Sequence[str] = ("guest",), env: dict[str, str] | None = None
 ) -> int:
     """With descriptors as 3 and on. A program of the other architecture is given to its emulator."""
-    foreign = foreign_to(program)
-    command = [EMULATOR, "-0", argv[0], str(program), *argv[1:]] if foreign else list(argv)
+    file, command = execution(program, argv)
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
     try:
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(above)]
-        return os.posix_spawn(
-            EMULATOR if foreign else program, command, env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions
-        )
+        return os.posix_spawn(file, command, env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
     finally:
         for fd in above:
             os.close(fd)
+
+
+def execution(program: Path, argv: Sequence[str] = ("guest",)) -> tuple[str, list[str]]:
+    """What is executed, and its arguments. The kernel may know no emulator (binfmt_misc), so it is named."""
+    if foreign_to(program):
+        return EMULATOR, [EMULATOR, "-0", argv[0], str(program), *argv[1:]]
+    return str(program), list(argv)
 
 
 def foreign_to(program: Path) -> bool:

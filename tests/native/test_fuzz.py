@@ -8,12 +8,13 @@ import struct
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paddock.backends.guest._regex import compile_pattern
 from paddock.wire import guest as messages
-from paddock.wire.guest import Kind, Op
+from paddock.wire.guest import ExecFlags, Kind, Op
 from tests.native.driver import ROOT, build_module, frame
 from tests.native.test_archives import END, FILE, HOSTILE, hard, header, link, member, octal, pax, record, tar
 from tests.native.test_protocol import CONVERSATION
@@ -51,6 +52,20 @@ def operation(op: Op, request: messages.Message | None, stream: bytes = b"") -> 
     """What fuzz/operations.c reads: the operation, whether EOF is said, its request, what comes on stream 0."""
     body = request.pack() if request else b""
     return bytes((op, 1)) + len(body).to_bytes(2, "little") + body + stream
+
+
+def steps(*requests: tuple[Op, messages.Message | None], then: bytes = b"") -> bytes:
+    """What fuzz/requests.c reads: a host opens a channel for each request, and goes on."""
+    return b"".join(step(Kind.OPEN, op, 0, request.pack() if request else b"") for op, request in requests) + then
+
+
+def step(kind: Kind, code: int = 0, channel: int = 0, body: bytes = b"", given: int = 0) -> bytes:
+    assert len(body) % 2 == 0
+    return bytes((kind, code, channel, given, len(body) // 2)) + body
+
+
+def command(**more: Any) -> tuple[Op, messages.Message]:
+    return Op.EXEC, messages.Exec(**{"id": b"a", "argv": (b"guest", b"-x"), "env": (b"PATH=/",), "cwd": b"/", **more})
 
 
 EXACT = tar(member("top/", type=tarfile.DIRTYPE), member("top/e", b"in place of a directory"), link("top/l", "f"))
@@ -325,11 +340,39 @@ SEEDS = {
         operation(Op.WATCH, messages.Watch(path=b"/", flags=1)),
         operation(Op.ECHO, None, b"echo"),
     ],
-    "wire": [b"".join(steps) for steps in WIRE],
+    "requests": [
+        steps(command(flags=flags), then=step(Kind.DATA, 0, 1, b"in") + step(Kind.EOF, 0, 1) + step(Kind.CLOSE, 0, 1))
+        for flags in (0, ExecFlags.STDIN, ExecFlags.TERMINAL, ExecFlags.BACKGROUND, ExecFlags.OOM)
+    ]
+    + [
+        steps(command(flags=ExecFlags.BACKGROUND), (op, request), (Op.EXECS, messages.Execs()), (Op.PING, None))
+        for op, request in (
+            (Op.ATTACH, messages.Attach(id=b"a", flags=3)),
+            (Op.SIGNAL, messages.Signal(id=b"a", number=15)),
+            (Op.RESIZE, messages.Resize(id=b"a", rows=3, columns=4)),
+            (Op.KILL, messages.Kill(id=b"a")),
+            (Op.KEEP, messages.Keep(id=b"a", timeout=1)),
+        )
+    ]
+    + [
+        steps(command(uid=1, gid=1, groups=(1, 2), rlimits=(7, 9, 9), flags=ExecFlags.IDENTITY, timeout=1000)),
+        step(Kind.OPEN, Op.EXEC, 0, command(id=b"b")[1].pack(), 2) + steps(command(argv=(b"/none",))),
+        step(Kind.OPEN, Op.HAND, 0, messages.Hand(name=b"h", text=b"t").pack(), 1),
+        steps((Op.CONNECT, messages.Connect(port=80)), then=step(Kind.DATA, 0, 1, b"in")),
+        steps(
+            (Op.ACCEPT, messages.Accept(path=b"/s")),
+            (Op.ACCEPT, messages.Accept(path=b"/s")),
+            then=step(Kind.CLOSE, 0, 1) + step(Kind.CREDIT, 1, 2, messages.Credit(bytes=9).pack()),
+        ),
+        steps((Op.ECHO, None), then=step(Kind.DATA, 0, 1, b"echo") + step(Kind.EOF, 0, 1) + step(Kind.EOF, 1, 1)),
+        steps((Op.GREP, messages.Grep(path=b"/", limit=5, name=b"*", **compile_pattern("t.o")._asdict()))),
+        steps((Op.WATCH, messages.Watch(path=b"/", flags=1)), (Op.MKDIR, messages.Mkdir(path=b"/n", mode=0o700))),
+    ],
+    "wire": [b"".join(parts) for parts in WIRE],
     "tar": TARS + list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
 }
-LONGEST = {"tar": 8192, "operations": 8192, "regex": 4096}
-BUSY = {"operations": 2_000}
+LONGEST = {"requests": 1024, "tar": 8192, "operations": 8192, "regex": 4096}
+BUSY = {"operations": 2_000, "requests": 500}
 """Runs of a target that makes system calls."""
 HOUR_SECONDS = 3600
 
@@ -359,6 +402,7 @@ def fuzz(target: str, tmp_path: Path, *limits: str) -> None:
     for index, data in enumerate(SEEDS[target]):
         (corpus / str(index)).write_bytes(data)
     program = build_module().fuzzer(target)
+    shutil.copy(build_module().build(), tmp_path / "guest")
     try:
         order = [program, *limits, f"-max_len={LONGEST.get(target, 512)}", "-verbosity=0", corpus]
         env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}

@@ -25,7 +25,7 @@ from paddock.wire.guest import (
     Write,
     WriteFlags,
 )
-from tests.native.driver import Connection, Guest, GuestError
+from tests.native.driver import EMULATOR, Connection, Guest, GuestError, foreign_to
 from tests.native.filing import Files, Operation, Watching
 from tests.native.test_commands import eventually
 
@@ -510,7 +510,9 @@ def nobody(program: Path, tmp_path: Path) -> Iterator[Files]:
         os.chown(directory / "files", 65534, 65534)
         shutil.copy(program, directory / "guest")
         start = directory / "start"
-        start.write_text(f"#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups {directory}/guest\n")
+        emulator = f"{EMULATOR} -0 guest " if foreign_to(program) else ""
+        whose = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        start.write_text(f"#!/bin/sh\nexec {whose} {emulator}{directory}/guest\n")
         start.chmod(0o755)
         with Guest(start, tmp_path / "n") as guest:
             host = guest.connect()

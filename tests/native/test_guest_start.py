@@ -16,7 +16,18 @@ from pathlib import Path
 import pytest
 
 from paddock.wire.guest import ExecFlags
-from tests.native.driver import ROOT, Connection, Guest, build_module, emulated, end, start
+from tests.native.driver import (
+    EMULATOR,
+    ROOT,
+    Connection,
+    Guest,
+    build_module,
+    emulated,
+    end,
+    execution,
+    foreign_to,
+    start,
+)
 
 REFUSED = 125
 BUILD = build_module()
@@ -27,7 +38,8 @@ def ended(pid: int) -> int:
 
 
 def test_whoever_starts_it_without_a_descriptor_gets_nothing(program: Path) -> None:
-    assert subprocess.run([program], check=False).returncode == REFUSED
+    file, argv = execution(program)
+    assert subprocess.run(argv, executable=file, check=False).returncode == REFUSED
 
 
 def test_with_arguments_it_does_nothing(program: Path) -> None:
@@ -40,7 +52,7 @@ def test_with_arguments_it_does_nothing(program: Path) -> None:
 
 def test_a_script_whose_interpreter_it_is_does_nothing(program: Path, tmp_path: Path) -> None:
     script = tmp_path / "script"
-    script.write_text(f"#!{program}\n")
+    script.write_text(f"#!{EMULATOR} {program}\n" if foreign_to(program) else f"#!{program}\n")
     script.chmod(0o755)
     ours, its = socket.socketpair()
     assert ended(start(script, [its.fileno()])) == REFUSED
@@ -89,7 +101,7 @@ def test_closed_and_stray_descriptors_of_its_starter(program: Path) -> None:
         os.set_inheritable(fd, True)
     own = fcntl.fcntl(its.fileno(), fcntl.F_DUPFD_CLOEXEC, 64)
     actions = [(os.POSIX_SPAWN_DUP2, own, 3), *((os.POSIX_SPAWN_CLOSE, fd) for fd in (0, 1, 2))]
-    pid = os.posix_spawn(program, ["guest"], {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
+    pid = os.posix_spawn(*execution(program), {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
     for fd in (*strays, own):
         os.close(fd)
     its.close()
@@ -195,7 +207,7 @@ def test_commands_die_of_lack_of_memory_before_an_agent_that_was_given_its_score
         for fd in (4, 5):
             with contextlib.suppress(OSError):
                 os.close(fd)
-        os.execve(program, ["guest"], {"ASAN_OPTIONS": "detect_leaks=0"})
+        os.execve(*execution(program), {"ASAN_OPTIONS": "detect_leaks=0"})
     own = Path(f"/proc/{pid}/oom_score_adj").read_text()
     os.write(writer, b"x")
     for fd in (reader, writer):
@@ -216,10 +228,11 @@ def test_without_a_lifeline_it_dies_with_its_parent(program: Path, tmp_path: Pat
         "listener.bind(sys.argv[2]); listener.listen(1);"
         "fd = os.dup(listener.fileno()); own = os.fork();"
         "own or (os.dup2(fd, 60), os.closerange(3, 60), os.dup2(60, 3), os.close(60),"
-        " os.execve(sys.argv[1], ['guest'], {'ASAN_OPTIONS': 'detect_leaks=0'}));"
+        " os.execve(sys.argv[1], sys.argv[3:], {'ASAN_OPTIONS': 'detect_leaks=0'}));"
         "print(own, flush=True); sys.stdin.read()"
     )
-    order = [sys.executable, "-c", script, program, tmp_path / "s"]
+    file, argv = execution(program)
+    order = [sys.executable, "-c", script, file, tmp_path / "s", *argv]
     with subprocess.Popen(order, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pidfd = os.pidfd_open(int(parent.stdout.readline()))

@@ -34,7 +34,7 @@ from paddock.wire.guest import (
     PauseClockReply,
     TimesReply,
 )
-from tests.native.driver import Connection, Ended, GuestError, frame
+from tests.native.driver import EMULATOR, Connection, Ended, GuestError, foreign_to, frame
 from tests.orphans import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="pid 1 takes identities, for which the test has to be root")
@@ -48,7 +48,7 @@ mount --rbind /usr usr && mount -t proc proc proc && mount --rbind /dev dev && m
 for name in bin lib lib64 sbin; do [ -L /$name ] && ln -s usr/$name $name; done
 cp "$3" guest
 chmod 1777 tmp
-exec chroot . /guest
+exec chroot . $4 /guest
 """
 """Where merged directories are no links, nothing runs inside, and the test says so."""
 
@@ -61,7 +61,8 @@ class Container:
         self.door = self._listen(place / "host" / "birth.sock")
         self.listeners: list[socket.socket] = []
         argv = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--propagation", "private", "sh", "-ec", START]
-        argv += ["sh", str(place / "root"), str(place / "host"), str(program)]
+        emulator = f"{EMULATOR} -0 /guest" if foreign_to(program) else ""
+        argv += ["sh", str(place / "root"), str(place / "host"), str(program), emulator]
         self.process = subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"})
         self.door.settimeout(PATIENCE_SECONDS)
         self.birth = Connection(self.door.accept()[0])
