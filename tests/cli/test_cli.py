@@ -214,7 +214,7 @@ def test_doctor_says_the_fix_of_several_lines_once(capsys: pytest.CaptureFixture
     _doctor._tell(model.Diagnosis(checks=tuple(checks), default_level="jail", state_dir="/s"), [])
     out = capsys.readouterr().out
     assert (out.count("be root"), out.count("fix: ask for ids")) == (1, 1)
-    assert "\nfix of 2 of these lines: be root\n" in out
+    assert "\nfix of cpus, disk:\n  be root\n" in out
 
 
 @pytest.mark.parametrize(
