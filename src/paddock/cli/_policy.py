@@ -297,7 +297,7 @@ def _show_approval(options: argparse.Namespace) -> int:
     facts += [("what", one.summary), ("digest", one.digest), ("revision", one.revision or "-")]
     facts += [("asked", _render.when(one.created_at)), ("until", _render.when(one.expires_at))]
     if one.decided_by and one.decided_at is not None:
-        facts.append(("answered", f"{_render.when(one.decided_at)} by {one.decided_by}"))
+        facts.append(("answered", f"{_render.when(one.decided_at)} by {model.Principal(one.decided_by).name}"))
     if one.reason:
         facts.append(("reason", one.reason))
     return answer(options, one, show=lambda: _render.facts(facts))

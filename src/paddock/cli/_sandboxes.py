@@ -178,7 +178,7 @@ def _facts(known: model.Inspection) -> Iterator[tuple[str, str]]:
     )
     yield "level", f"{box.level}, by {box.backend}"
     yield "template", box.template
-    yield "owner", box.owner
+    yield "owner", model.Principal(box.owner).name
     yield "made", f"{_render.when(box.created_at)}, {_render.span(now - box.created_at)} ago"
     if box.ended_at is not None:
         yield "ended", f"{_render.when(box.ended_at)}, after {_render.span(box.ended_at - box.created_at)}"

@@ -63,6 +63,18 @@ def moment(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 10m (ago) or 2026-01-31T12:00") from None
 
 
+def principal(text: str) -> str:
+    """Parse who asked: the name of a user of this machine, or the id of a principal, which has a colon."""
+    if ":" in text:
+        return text
+    import pwd
+
+    try:
+        return f"local:{pwd.getpwnam(text).pw_uid}"
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"this machine has no user {text!r}") from None
+
+
 def pair(text: str) -> tuple[str, str]:
     """`NAME=VALUE`."""
     name, equals, value = text.partition("=")
