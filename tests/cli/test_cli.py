@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock import model
-from paddock.cli import _doctor, _render
+from paddock.cli import _doctor, _policy, _render
 from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgumentError
@@ -478,3 +478,23 @@ def test_what_is_no_mount_says_how_one_is_written(text: str) -> None:
 def test_only_the_first_dashes_go() -> None:
     assert command(["--", "a", "--", "b"]) == ["a", "--", "b"]
     assert command(["a", "--"]) == ["a", "--"]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("run", "--mount", ".", "--patch", "/no/such/x.patch", "--", "true"), "there is no directory '/no/such'"),
+        (("eval", "injection", "-o", "/"), "it is a directory"),
+        (("bench", "--levels", "-o", "/no/such/x.md"), "there is no directory '/no/such'"),
+    ],
+)
+def test_a_file_for_a_result_is_checked_before_the_work(paddock: Paddock, command: tuple[str, ...], why: str) -> None:
+    done = paddock(*command)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"can't be written: {why}\n".encode() in done.stderr
+
+
+def test_a_secrets_name_is_checked_before_its_value_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidArgumentError, match="is not a valid name of a secret"):
+        _policy._set_secret.run(argparse.Namespace(name="bad name"))

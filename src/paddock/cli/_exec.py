@@ -20,7 +20,7 @@ from . import _render
 from ._answer import answer, perform
 from ._progress import progress
 from ._usage import argument, exclusive, group, usage
-from ._values import COMMAND, HOW, SANDBOX, command, sandbox_spec, spec
+from ._values import COMMAND, HOW, SANDBOX, command, output, sandbox_spec, spec
 from ._verbs import WrongUsage
 
 TYPE_CHECKING = False
@@ -70,7 +70,9 @@ def verb_exec(options: argparse.Namespace) -> int:
         "afterwards, about the directory of --mount",
         exclusive(
             argument("--diff", action="store_true", help="list what changed in it, on stderr"),
-            argument("--patch", metavar="FILE", help="write what changed to FILE, for `git apply`; - is stdout"),
+            argument(
+                "--patch", type=output, metavar="FILE", help="write what changed to FILE, for `git apply`; - is stdout"
+            ),
             argument(
                 "--promote", action="store_true", help="write what changed to the directory, if the exit code is 0"
             ),

@@ -209,6 +209,7 @@ _MOST_SECRET_BYTES = 1 << 20
 def _set_secret(options: argparse.Namespace) -> int:
     """Keep a value, or another one. Reads the value from stdin, or asks for it on a terminal. A newline at its end is
     not part of it."""
+    model.check_secret_name(options.name)
     secret = perform(model.SetSecret(name=options.name, value=_read_secret(options.name)))
     return answer(options, secret, f"{secret.name}, version {secret.version}")
 
