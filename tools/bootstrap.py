@@ -424,12 +424,12 @@ def own_uv(environment: dict[str, str]) -> str | None:
     uv = TOOLS / "bin" / "uv"
     if uv.exists():
         return str(uv)
+    say("installing uv into .tools")
     try:
         python = make_venv(TOOLS, environment)
     except RuntimeError as error:
         say(str(error))
         return None
-    say("installing uv into .tools")
     return str(uv) if pip(python, ["uv"], environment) and uv.exists() else None
 
 
