@@ -397,6 +397,9 @@ def make_environment() -> None:
     if not any(sync_with_uv(uv, environment) for uv in (machine_uv, own_uv)):
         say("no uv here: using venv and pip")
         install_with_pip(environment)
+    if without_compiler():  # with one, the installation has compiled it
+        say("compiling the guest with ziglang")
+        subprocess.run([VENV / "bin" / "python", "native/build.py"], stdout=subprocess.DEVNULL, check=False)
     STAMP.write_text(fingerprint())
     say("done")
 
