@@ -19,7 +19,7 @@ import pytest
 from paddock import model
 from paddock.cli import _doctor, _policy, _render
 from paddock.cli._values import command, mebibytes, mount, seconds
-from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
+from paddock.cli._verbs import VERBS, WrongUsage, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgumentError
 from tests.cli.command_line import Paddock, argv, environment, started
 from tests.cli.screen import screen
@@ -498,3 +498,30 @@ def test_a_secrets_name_is_checked_before_its_value_is_asked_for(monkeypatch: py
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InvalidArgumentError, match="is not a valid name of a secret"):
         _policy._set_secret.run(argparse.Namespace(name="bad name"))
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("attach", "paddock logs -f ID"),
+        ("pull", "paddock image pull docker://IMAGE"),
+        ("start", "paddock create, or paddock resume ID"),
+        ("get", "paddock --help"),
+        ("rnu", "paddock run"),
+    ],
+)
+def test_a_verb_of_another_program_leads_to_our_line(word: str, line: str) -> None:
+    with pytest.raises(WrongUsage) as wrong:
+        parse([word, "x"])
+    assert wrong.value.hint == line
+
+
+def test_a_file_as_state_directory_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "paddock", "ls"],
+        env={**os.environ, "PADDOCK_STATE_DIR": "/etc/passwd"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the state directory /etc/passwd cannot be used: Not a directory" in done.stderr

@@ -233,11 +233,22 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
         code = _START_FAILED.get(str(error.details.get("errno")))
         if code is None:
             raise
+        if _names_image(argv[0]) and hasattr(options, "template"):
+            error.hint = f"an image is a template: paddock run --template docker://{argv[0]} -- COMMAND"
         _render.failure(error, as_json=options.json)
         return code
     finally:
         if sandbox.policy is not None and not options.json:
             _tell_refused(sandbox, began)
+
+
+def _names_image(word: str) -> bool:
+    """Tell whether a word that is no program looks like the image of `docker run`."""
+    import re
+
+    return (
+        re.fullmatch(r"[a-z0-9][a-z0-9./_-]*:[\w.-]+|alpine|busybox|debian|fedora|node|python|ubuntu", word) is not None
+    )
 
 
 def _tell_refused(sandbox: client.Sandbox, since: float) -> None:

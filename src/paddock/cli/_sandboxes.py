@@ -68,6 +68,13 @@ def _each(options: argparse.Namespace, action: Callable[[str], model.Action[mode
     return 0
 
 
+@usage(SANDBOX, argument("ttl_seconds", type=seconds, metavar="TIME", help="from now on: seconds, 5m, 2h or 1d"))
+def verb_extend(options: argparse.Namespace) -> int:
+    """Have a sandbox end a time from now, in place of when it would have ended."""
+    info = ask(model.ExtendSandbox, options)
+    return answer(options, info, f"{info.id} ends in {_render.span(info.expires_at - time.time())}")
+
+
 @usage(_SANDBOXES)
 def verb_kill(options: argparse.Namespace) -> int:
     """End sandboxes at once and for good."""

@@ -95,7 +95,9 @@ def pair(text: str) -> tuple[str, str]:
     """`NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=VALUE" + (f': write {text}="${text}"' if text.isidentifier() else "")
+        )
     return name, value
 
 

@@ -113,8 +113,7 @@ def check_value(name: str, value: SecretValue) -> None:
     size = len(value.data)
     if size < LEAST_BYTES:
         raise InvalidArgumentError(
-            f"{name} has {size} bytes, and a secret at least {LEAST_BYTES}: a shorter one could not be told from"
-            " ordinary text where it comes back and has to be taken out",
+            f"{name} has {size} bytes: a secret has at least {LEAST_BYTES}, so that paddock can find it in output",
             field="value",
         )
     if size > MOST_BYTES:
