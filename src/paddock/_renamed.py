@@ -106,7 +106,7 @@ def unknown(call: str, name: str) -> NoReturn:
     raise TypeError(f"{call}() has no argument {name!r}" + (f": write {ours}" if ours else ""))
 
 
-def attribute(of: Any, name: str) -> NoReturn:
+def attribute(of: object, name: str) -> NoReturn:
     """Raise the AttributeError of a name that an object doesn't have."""
     ours = _ATTRIBUTES.get(name, "")
     if name == "delete" and hasattr(type(of), "remove"):

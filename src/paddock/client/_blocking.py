@@ -99,7 +99,9 @@ def chunks(content: Content) -> Iterator[bytes]:
     elif hasattr(content, "__iter__") and not isinstance(content, Mapping):
         yield from cast("Iterable[bytes]", content)
     else:
-        raise TypeError(f"data is {kind_of(content)}: write a text, bytes, a file or an iterable of bytes")
+        raise TypeError(
+            f"data is {kind_of(cast('object', content))}: write a text, bytes, a file or an iterable of bytes"
+        )
 
 
 async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:
