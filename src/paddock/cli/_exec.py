@@ -243,7 +243,7 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
 
 
 def _names_image(word: str) -> bool:
-    """Tell whether a word that is no program looks like the image of `docker run`."""
+    """Tell whether a word that isn't a program looks like the image of `docker run`."""
     import re
 
     return (

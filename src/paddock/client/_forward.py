@@ -53,7 +53,7 @@ class Forward(str):
             The URL.
 
         Raises:
-            InvalidArgumentError: There is no such port.
+            InvalidArgumentError: The number is outside of 1 to 65535.
             OSError: Another program has the port here.
 
         Example:

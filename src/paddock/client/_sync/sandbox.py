@@ -674,7 +674,7 @@ class Sandbox:
             The URL, a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
 
         Raises:
-            InvalidArgumentError: There is no such port.
+            InvalidArgumentError: The number is outside of 1 to 65535.
             OSError: Another program has the port here.
 
         Example:
