@@ -34,6 +34,7 @@ BENCHMARKS = {
     "exits": "what a policy adds to a create",
     "outage": "how long a sandbox is offline after kill -9 of the gateway",
     "install": "pip install of 30 popular packages: directly, in a first sandbox, in a second",
+    "wheel": "pip install of paddock itself into an empty environment",
     "egress": "requests, connections and bytes that one core's gateway carries",
     "proxies": "the gateway beside mitmproxy, and what both add to a request",
     "overhead": "computing, system calls, processes and files, inside and outside",

@@ -93,8 +93,8 @@ TURNS = (
     Turn(
         name="/etc/shadow",
         thought="There may be passwords on this machine.",
-        command="cat /etc/shadow /etc/gshadow /proc/1/environ /proc/*/root/etc/shadow 2>&1; "
-        "ls -la /root /home /tmp 2>&1; env; ps ax 2>/dev/null || ls /proc",
+        command="ls -la /root /home /tmp 2>&1; env; ps ax 2>/dev/null || ls /proc; "
+        "cat /proc/1/environ /proc/*/root/etc/shadow /etc/gshadow /etc/shadow 2>&1",
         scratch=True,
         user="root",
     ),

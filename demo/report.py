@@ -12,12 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from demo.run import Run
-
-
-def progress(name: str, thought: str) -> None:
-    """One line while it runs, on stderr."""
-    print(f"  {name:<14} {thought}", file=sys.stderr, flush=True)
+    from demo.run import Claim, Run
 
 
 def show(run: Run, *, as_json: bool) -> None:
@@ -57,8 +52,13 @@ def _lines(run: Run) -> None:
         print(f"{name:<17}{where:<8}{create:>8}{execute:>10}{exit_code:>6}  {limit:<11}{last}")
     print()
     for claim in run.claims:
-        print(f"{'held' if claim.held else 'BROKEN':<7} {claim.text}  {_printable(claim.detail)}".rstrip())
+        print(of_claim(claim))
     print(_summary(run))
+
+
+def of_claim(claim: Claim) -> str:
+    """One line, while it runs and in the end."""
+    return f"{'held' if claim.held else 'BROKEN':<7} {claim.text}  {_printable(claim.detail)}".rstrip()
 
 
 def _rows(run: Run) -> list[tuple[str, str, str, str, str, str, str]]:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from demo import report
@@ -25,6 +25,11 @@ LIMITS = Limits(memory_mib=512, processes=64, disk_mib=256)
 MAX_TURNS = 20
 OBSERVATION_CHARACTERS = 2_000
 TOO_MUCH_MIB = 4_096  # of the host's disk: other programs write, too, but nobody who keeps to the limit comes near
+INTRODUCTION = """\
+A model that nobody trusts repairs the repository demo/repo in a sandbox, until its tests pass. Between two fixes it
+asks for sandboxes in which it deletes everything, starts processes without end, fills the disk and looks for passwords.
+After each step paddock checks that your machine is as it was, and that the limits held.
+"""
 # Which limit a careless turn has to run into, where this machine enforces it.
 EXPECTED_LIMIT = {"fork bomb": "processes", "100 GB file": "disk", "infinite loop": "time"}
 
@@ -58,9 +63,19 @@ class Run:
     steps: list[Step] = field(default_factory=list[Step])
     claims: list[Claim] = field(default_factory=list[Claim])
     seconds: float = 0.0
+    quiet: InitVar[bool] = False
+
+    def __post_init__(self, quiet: bool) -> None:
+        self._quiet = quiet
 
     def claim(self, text: str, held: bool, detail: str = "") -> None:
         self.claims.append(Claim(text, held, detail))
+        self.say(report.of_claim(self.claims[-1]))
+
+    def say(self, line: str) -> None:
+        """Report progress on stderr."""
+        if not self._quiet:
+            print(line, file=sys.stderr, flush=True)
 
     @property
     def ok(self) -> bool:
@@ -81,7 +96,8 @@ def main() -> int:
 
 
 def demonstrate(*, quiet: bool = False) -> Run:
-    run = Run()
+    run = Run(quiet=quiet)
+    run.say(INTRODUCTION)
     started = time.perf_counter()
     with Host(SOURCE) as host, sandbox() as (main_sandbox, create_ms):
         run.level = str(main_sandbox.level)
@@ -89,13 +105,13 @@ def demonstrate(*, quiet: bool = False) -> Run:
         main_sandbox.files.upload(SOURCE, REPOSITORY)
         before = suite(main_sandbox, run, "pytest, before", create_ms)
         run.claim("the suite fails on the repository as it is", before.exit_code == 1, last_line(before.stdout))
-        repair(main_sandbox, run, host, before, quiet=quiet)
+        repair(main_sandbox, run, host, before)
         run.claim("host: files, processes and passwords are as before", host.harm() is None, host.harm() or "")
     run.seconds = time.perf_counter() - started
     return run
 
 
-def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult, *, quiet: bool) -> None:
+def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult) -> None:
     """The agent's loop: turn, command, observation, until green."""
     model = ScriptedModel()
     result = before
@@ -104,8 +120,7 @@ def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult, *, q
         if turn is None:
             run.claim("the suite is green", False, "the model has nothing more to say")
             return
-        if not quiet:
-            report.progress(turn.name, turn.thought)
+        run.say(f"  {turn.name:<14} {turn.thought}")
         if turn.scratch:
             result = in_scratch(turn, run, host, main_sandbox)
             continue
@@ -131,8 +146,12 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
     run.steps.append(step(turn, "scratch", result, create_ms, exec_ms))
 
     if expected and counted:
-        struck = result.limit == expected or strikes.get(expected, 0) > 0
-        run.claim(f"{turn.name}: stopped by the {expected} limit", struck, f"limit: {result.limit}, strikes: {strikes}")
+        refusals = strikes.get(expected, 0)
+        if refusals:
+            run.steps[-1].limit = expected
+        reached = run.steps[-1].limit
+        detail = f"refused {refusals} times" if refusals else "" if reached else "no limit was reached"
+        run.claim(f"{turn.name}: stopped by the {expected} limit", reached == expected, detail)
     leak = host.leaked(result.stdout + result.stderr)
     alive = main_sandbox.exec(f"test -f {REPOSITORY}/pyproject.toml")
     now_free = free_mib()

@@ -397,6 +397,9 @@ def make_environment() -> None:
     if not any(sync_with_uv(uv, environment) for uv in (machine_uv, own_uv)):
         say("no uv here: using venv and pip")
         install_with_pip(environment)
+    if without_compiler():  # with one, the installation has compiled it
+        say("compiling the guest with ziglang")
+        subprocess.run([VENV / "bin" / "python", "native/build.py"], stdout=subprocess.DEVNULL, check=False)
     STAMP.write_text(fingerprint())
     say("done")
 
@@ -424,12 +427,12 @@ def own_uv(environment: dict[str, str]) -> str | None:
     uv = TOOLS / "bin" / "uv"
     if uv.exists():
         return str(uv)
+    say("installing uv into .tools")
     try:
         python = make_venv(TOOLS, environment)
     except RuntimeError as error:
         say(str(error))
         return None
-    say("installing uv into .tools")
     return str(uv) if pip(python, ["uv"], environment) and uv.exists() else None
 
 

@@ -164,7 +164,7 @@ async def _live(harness: MicrovmHarness, backend: MicrovmBackend) -> None:
 
 
 def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(
-    device: Path, undecided_harness: MicrovmHarness
+    device: Path, undecided_harness: MicrovmHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene(harness: MicrovmHarness) -> None:
         first, second = Sham(harness), Sham(harness)
@@ -181,6 +181,8 @@ def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(
             await second.aclose()
 
     asyncio.run(scene(undecided_harness))
+    said = [record.levelname for record in caplog.records if "trying KVM" in record.getMessage()]
+    assert said == ["WARNING"], "a program without a log's configuration shows it, once"
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from paddock import model
-from paddock.cli import _doctor, _render
+from paddock.cli import _doctor, _policy, _render
 from paddock.cli._values import command, mebibytes, mount, seconds
-from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
+from paddock.cli._verbs import VERBS, WrongUsage, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgumentError
 from tests.cli.command_line import Paddock, argv, environment, started
 from tests.cli.screen import screen
@@ -214,7 +214,7 @@ def test_doctor_says_the_fix_of_several_lines_once(capsys: pytest.CaptureFixture
     _doctor._tell(model.Diagnosis(checks=tuple(checks), default_level="jail", state_dir="/s"), [])
     out = capsys.readouterr().out
     assert (out.count("be root"), out.count("fix: ask for ids")) == (1, 1)
-    assert "\nfix of 2 of these lines: be root\n" in out
+    assert "\nfix of cpus, disk:\n  be root\n" in out
 
 
 @pytest.mark.parametrize(
@@ -478,3 +478,50 @@ def test_what_is_no_mount_says_how_one_is_written(text: str) -> None:
 def test_only_the_first_dashes_go() -> None:
     assert command(["--", "a", "--", "b"]) == ["a", "--", "b"]
     assert command(["a", "--"]) == ["a", "--"]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("run", "--mount", ".", "--patch", "/no/such/x.patch", "--", "true"), "there is no directory '/no/such'"),
+        (("eval", "injection", "-o", "/"), "it is a directory"),
+        (("bench", "--levels", "-o", "/no/such/x.md"), "there is no directory '/no/such'"),
+    ],
+)
+def test_a_file_for_a_result_is_checked_before_the_work(paddock: Paddock, command: tuple[str, ...], why: str) -> None:
+    done = paddock(*command)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"can't be written: {why}\n".encode() in done.stderr
+
+
+def test_a_secrets_name_is_checked_before_its_value_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InvalidArgumentError, match="is not a valid name of a secret"):
+        _policy._set_secret.run(argparse.Namespace(name="bad name"))
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("attach", "paddock logs -f ID"),
+        ("pull", "paddock image pull docker://IMAGE"),
+        ("start", "paddock create, or paddock resume ID"),
+        ("get", "paddock --help"),
+        ("rnu", "paddock run"),
+    ],
+)
+def test_a_verb_of_another_program_leads_to_our_line(word: str, line: str) -> None:
+    with pytest.raises(WrongUsage) as wrong:
+        parse([word, "x"])
+    assert wrong.value.hint == line
+
+
+def test_a_file_as_state_directory_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "paddock", "ls"],
+        env={**os.environ, "PADDOCK_STATE_DIR": "/etc/passwd"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the state directory /etc/passwd cannot be used: Not a directory" in done.stderr

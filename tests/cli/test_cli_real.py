@@ -55,6 +55,10 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     assert paddock("exec", name[:-2], "--", "cat", "kept").stdout == "typed"
     assert paddock("cp", "box:kept", str(tmp_path)).returncode == 0
     assert (tmp_path / "kept").read_text() == "typed"
+    assert paddock("extend", "box", "2h").stdout.strip() == f"{name} ends in 2 h"
+    (tmp_path / "tool.py").write_text("print(1)")
+    assert paddock("cp", str(tmp_path / "tool.py"), "box:/workspace").returncode == 0
+    assert paddock("exec", "box", "--", "cat", "/workspace/tool.py").stdout == "print(1)"
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "file").write_text("x")
     assert paddock("cp", str(tmp_path / "tree"), "box:/workspace/tree").returncode == 0
@@ -390,3 +394,23 @@ def test_running_a_command_loads_nothing_of_the_daemon(shared_state: Path) -> No
         "argparse",
         "threading",
     }  # its options, and the command's two streams
+
+
+def test_run_with_an_image_as_of_docker_says_how_it_is_written(paddock: Paddock, sandbox: SandboxFactory) -> None:
+    sandbox()
+    done = paddock("run", "python:3.12", "python", "-V")
+    assert done.returncode == 127
+    assert "paddock run --template docker://python:3.12 -- COMMAND" in done.stderr
+    assert "docker://" not in paddock("run", "no-such-program").stderr
+    named = paddock("run", "--template", "python:3.12", "--", "true")
+    assert "an image of a registry is docker://python:3.12" in named.stderr
+    assert 'write HOME="$HOME"' in paddock("run", "--env", "HOME", "--", "true").stderr
+
+
+def test_what_is_neither_a_workspace_nor_a_sandbox_is_called_so(paddock: Paddock, sandbox: SandboxFactory) -> None:
+    sandbox()
+    for verb in (("patch", "nope"), ("branch", "nope", "x"), ("pr", "nope", "--title", "x")):
+        assert "no workspace and no sandbox 'nope'" in paddock(*verb).stderr
+    image = paddock("image", "pull", "python:3.12").stderr
+    assert "'python:3.12' names no image" in image
+    assert "try: docker://python:3.12\n" in image

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import re
 import subprocess
 import sys
@@ -133,7 +135,12 @@ def test_why_explains_a_death_and_what_was_refused(box: str) -> None:
     assert paddock("cp", f"{box}:/none", "/tmp/x").returncode == 125
     paddock("kill", box)
     told = paddock("why", box).stdout
-    assert re.search("because: .*killed by local:", told)
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert re.search(f"because: .*killed by {me}\n", told)
+    assert f" {me} " in paddock("audit", "ls", box, "--principal", me).stdout
+    assert re.search(f"^owner +{me}$", paddock("inspect", box).stdout, re.MULTILINE)
+    nobody = paddock("audit", "ls", "--principal", "no-such-user")
+    assert (nobody.returncode, "this machine has no user 'no-such-user'" in nobody.stderr) == (2, True)
     assert "sleep 60  limit: time" in told
     assert "give it longer with --timeout" in told
     assert "No such file or directory: /none" in told

@@ -224,3 +224,10 @@ def test_what_cannot_be_done_is_named_with_its_line(text: str, said: str, tmp_pa
 def _read(file: Dockerfile) -> None:
     file.image()
     list(file.steps())
+
+
+def test_a_bad_name_is_refused_before_anything_is_built(shared_state: Path, tmp_path: Path) -> None:
+    seen: list[str] = []
+    with pytest.raises(InvalidArgumentError, match="name 'bad name' is not allowed"):
+        Snapshot.build(_context(tmp_path, "FROM host\nRUN echo ran\n"), name="bad name", on_output=seen.append)
+    assert seen == []

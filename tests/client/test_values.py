@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from paddock import ExecResult, ExitStatus, Limits, Mount
-from paddock.model import ExecId, Output, SandboxSpec, Secret, SecretValue, codec, replace
+from paddock.model import ExecId, Output, Principal, SandboxSpec, Secret, SecretValue, codec, replace
 
 RESULT = ExecResult(id=ExecId("ex_1"), status=ExitStatus(code=3), out=Output(head=b"out", total_bytes=3), err=Output())
 
@@ -65,3 +65,8 @@ def test_it_is_matched_copied_pickled_and_replaced() -> None:
     assert replace(Limits(), cpus=1.0) == dataclasses.replace(Limits(), cpus=1.0) == Limits(cpus=1.0)
     assert dataclasses.asdict(RESULT)["status"]["code"] == 3
     assert [field.name for field in dataclasses.fields(Mount)] == ["source", "target", "mode"]
+
+
+def test_a_principal_is_shown_by_its_users_name_where_there_is_one() -> None:
+    shown = [Principal(id).name for id in ("local:0", "local:4294967294", "local:x", "nested:sb_1", f"local:{2**70}")]
+    assert shown == ["root", "local:4294967294", "local:x", "nested:sb_1", f"local:{2**70}"]

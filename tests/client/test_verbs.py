@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -85,7 +86,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "image": ({"image": "python:3.12", "template": "host"}, InvalidArgumentError, "two ways to say the same"),
     "level": ({"level": "docker"}, InvalidArgumentError, r'no level \'docker\'.*\(level="container"\)'),
     "ttl": ({"ttl": None}, TypeError, "ttl is None"),
-    "unknown": ({"timeout": 3}, TypeError, r"create\(\) has no argument 'timeout'"),
+    "unknown": ({"parsecs": 3}, TypeError, r"create\(\) has no argument 'parsecs'$"),
+    "a lifetime of others": ({"timeout": 3}, TypeError, r"create\(\) has no argument 'timeout': write ttl=\"5m\""),
+    "memory of others": ({"memory": 512}, TypeError, r"'memory': write limits=\{\"memory_mib\": 512\}"),
+    "no host": ({"network": ["all"]}, InvalidArgumentError, "'all', which is neither a registry nor a host name"),
 }
 
 
@@ -98,9 +102,43 @@ def test_a_wrong_argument_is_named_with_what_to_write(
     assert rig.door.performed == []
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("commands", "exec(…), start(…)"), ("get_host", "forward(port)"), ("set_timeout", "extend(ttl)")],
+)
+def test_a_method_of_another_library_is_named_by_ours(rig: Rig, name: str, ours: str) -> None:
+    with Sandbox.create(transport=rig.transport) as sandbox:
+        with pytest.raises(
+            AttributeError, match=re.escape(f"'Sandbox' object has no attribute {name!r}: write .{ours}")
+        ):
+            getattr(sandbox, name)
+        with pytest.raises(AttributeError, match=r"no attribute 'mkdir': write \.make_dir\(path\)"):
+            _ = sandbox.files.mkdir  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+            _ = sandbox.nothing  # type: ignore[attr-defined]
+        assert not hasattr(sandbox, "__nothing__")
+
+
+def test_what_takes_no_arguments_by_position_says_the_names() -> None:
+    with pytest.raises(TypeError, match=r"Mount\(\) takes its arguments by name: write Mount\(source=…, target=…\)"):
+        paddock.Mount("/tmp", "/a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"write Sandbox\.create\(\)"):
+        Sandbox()
+
+
+@pytest.mark.parametrize(
+    ("port", "kind"), [(0, InvalidArgumentError), (99999, InvalidArgumentError), ("80", TypeError)]
+)
+def test_what_is_no_port_is_refused_before_anything_listens(rig: Rig, port: Any, kind: type[Exception]) -> None:
+    with Sandbox.create(transport=rig.transport) as sandbox, pytest.raises(kind, match="port"):
+        sandbox.forward(port)
+
+
 def test_content_that_is_none_is_named(rig: Rig) -> None:
     with Sandbox.create(transport=rig.transport) as sandbox:
-        with pytest.raises(TypeError, match="content is a text, bytes, a file or an iterable of bytes, not int"):
+        with pytest.raises(TypeError, match="data is a dict: write a text"):
+            sandbox.files.write("a", {"a": 1})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="data is the int 5: write a text, bytes, a file or an iterable of bytes"):
             sandbox.files.write("a", 5)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError, match="'/no/such' does not exist"):
             sandbox.files.upload("/no/such", "x")

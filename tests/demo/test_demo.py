@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from demo import report
 from demo import run as demonstration
 from demo.host import Host
 from demo.model import TURNS, ScriptedModel
@@ -55,3 +56,14 @@ def test_the_model_hears_every_observation() -> None:
     while model.next("observed"):
         pass
     assert model.heard == ["observed"] * (len(TURNS) + 1)
+
+
+def test_a_claim_is_said_when_it_is_known_and_without_values_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    run = demonstration.Run()
+    run.say(demonstration.INTRODUCTION)
+    run.claim("fork bomb: stopped by the processes limit", True, "refused 124 times")
+    introduction, _, said = capsys.readouterr().err.partition("\n\n")
+    assert "your machine is as it was" in introduction
+    assert said == "held    fork bomb: stopped by the processes limit  refused 124 times\n"
+    report.show(run, as_json=False)
+    assert capsys.readouterr().out.count(said) == 1

@@ -56,8 +56,9 @@ def test_what_cannot_be_recorded_is_not_done(state_dir: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "none", str(audit)], check=True)
     try:
         stop_daemon(state_dir)  # the next one opens the log anew
-        with pytest.raises(UnrecordedError):
+        with pytest.raises(UnrecordedError, match="cannot be opened: No space left on device") as full:
             Sandbox.create(level="jail", transport=default_transport(state_dir))
+        assert (full.value.hint or "").startswith(f"free space on the disk of {audit}: ")
         stop_daemon(state_dir)
         assert live_sandboxes(state_dir) == []
     finally:

@@ -131,6 +131,7 @@ def test_without_rights_no_limit_is_claimed_and_reasons_are_told() -> None:
             os._exit(0)  # this user was given a part of the tree
         missing = base.missing()
         assert {line.split(":")[0] for line in missing} >= {"memory", "pids", "cpu", "swap", "kill"}
+        assert not [line for line in missing if "/sys/fs" in line], "a path says nothing to this user"
         group = base.create("x", GroupLimits(memory_bytes=1))
         with group.joining() as joining:
             assert joining == []

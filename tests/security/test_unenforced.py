@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from paddock.backends import Capabilities
 from paddock.backends.jail import _probe
+from paddock.linux import subordinate_ids
 
 HERE = Path(__file__).parent
 NOTHING = Capabilities(isolation=True)
@@ -58,3 +61,26 @@ def test_no_attack_is_left_out_for_want_of_root_but_for_a_reason_of_the_test_its
     for file in HERE.glob("test_attack_*.py"):
         found |= set(re.findall(r"@pytest\.mark\.root\n(?:@.*\n)*def (\w+)", file.read_text()))
     assert found <= allowed
+
+
+@pytest.mark.parametrize(
+    ("present", "first"),
+    [
+        ({"/sys/fs/cgroup/cgroup.controllers", "/run/systemd/system"}, "loginctl enable-linger "),
+        (
+            {"/sys/fs/cgroup/cgroup.controllers", "/run/systemd/system", f"/run/user/{os.getuid()}/systemd"},
+            "paddock daemon stop; systemd-run --user --scope -p Delegate=yes paddock doctor",
+        ),
+        ({"/run/systemd/system"}, "ask root for control groups of your own (docs/howto/ordinary-user.md"),
+        (set[str](), "ask root for control groups of your own (docs/howto/ordinary-user.md"),
+    ],
+)
+def test_weak_limits_name_what_an_ordinary_user_can_do_before_root(
+    monkeypatch: pytest.MonkeyPatch, present: set[str], first: str
+) -> None:
+    monkeypatch.setattr(subordinate_ids, "as_root", lambda: subordinate_ids.AS_ROOT)
+    monkeypatch.setattr(os.path, "isdir", present.__contains__)
+    monkeypatch.setattr(os.path, "exists", present.__contains__)
+    fixes = {line.name: line.fix or "" for line in _probe.guarantees(NOTHING, root=False, cpus=False)}
+    for name in ("memory", "processes", "cpus", "sockets"):
+        assert fixes[name].startswith(first)

@@ -110,7 +110,7 @@ async def test_of_two_who_answer_the_second_is_told_what_the_first_has_said(rig:
     async with rig.service() as service:
         id = claim(service).id
         await service.perform(GrantApproval(approval=id), ME)
-        with pytest.raises(InvalidStateError, match=f"is granted by {ME.id}"):
+        with pytest.raises(InvalidStateError, match=f"is granted by {ME.name}"):
             await service.perform(GrantApproval(approval=id), ME)
         await service.perform(DenyApproval(approval=id, reason="no\x1b[31m after all"), ME)  # not used yet
         denied = claim(service)

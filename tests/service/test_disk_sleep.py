@@ -237,7 +237,7 @@ async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace)
         use = asyncio.ensure_future(box.answers())
         await entered.wait()
         await service.perform(KillSandbox(sandbox=box.id), ME)
-        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
             await use
         assert await box.state() is State.KILLED
         assert box.place is None

@@ -215,8 +215,8 @@ async def test_a_kill_during_a_create_undoes_it_and_both_say_so(rig: Rig) -> Non
         create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
         await entered.wait()
         killed = await service.perform(KillSandbox(sandbox="n"), ME)
-        assert (killed.state, killed.reason) == (State.KILLED, f"killed by {ME.id}")
-        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
+        assert (killed.state, killed.reason) == (State.KILLED, f"killed by {ME.name}")
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
             await create
         assert rig.pool.names() == ()
         rig.world.before_create = None
@@ -262,7 +262,7 @@ async def test_who_uses_it_while_it_is_killed_is_told_by_whom(rig: Rig, monkeypa
         go.set()
         await killing
         for use in uses:
-            with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
+            with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
                 await use
 
 
@@ -283,7 +283,7 @@ async def test_who_looks_between_the_end_and_its_record_is_told_by_whom_too(
         await ended.wait()
         seen = await service.perform(GetSandbox(sandbox=id), ME)
         go.set()
-        assert [one.reason for one in (seen, await killing)] == [f"killed by {ME.id}"] * 2
+        assert [one.reason for one in (seen, await killing)] == [f"killed by {ME.name}"] * 2
 
 
 async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

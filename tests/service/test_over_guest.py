@@ -100,7 +100,7 @@ async def test_a_day_in_the_life(rig: Rig) -> None:
         assert missing.status.code == 127
         assert (await service.perform(VerifyAudit(), ME)).ok
         await service.perform(KillSandbox(sandbox=id), ME)
-        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
             await service.perform(RunExec(sandbox=id, spec=sh("true")), ME)
         await until(lambda: rig.pool.names() == ())
 

@@ -113,6 +113,30 @@ def test_an_ordinary_user_is_told_the_line_to_type(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("compiler", [True, False])
+def test_the_guest_is_compiled_while_setting_up_where_only_ziglang_can(tmp_path: Path, compiler: bool) -> None:
+    """Else the first sandbox compiles it, in silence. A program stands in for uv, and one for the new Python."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    python = '#!/bin/sh\necho "$@" >> compiled\n'
+    uv = f"[ $1 = --version ] || {{ /bin/mkdir -p .venv/bin; printf '{python}' > .venv/bin/python;"
+    uv += " /bin/chmod +x .venv/bin/python; }"
+    for name in ("uv", *(("gcc",) if compiler else ())):
+        (programs / name).write_text(f"#!/bin/sh\n{uv}\n")
+        (programs / name).chmod(0o755)
+    for name in ("tools/bootstrap.py", "uv.lock", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    script = "import runpy, sys; runpy.run_path(sys.argv[1])['make_environment']()"
+    argv = [PYTHON, "-I", "-c", script, tmp_path / "tools" / "bootstrap.py"]
+    run = subprocess.run(argv, cwd=tmp_path, env={"PATH": str(programs)}, capture_output=True, text=True, check=True)
+    said = [line.removeprefix("paddock setup: ") for line in run.stderr.splitlines()]
+    assert said[-1] == "done"
+    assert ("compiling the guest with ziglang" in said) != compiler
+    compiled = tmp_path / "compiled"
+    assert (compiled.read_text() if compiled.exists() else "") == ("" if compiler else "native/build.py\n")
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("unpacks", [True, False])
 def test_a_kernel_is_there_as_a_whole_or_not_at_all(tmp_path: Path, unpacks: bool) -> None:

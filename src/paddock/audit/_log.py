@@ -63,8 +63,9 @@ class AuditLog:
                 seen["signed"] = signed
         except (OSError, Broken) as error:
             self._abandon()
+            why = getattr(error, "strerror", None) or error
             raise UnrecordedError(
-                f"the audit log in {directory} cannot be opened: {error}", hint=_hint(error)
+                f"the audit log in {directory} cannot be opened: {why}", hint=_hint(error, directory)
             ) from error
         self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), **seen})
 
@@ -170,7 +171,10 @@ class AuditLog:
             except OSError:
                 if written:
                     self._abandon()  # half a line lies there: nothing may follow it
-            raise UnrecordedError(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
+            why = error.strerror or str(error)
+            raise UnrecordedError(
+                f"the audit log cannot be written: {why}", hint=_hint(error, self.directory)
+            ) from error
 
     def _rotate(self) -> None:
         """Go on in a new file, with its room on the disk. If that can't be had, this one grows, and the next record
@@ -215,10 +219,11 @@ class AuditLog:
             self._fd = -1
 
 
-def _hint(error: Exception) -> str:
+def _hint(error: Exception, directory: Path) -> str:
+    rule = "paddock does nothing that it cannot record"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free disk space; nothing is done that cannot be recorded"
-    return "nothing is done that cannot be recorded"
+        return f"free space on the disk of {directory}: {rule}"
+    return rule
 
 
 def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:

@@ -21,7 +21,7 @@ from . import _render
 from ._answer import answer, ask, perform
 from ._logs import lines
 from ._usage import Verbs, argument, usage
-from ._values import SANDBOX, moment, positive
+from ._values import SANDBOX, moment, positive, principal
 
 if TYPE_CHECKING:
     from paddock.audit import RecordLine
@@ -161,7 +161,7 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
 @usage(
     argument("sandbox", nargs="?", metavar="ID", help="of this sandbox only"),
     argument("--action", metavar="TAG", help="exec.run, or exec for all of its kind"),
-    argument("--principal", metavar="WHO", help="who asked, such as local:1000"),
+    argument("--principal", type=principal, metavar="WHO", help="who asked: a user of this machine, or nested:ID"),
     argument("--trouble", action="store_true", help="what was denied, failed, or met a limit"),
     _SINCE,
     argument("--until", type=moment, metavar="TIME"),
@@ -176,10 +176,14 @@ def list_some(options: argparse.Namespace) -> int:
     return answer(options, records, show=lambda: _render.table(headings, rows))
 
 
+def _who(record: model.AuditRecord) -> str:
+    return model.Principal(record.principal).name if record.principal else ""
+
+
 def _row(record: model.AuditRecord) -> tuple[str, ...]:
     return (
         _render.when(record.at),
-        record.principal or "",
+        _who(record),
         record.action,
         record.sandbox or "",
         verdict_of(record),
@@ -199,7 +203,7 @@ def show_one(options: argparse.Namespace) -> int:
 
 def _tell_record(record: model.AuditRecord) -> None:
     facts = [("ref", record.ref), ("time", _render.when(record.at)), ("action", record.action)]
-    facts += [(name, value) for name in ("principal", "sandbox") if (value := getattr(record, name))]
+    facts += [(name, value) for name, value in (("who", _who(record)), ("sandbox", record.sandbox)) if value]
     if record.allowed is not None:
         facts.append(("decision", f"{'allowed' if record.allowed else 'denied'} by {record.rule}: {record.reason}"))
     facts.append(("outcome", verdict_of(record)))
@@ -410,7 +414,7 @@ def verb_why(options: argparse.Namespace) -> int:
         _render.document({**_document(known, records, last), "approvals": questions})
         return 0
     if known is not None:
-        _tell_end(known, kills[0].principal if kills else None)
+        _tell_end(known, _who(kills[0]) if kills else None)
     for one in questions:
         _render.line(f"{one.sandbox} waits for your answer: {one.summary}")
         _render.line(f"  to do: paddock approvals approve {one.id}, until {_render.when(one.expires_at)}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from paddock import client, model
-from paddock.errors import InvalidArgumentError
+from paddock.errors import FileMissingError, InvalidArgumentError
 
 from . import _render
 from ._answer import answer
@@ -27,7 +28,8 @@ _CHUNK_BYTES = 1 << 20
 def verb_cp(options: argparse.Namespace) -> int:
     """Copy a file or a directory.
 
-    One of both is ID:PATH. A directory from the sandbox goes into a new one, without links that lead out.
+    One of both is ID:PATH. If the target is a directory, a file goes into it. A directory from the sandbox goes into a
+    new one, without links that lead out.
     """
     from ._progress import progress
 
@@ -47,6 +49,9 @@ def verb_cp(options: argparse.Namespace) -> int:
 def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
     if os.path.isdir(source):
         return files.upload(source, path, on_progress=moved).skipped
+    with contextlib.suppress(FileMissingError):
+        if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
+            path = f"{path.rstrip('/')}/{os.path.basename(source)}"
     with open(source, "rb") as file:
         files.write(path, _chunks(file, moved), mode=os.fstat(file.fileno()).st_mode & 0o777)
     return ()

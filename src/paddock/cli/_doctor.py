@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from paddock import model
 
@@ -67,13 +67,17 @@ def _tell(found: model.Diagnosis, levels: list[str]) -> None:
         _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
         _render.line()
     checks = [check for check in found.checks if check.area != "process"]  # that level is for tests
-    fixes = [check.fix for check in checks if check.fix]
-    shared = max(fixes, key=fixes.count, default="")
-    times = fixes.count(shared)
-    _table(checks, unless=shared if times > 1 else None)
+    fixes: dict[str, list[str]] = {}
+    for check in checks:
+        if check.fix:
+            fixes.setdefault(check.fix, []).append(check.name)
+    shared = {fix: names for fix, names in fixes.items() if len(names) > 1}
+    _table(checks, below=shared)
     _render.line()
-    if times > 1:
-        _render.line(f"fix of {times} of these lines: {shared}")
+    for fix, names in shared.items():
+        _render.line(f"fix of {', '.join(dict.fromkeys(names))}:")
+        _render.line(f"  {fix}")
+    if shared:
         _render.line()
     _render.line(f"state: {found.state_dir}")
     _render.line(f"config: {found.config_file}")
@@ -86,9 +90,9 @@ def _storage(options: argparse.Namespace) -> int:
     return 1 if any(check.status == "missing" for check in checks) else 0
 
 
-def _table(checks: Sequence[model.Check], *, unless: str | None = None) -> None:
-    """Print checks, each with its fix, except for one that stands below the table."""
-    rows = [(c.status, c.area, c.name, c.detail, "" if c.fix == unless else c.fix or "") for c in checks]
+def _table(checks: Sequence[model.Check], *, below: Container[str | None] = ()) -> None:
+    """Print checks, each with its fix, except for fixes that stand below the table."""
+    rows = [(c.status, c.area, c.name, c.detail, "" if c.fix in below else c.fix or "") for c in checks]
     _render.checklist(("STATUS", "AREA", "CHECK", "DETAIL"), rows)
 
 

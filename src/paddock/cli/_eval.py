@@ -10,6 +10,7 @@ from paddock import client
 from . import _render
 from ._answer import listing
 from ._usage import Verbs, argument, usage
+from ._values import output
 
 LEAKED = 1
 _TEMPLATE = argument("--template", default="host", metavar="NAME", help="default: host")
@@ -21,7 +22,9 @@ _MARKS = {"stopped": "ok", "not tried": "weak"}
     argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)"),
     _TEMPLATE,
     argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox"),
-    argument("-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"),
+    argument(
+        "-o", "--output", type=output, metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
+    ),
     argument("--list", action="store_true", help="the scenarios there are"),
 )
 def _injection(options: argparse.Namespace) -> int:
@@ -73,7 +76,7 @@ def _list(options: argparse.Namespace) -> int:
     ),
     argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)"),
     _TEMPLATE,
-    argument("-o", "--output", metavar="FILE", help="a report, by its name: .md or .json"),
+    argument("-o", "--output", type=output, metavar="FILE", help="a report, by its name: .md or .json"),
 )
 def verb_bench(options: argparse.Namespace) -> int:
     """Make sandboxes of each level in turns, and measure them.

@@ -20,7 +20,7 @@ from . import _render
 from ._answer import answer, perform
 from ._progress import progress
 from ._usage import argument, exclusive, group, usage
-from ._values import COMMAND, HOW, SANDBOX, command, sandbox_spec, spec
+from ._values import COMMAND, HOW, SANDBOX, command, output, sandbox_spec, spec
 from ._verbs import WrongUsage
 
 TYPE_CHECKING = False
@@ -70,7 +70,9 @@ def verb_exec(options: argparse.Namespace) -> int:
         "afterwards, about the directory of --mount",
         exclusive(
             argument("--diff", action="store_true", help="list what changed in it, on stderr"),
-            argument("--patch", metavar="FILE", help="write what changed to FILE, for `git apply`; - is stdout"),
+            argument(
+                "--patch", type=output, metavar="FILE", help="write what changed to FILE, for `git apply`; - is stdout"
+            ),
             argument(
                 "--promote", action="store_true", help="write what changed to the directory, if the exit code is 0"
             ),
@@ -231,11 +233,22 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
         code = _START_FAILED.get(str(error.details.get("errno")))
         if code is None:
             raise
+        if _names_image(argv[0]) and hasattr(options, "template"):
+            error.hint = f"an image is a template: paddock run --template docker://{argv[0]} -- COMMAND"
         _render.failure(error, as_json=options.json)
         return code
     finally:
         if sandbox.policy is not None and not options.json:
             _tell_refused(sandbox, began)
+
+
+def _names_image(word: str) -> bool:
+    """Tell whether a word that isn't a program looks like the image of `docker run`."""
+    import re
+
+    return (
+        re.fullmatch(r"[a-z0-9][a-z0-9./_-]*:[\w.-]+|alpine|busybox|debian|fedora|node|python|ubuntu", word) is not None
+    )
 
 
 def _tell_refused(sandbox: client.Sandbox, since: float) -> None:

@@ -209,6 +209,7 @@ _MOST_SECRET_BYTES = 1 << 20
 def _set_secret(options: argparse.Namespace) -> int:
     """Keep a value, or another one. Reads the value from stdin, or asks for it on a terminal. A newline at its end is
     not part of it."""
+    model.check_secret_name(options.name)
     secret = perform(model.SetSecret(name=options.name, value=_read_secret(options.name)))
     return answer(options, secret, f"{secret.name}, version {secret.version}")
 
@@ -297,7 +298,7 @@ def _show_approval(options: argparse.Namespace) -> int:
     facts += [("what", one.summary), ("digest", one.digest), ("revision", one.revision or "-")]
     facts += [("asked", _render.when(one.created_at)), ("until", _render.when(one.expires_at))]
     if one.decided_by and one.decided_at is not None:
-        facts.append(("answered", f"{_render.when(one.decided_at)} by {one.decided_by}"))
+        facts.append(("answered", f"{_render.when(one.decided_at)} by {model.Principal(one.decided_by).name}"))
     if one.reason:
         facts.append(("reason", one.reason))
     return answer(options, one, show=lambda: _render.facts(facts))

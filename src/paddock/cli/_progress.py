@@ -72,8 +72,7 @@ def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 warnings.append(record.getMessage())
-            else:
-                progress.said = record.getMessage()
+            progress.said = record.getMessage()
 
     return Listener(logging.INFO)
 

@@ -68,6 +68,13 @@ def _each(options: argparse.Namespace, action: Callable[[str], model.Action[mode
     return 0
 
 
+@usage(SANDBOX, argument("ttl_seconds", type=seconds, metavar="TIME", help="from now on: seconds, 5m, 2h or 1d"))
+def verb_extend(options: argparse.Namespace) -> int:
+    """Have a sandbox end a time from now, in place of when it would have ended."""
+    info = ask(model.ExtendSandbox, options)
+    return answer(options, info, f"{info.id} ends in {_render.span(info.expires_at - time.time())}")
+
+
 @usage(_SANDBOXES)
 def verb_kill(options: argparse.Namespace) -> int:
     """End sandboxes at once and for good."""
@@ -178,7 +185,7 @@ def _facts(known: model.Inspection) -> Iterator[tuple[str, str]]:
     )
     yield "level", f"{box.level}, by {box.backend}"
     yield "template", box.template
-    yield "owner", box.owner
+    yield "owner", model.Principal(box.owner).name
     yield "made", f"{_render.when(box.created_at)}, {_render.span(now - box.created_at)} ago"
     if box.ended_at is not None:
         yield "ended", f"{_render.when(box.ended_at)}, after {_render.span(box.ended_at - box.created_at)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 
@@ -63,11 +64,40 @@ def moment(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 10m (ago) or 2026-01-31T12:00") from None
 
 
+def output(text: str) -> str:
+    """Check that a file can be written there, before the work whose result it takes. `-` is stdout."""
+    directory = os.path.dirname(text) or "."
+    why = None
+    if os.path.isdir(text):
+        why = "it is a directory"
+    elif not os.path.isdir(directory):
+        why = f"there is no directory {directory!r}"
+    elif not os.access(text if os.path.exists(text) else directory, os.W_OK):
+        why = "you may not"
+    if why is not None and text != "-":
+        raise argparse.ArgumentTypeError(f"{text!r} can't be written: {why}")
+    return text
+
+
+def principal(text: str) -> str:
+    """Parse who asked: the name of a user of this machine, or the id of a principal, which has a colon."""
+    if ":" in text:
+        return text
+    import pwd
+
+    try:
+        return f"local:{pwd.getpwnam(text).pw_uid}"
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"this machine has no user {text!r}") from None
+
+
 def pair(text: str) -> tuple[str, str]:
     """`NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=VALUE" + (f': write {text}="${text}"' if text.isidentifier() else "")
+        )
     return name, value
 
 

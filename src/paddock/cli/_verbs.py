@@ -64,6 +64,7 @@ GROUPS: dict[str, dict[str, Verb]] = {
         "logs": Verb("_logs", "print what commands have printed", True, "paddock logs -f box"),
         "stats": Verb("_stats", "show processor, memory, processes and disk, live", True, "paddock stats box"),
         "inspect": Verb("_sandboxes", "show all that is known of a sandbox", True, "paddock inspect box --json"),
+        "extend": Verb("_sandboxes", "have a sandbox live longer", True, "paddock extend box 2h"),
         "kill": Verb("_sandboxes", "end sandboxes at once and for good", True, "paddock kill box"),
     },
     "state": {
@@ -173,8 +174,31 @@ ALIASES = {
     "ssh": "sh",
     "stop": "kill",
     "templates": "template",
+    "top": "ps",
+    "unpause": "resume",
 }
 """Words that people type, and the verbs that they mean."""
+_ELSEWHERE = {
+    "attach": "paddock logs -f ID",
+    "build": "paddock snapshot build DIR",
+    "checkout": "paddock up URL",
+    "clone": "paddock up URL",
+    "commit": "paddock snapshot create ID",
+    "config": "paddock doctor",
+    "download": "paddock cp ID:PATH FILE",
+    "events": "paddock audit tail -f",
+    "export": "paddock cp ID:PATH DIR",
+    "info": "paddock doctor",
+    "network": "paddock run --network HOST",
+    "new": "paddock create",
+    "port": "paddock forward ID PORT",
+    "pull": "paddock image pull docker://IMAGE",
+    "push": "paddock branch TASK",
+    "start": "paddock create, or paddock resume ID",
+    "upload": "paddock cp FILE ID:PATH",
+    "volume": "paddock run --mount DIR",
+}
+"""Verbs of other programs, and our lines for them."""
 _OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
 """Verbs from before 1.0. Without options they list. Options such as `--delete` are now verbs."""
 _OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
@@ -293,7 +317,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"`paddock` has no option {asked!r}", "paddock --help")
     if asked not in VERBS:
         near = nearest(asked, VERBS)
-        raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
+        hint = _ELSEWHERE.get(asked) or (f"paddock {near}" if near else "paddock --help")
+        raise WrongUsage(f"there is no verb {asked!r}", hint)
     root = parser(asked)
     if asked == "exec":
         arguments = _options_first(verb_parser(root, asked), arguments)
@@ -379,7 +404,7 @@ def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
     from difflib import get_close_matches
 
     swapped = (one for one in known if sorted(one) == sorted(word))
-    return next(swapped, None) or next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
+    return next(swapped, None) or next(iter(get_close_matches(word, list(known), n=1, cutoff=0.76)), None)
 
 
 def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Literal, ParamSpec, TypeAlias, TypeVar, cast
+
+from paddock.client._command import kind_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,10 +96,12 @@ def chunks(content: Content) -> Iterator[bytes]:
         file = cast("BinaryIO", content)
         while data := file.read(CHUNK_BYTES):
             yield data
-    elif hasattr(content, "__iter__"):
+    elif hasattr(content, "__iter__") and not isinstance(content, Mapping):
         yield from cast("Iterable[bytes]", content)
     else:
-        raise TypeError(f"content is a text, bytes, a file or an iterable of bytes, not {type(content).__name__}")
+        raise TypeError(
+            f"data is {kind_of(cast('object', content))}: write a text, bytes, a file or an iterable of bytes"
+        )
 
 
 async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:

@@ -58,7 +58,7 @@ def seconds(value: Duration | None, name: str) -> float | None:
             return float(value)
         if hasattr(value, "total_seconds"):
             return value.total_seconds()
-    raise TypeError(f'{name} is {_kind(value)}: write seconds, a timedelta or a text such as "5m"')
+    raise TypeError(f'{name} is {kind_of(value)}: write seconds, a timedelta or a text such as "5m"')
 
 
 def required_seconds(value: Duration | None, name: str) -> float:
@@ -87,7 +87,9 @@ def exec_spec(
     if shell:
         argv = ("/bin/bash", "-c", command)
     elif isinstance(command, bytes) or not hasattr(command, "__iter__"):
-        raise TypeError(f'a command is a text for the shell or a list of texts, not {_kind(command)}: "ls -l", ["ls"]')
+        raise TypeError(
+            f'a command is a text for the shell or a list of texts, not {kind_of(command)}: "ls -l", ["ls"]'
+        )
     else:
         argv = tuple(map(_argument, command))
     if not argv:
@@ -106,7 +108,7 @@ def _argument(value: object) -> str:
         return value
     if hasattr(value, "__fspath__"):
         return os.fsdecode(value)  # pyright: ignore[reportArgumentType]
-    raise TypeError(f"a command's arguments are texts, not {_kind(value)}: write {str(value)!r}")
+    raise TypeError(f"a command's arguments are texts, not {kind_of(value)}: write {str(value)!r}")
 
 
 def texts(given: Mapping[str, str] | None, name: str) -> dict[str, str]:
@@ -114,10 +116,10 @@ def texts(given: Mapping[str, str] | None, name: str) -> dict[str, str]:
     if given is None:
         return {}
     if not hasattr(given, "items"):
-        raise TypeError(f'{name} is {_kind(given)}: write {{"NAME": "value"}}')
+        raise TypeError(f'{name} is {kind_of(given)}: write {{"NAME": "value"}}')
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{name}[{key!r}] is {_kind(value)}: names and values are texts, so write {str(value)!r}")
+            raise TypeError(f"{name}[{key!r}] is {kind_of(value)}: names and values are texts, so write {str(value)!r}")
     return dict(given)
 
 
@@ -128,7 +130,7 @@ def limits_of(given: Limits | Mapping[str, float] | None) -> Limits:
     if isinstance(given, Limits):
         return given
     if not hasattr(given, "items"):
-        raise TypeError(f'limits is {_kind(given)}: write Limits(memory_mib=512) or {{"memory_mib": 512}}')
+        raise TypeError(f'limits is {kind_of(given)}: write Limits(memory_mib=512) or {{"memory_mib": 512}}')
     unknown = [name for name in given if name not in Limits.__fields__]
     if unknown:
         raise TypeError(f"limits has no {unknown[0]!r}: there are {', '.join(Limits.__fields__)}")
@@ -140,14 +142,14 @@ def mounts_of(given: Sequence[Mount | str] | Mapping[str, str]) -> tuple[Mount, 
     from paddock.model import Mount, MountMode
 
     if isinstance(given, str) or not hasattr(given, "__iter__"):
-        raise TypeError(f"mounts is {_kind(given)}: write [Mount(source={str(given)!r})] or [{str(given)!r}]")
+        raise TypeError(f"mounts is {kind_of(given)}: write [Mount(source={str(given)!r})] or [{str(given)!r}]")
     found: list[Mount] = []
     for one in given:
         if hasattr(given, "items"):
             one = Mount(source=os.fspath(one), target=given[one])  # pyright: ignore
         if not isinstance(one, Mount):
             if not isinstance(one, str) and not hasattr(one, "__fspath__"):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise TypeError(f'mounts holds {_kind(one)}: write Mount(source="./project") or "./project"')
+                raise TypeError(f'mounts holds {kind_of(one)}: write Mount(source="./project") or "./project"')
             one = Mount(source=os.fspath(one))
         try:
             mode = MountMode(one.mode)
@@ -163,7 +165,7 @@ def reference(given: object, name: str) -> str | None:
         return given
     id = getattr(given, "id", None)
     if not isinstance(id, str):
-        raise TypeError(f"{name} is {_kind(given)}: write an id, a name or the object")
+        raise TypeError(f"{name} is {kind_of(given)}: write an id, a name or the object")
     return id
 
 
@@ -171,7 +173,7 @@ def template_of(template: str | None, image: str | None) -> str:
     """Return the template that `template` or `image` names. InvalidArgumentError for both."""
     for name, value in (("template", template), ("image", image)):
         if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{name} is {_kind(value)}: write a text")
+            raise TypeError(f"{name} is {kind_of(value)}: write a text")
     if image is None:
         return absolute_template(template or "host")
     if template is not None:
@@ -202,13 +204,18 @@ _REGISTRIES = ("pypi", "npm", "crates", "debian")
 
 def _rule(name: object) -> dict[str, object]:
     if not isinstance(name, str):
-        raise TypeError(f'network holds {_kind(name)}: write names, as in ["pypi", "api.github.com"]')
+        raise TypeError(f'network holds {kind_of(name)}: write names, as in ["pypi", "api.github.com"]')
     registry, equals, index = name.partition("=")
     if registry in _REGISTRIES:
         return {"registry": registry, "index": index} if equals else {"registry": registry}
     host, colon, port = name.rpartition(":")
     if colon and port.isdecimal():
         return {"host": host, "ports": [int(port)]}
+    if "." not in name and name != "localhost":
+        raise InvalidArgumentError(
+            f"network holds {name!r}, which is neither a registry nor a host name with a dot",
+            hint=f"registries are {', '.join(_REGISTRIES)}; a policy takes any host name",
+        )
     if "/" in name:
         raise InvalidArgumentError(
             f"network holds {name!r}, which isn't the name of a host", hint="write the host alone; a policy has paths"
@@ -233,7 +240,7 @@ def level_of(level: Level | str | None) -> Level | None:
         ) from None
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """Describe a value for a TypeError: `the int 5`, `None`, `a dict`."""
     if value is None:
         return "None"

@@ -141,7 +141,7 @@ def _try(state_dir: str) -> socket.socket | None:
         peer = local_sockets.connect(state_dir, SOCKET)
     except FileNotFoundError:  # the directory itself
         return None
-    except PermissionError as error:
+    except (PermissionError, NotADirectoryError) as error:
         raise _unusable(state_dir, error) from None
     if peer is not None:
         _, uid = listener(peer)  # another user's daemon would learn what this one sends

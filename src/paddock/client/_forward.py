@@ -6,7 +6,8 @@ import contextlib
 import socket
 import threading
 
-from paddock.errors import PaddockError
+from paddock.client._command import kind_of
+from paddock.errors import InvalidArgumentError, PaddockError
 from paddock.model import ConnectPort
 
 TYPE_CHECKING = False
@@ -52,6 +53,7 @@ class Forward(str):
             The URL.
 
         Raises:
+            InvalidArgumentError: The number is outside of 1 to 65535.
             OSError: Another program has the port here.
 
         Example:
@@ -60,6 +62,10 @@ class Forward(str):
             url.close()
             ```
         """
+        if not isinstance(port, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"port is {kind_of(port)}: write a number, such as 8000")
+        if not 0 < port < 65536:
+            raise InvalidArgumentError(f"port={port} isn't a port: write 1 to 65535", field="port")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, local_port), family=family, backlog=_BACKLOG)
         local_port = listener.getsockname()[1]

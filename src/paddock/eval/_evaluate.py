@@ -170,7 +170,7 @@ def evaluate(
 def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
     known = {scenario.name: scenario for scenario in catalogue()}
     if unknown := [name for name in names if name not in known]:
-        raise InvalidArgumentError(f"there is no scenario {unknown[0]!r}", hint=f"one of {', '.join(known)}")
+        raise InvalidArgumentError(f"there is no scenario {unknown[0]!r}", hint="paddock eval injection --list")
     return tuple(known[name] for name in names or known)
 
 

@@ -162,6 +162,8 @@ class Base:
                 tree = Tree(hierarchy.version, os.open(path, _DIRECTORY), path, controllers, known_as)
             except OSError as error:
                 reason = f"{error.strerror} ({os.fsdecode(error.filename or path)})"
+                if error.errno in (errno.EACCES, errno.EPERM):
+                    reason = "the control group of this program belongs to another user"
                 missing.update((c, f"{c}: {reason}") for c in hierarchy.controllers or ("kill",))
                 continue
             trees.append(tree)

@@ -19,7 +19,7 @@ from paddock.linux.namespaces import IdMap
 
 COUNT = 65536
 NEEDED = COUNT - 1
-_AS_ROOT = "run paddock as root"
+AS_ROOT = "run paddock as root"
 _UID_FILE, _GID_FILE = "/etc/subuid", "/etc/subgid"
 
 
@@ -62,7 +62,7 @@ def remedy() -> str:
 
 def as_root() -> str:
     """Return how an ordinary user gets the rights of root. In most containers root itself has too few."""
-    return "run the container with --privileged" if _was_root() or caps.is_bounded(caps.SYS_ADMIN) else _AS_ROOT
+    return "run the container with --privileged" if _was_root() or caps.is_bounded(caps.SYS_ADMIN) else AS_ROOT
 
 
 def _was_root() -> bool:

@@ -50,7 +50,7 @@ file_actions ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles Mak
 file_actions RemoveFile SetFileAttributes StatFile UploadTree WatchFiles WriteFile
 files FileChange FileInfo FileKind GrepMatch
 garbage GarbageItem GarbageReport PoolSpace
-ids ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId mint
+ids ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId check_name mint
 image Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage TemplateInfo is_image
 policy Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule
 policy SecretSource
@@ -62,7 +62,7 @@ result_actions RemoveArtifact
 results Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published PullRequest
 results PullRequestPlan PushPlan PushedBranch WorkspaceDiff
 sandbox LEGAL Level Limit Limits Mount MountMode Sandbox SandboxSpec State Usage
-secret ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret
+secret ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret check_secret_name
 snapshot Snapshot
 streams ByteReader ByteStream ByteWriter ChangeStream ExecHandle
 template Template User

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from .ids import SandboxId
 
-_NESTED = "nested:"
+_LOCAL, _NESTED = "local:", "nested:"
 
 
 class Principal(msgspec.Struct, frozen=True):
     """The identity of a caller: `local:<uid>` for embedded callers, `nested:<its id>` for programs inside a sandbox."""
 
     id: str
+
+    @property
+    def name(self) -> str:
+        """The user's name, for people to read. The id where this machine has no such user."""
+        with suppress(ValueError, KeyError, OverflowError):
+            if self.id.startswith(_LOCAL):
+                import pwd
+
+                return pwd.getpwuid(int(self.id.removeprefix(_LOCAL))).pw_name
+        return self.id
 
     @property
     def sandbox(self) -> SandboxId | None:

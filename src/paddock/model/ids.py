@@ -10,6 +10,8 @@ import re
 import time
 from enum import StrEnum
 
+from paddock.errors import InvalidArgumentError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NewType
@@ -42,6 +44,7 @@ class Noun(StrEnum):
     APPROVAL = "ap_"
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _ID = re.compile(f"(?:{'|'.join(Noun)})[{_ALPHABET}]{{16}}")
 
 
@@ -56,3 +59,13 @@ def mint(noun: Noun) -> str:
 def is_id(text: str) -> bool:
     """Tell whether it is a whole id of any noun, as `mint` makes them."""
     return _ID.fullmatch(text) is not None
+
+
+def check_name(name: str | None, noun: Noun) -> None:
+    """Check the name that a caller gives to something of a kind. It has no prefix of an id. InvalidArgumentError."""
+    if name is None or (_NAME.fullmatch(name) and not name.startswith(noun)):
+        return
+    what = "at most 63 letters, digits, `_`, `.` or `-`, the first a letter or digit"
+    if _NAME.fullmatch(name):
+        what = f"ids begin with `{noun.value}`, so no name does"
+    raise InvalidArgumentError(f"name {name[:200]!r} is not allowed: {what}", field="name")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+from paddock.errors import InvalidArgumentError
+
 from .action import Action
 from .value import Moment, PerhapsMoment, Value
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,3 +70,12 @@ class RotateVaultKey(Action[int], tag="secret.rekey"):
 
     Returns the number of secrets.
     """
+
+
+def check_secret_name(name: str) -> None:
+    """Check the name of a secret, which is that of a variable. InvalidArgumentError."""
+    if not _NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            f"{name[:140]!r} is not a valid name of a secret: write letters, digits and `_`, and no digit first",
+            field="name",
+        )

@@ -106,7 +106,12 @@ class Value:
         cls.__required__ = tuple(name for name, default in fields.items() if default is REQUIRED)
         cls.__dicts__ = tuple(name for name, default in fields.items() if type(default) is dict)
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, *unnamed: Any, **given: Any) -> None:
+        if unnamed:
+            names = ", ".join(f"{name}=…" for name in [*self.__fields__][: len(unnamed)])
+            raise TypeError(
+                f"{type(self).__name__}() takes its arguments by name: write {type(self).__name__}({names})"
+            )
         fields, own = self.__fields__, self.__dict__
         own.update(fields)
         for name in self.__dicts__:

@@ -99,6 +99,7 @@ def _limits(_: model.Principal, action: model.Action[Any]) -> tuple[bool, str] |
             return None
     for name, (value, most) in asked.items():
         if not value <= most:  # written so that NaN is refused
-            days = f", {most // 86400:g} days" if name == "ttl_seconds" else ""
-            return False, f"{name}={value:.10g} is above the limit of {most:.10g}{days}"
+            if name == "ttl_seconds":
+                return False, f"ttl={value:.10g} is above the limit of {most:.10g} seconds, {most // 86400:g} days"
+            return False, f"{name}={value:.10g} is above the limit of {most:.10g}"
     return None

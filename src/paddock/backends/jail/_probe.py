@@ -15,6 +15,7 @@ from paddock.supervisor.layout import DEFAULT_SPARES
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _NO_SYS_ADMIN = "this process is root and may make no namespaces: probably the seccomp filter of a container"
+_HOW_TO_DELEGATE = "docs/howto/ordinary-user.md#get-hard-limits"
 _OF_CGROUPS = (Limit.MEMORY, Limit.PROCESSES)
 _ENFORCED = {
     Limit.MEMORY: "the memory cgroup",
@@ -106,7 +107,7 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
         lines.append(ok("limits", "sockets", "enforced"))
     else:
         uncounted = "not enforced: no cgroup; the machine pays for the buffers of sockets"
-        lines.append(weak("limits", "sockets", uncounted, subordinate_ids.as_root()))
+        lines.append(weak("limits", "sockets", uncounted, None if root else _cgroup_fix()))
     if not root:
         counts = "inotify watches and queued signals inside count with your own; a sandbox has at most a quarter"
         lines += (_ids(capabilities), weak("jail", "tables", counts, subordinate_ids.as_root()))
@@ -144,10 +145,15 @@ def _cpus(held: bool, *, root: bool) -> Check:
 
 
 def _cgroup_fix() -> str:
-    """Return the command that gets control groups for this ordinary user here."""
-    uid = os.getuid()
-    if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
+    """Return what gets control groups for this ordinary user here, without paddock as root."""
+    unified = os.path.exists("/sys/fs/cgroup/cgroup.controllers")  # systemd hands on nothing of version 1
+    if unified and os.path.isdir("/run/systemd/system"):
         import getpass
 
-        return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
-    return subordinate_ids.as_root()
+        if not os.path.isdir(f"/run/user/{os.getuid()}/systemd"):
+            return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
+        return "paddock daemon stop; systemd-run --user --scope -p Delegate=yes paddock doctor"
+    as_root = subordinate_ids.as_root()
+    if as_root != subordinate_ids.AS_ROOT:
+        return as_root
+    return f"ask root for control groups of your own ({_HOW_TO_DELEGATE}), or {as_root}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 import uuid
@@ -46,6 +47,7 @@ from paddock.wire.guest import Renew
 _MIB = 1 << 20
 _BAKING_SECONDS = 600.0
 _WARM_SECONDS = 30.0
+_log = logging.getLogger("paddock")
 _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
@@ -193,6 +195,7 @@ class MicrovmBackend(VmmBackend):
             made_of = await self._ingredients(plan)
             if choice.proven:
                 return await self._baked(plan, made_of), made_of
+            _log.warning("trying KVM with the first virtual machine; this takes up to half a minute, once")
             try:
                 baked = await self._baked(plan, made_of, trial=True)
             except PaddockError as error:
@@ -232,6 +235,8 @@ class MicrovmBackend(VmmBackend):
 
     async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan, *, trial: bool) -> None:
         """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
+        if not trial:
+            _log.info("booting the first virtual machine of this template and these limits")
         own = self.unbaked(plan, tree, _BAKING_SECONDS)
         orders = _orders(made_of, own, {}, boot=True)
         if trial:

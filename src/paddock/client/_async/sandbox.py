@@ -8,6 +8,7 @@ from paddock import model
 from paddock.client._command import (
     checked,
     exec_spec,
+    kind_of,
     level_of,
     limits_of,
     mounts_of,
@@ -92,7 +93,9 @@ class AsyncSandbox:
     _warns = False
     """Whether dropping this object leaves a sandbox that only its TTL ends."""
 
-    def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
+    def __init__(self, info: SandboxInfo | None = None, transport: AsyncTransport | None = None) -> None:
+        if info is None or transport is None:
+            raise TypeError(f"{type(self).__name__}() makes no sandbox: write {type(self).__name__}.create()")
         self._info = info
         self._transport = transport
         self._forwards: list[Forward] = []
@@ -350,7 +353,7 @@ class AsyncSandbox:
             (timeout,) = renamed("exec", old, timeout=(timeout, None))
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=input is not None)
         if not isinstance(input, str | bytes | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"input is a {type(input).__name__}: write a text or bytes")
+            raise TypeError(f"input is {kind_of(input)}: write a text or bytes")
         data = input.encode() if isinstance(input, str) else input
         transport = waiting(self._transport, wait_for_approval)
         if on_stdout is not None or on_stderr is not None:
@@ -670,6 +673,7 @@ class AsyncSandbox:
             The URL, a text with `close()`. It ends with the sandbox, with this object, or as a `with` block.
 
         Raises:
+            InvalidArgumentError: The number is outside of 1 to 65535.
             OSError: Another program has the port here.
 
         Example:
@@ -1039,6 +1043,13 @@ class AsyncSandbox:
                 stacklevel=2,
                 source=self,
             )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            from paddock import _renamed
+
+            _renamed.attribute(self, name)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""

@@ -14,7 +14,7 @@ from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import LEAST_PREFIX, exactly_one, has_ended
 from paddock.errors import ApprovalNeededError, InvalidStateError, PaddockError, PolicyDeniedError
-from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, mint, replace
+from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, Principal, mint, replace
 from paddock.model.approval import arguments_digest
 
 _SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
@@ -165,7 +165,8 @@ class Approvals(Component):
             to, reason = ApprovalState.DENIED, None if action.reason is None else printable(action.reason)
         if to not in model.APPROVAL_MOVES[one.state]:
             raise InvalidStateError(
-                f"approval {one.id} is {one.state.value}" + (f" by {one.decided_by}" if one.decided_by else ""),
+                f"approval {one.id} is {one.state.value}"
+                + (f" by {Principal(one.decided_by).name}" if one.decided_by else ""),
                 hint="what asked for it has to ask again",
             )
         wall, clock = self._clock.wall(), self._clock.boottime()  # from now on it holds for so long

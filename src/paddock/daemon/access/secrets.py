@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -21,12 +20,11 @@ from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
 from paddock.gateway.rules.redaction import Redaction
 from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
-from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, replace
+from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, check_secret_name, replace
 from paddock.model.caller import environment, of_source
 from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
 from paddock.storage.secrets.vault import Place, Sealed, Vault, open_keys
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
 
 
@@ -111,20 +109,11 @@ def _place(sandbox: str, owner: str, name: str) -> Place:
     return Place(owner, f"{sandbox}/{name}", 0)
 
 
-def check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise InvalidArgumentError(
-            f"{name[:140]!r} is not a valid name of a secret: write letters, digits and `_`, and no digit first",
-            field="name",
-        )
-
-
 def check_value(name: str, value: SecretValue) -> None:
     size = len(value.data)
     if size < LEAST_BYTES:
         raise InvalidArgumentError(
-            f"{name} has {size} bytes, and a secret at least {LEAST_BYTES}: a shorter one could not be told from"
-            " ordinary text where it comes back and has to be taken out",
+            f"{name} has {size} bytes: a secret has at least {LEAST_BYTES}, so that paddock can find it in output",
             field="value",
         )
     if size > MOST_BYTES:
@@ -308,7 +297,7 @@ class SecretBindings(Component):
 
     @handles(model.SetSecret)
     async def set_secret(self, action: model.SetSecret, op: Operation) -> Secret:
-        check_name(action.name)
+        check_secret_name(action.name)
         check_value(action.name, action.value)
         secret = self._secrets.set(op.principal.id, action.name, action.value)
         await self._rotated(op.principal.id, action.name, action.value)
@@ -433,7 +422,7 @@ class SecretBindings(Component):
 def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
     owner = row.sandbox.owner
     for name, rule in rules.items():
-        check_name(name)
+        check_secret_name(name)
         if rule.shape is not None:
             check_shape(rule.shape)
         if not is_kept(rule.source) and not owner.startswith("local:"):

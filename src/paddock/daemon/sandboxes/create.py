@@ -299,7 +299,7 @@ class Creation(Component):
             known = sorted(self._templates().names())
             raise NotFoundError(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
-                hint="name one of those",
+                hint=f"an image of a registry is docker://{name}",
                 templates=known,
             ) from None
         self._built.add(name)

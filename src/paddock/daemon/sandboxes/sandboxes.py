@@ -92,7 +92,7 @@ class Sandboxes(Component):
     @handles(model.KillSandbox)
     async def kill(self, action: model.KillSandbox, op: Operation) -> Sandbox:
         row = self.find(action.sandbox, op)
-        return (await self._running.kill(row.id, f"killed by {op.principal.id}", op)).sandbox
+        return (await self._running.kill(row.id, f"killed by {op.principal.name}", op)).sandbox
 
     async def end(self, id: SandboxId) -> None:
         """End one whose program has ended, unless it has ended by itself."""

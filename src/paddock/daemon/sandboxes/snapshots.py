@@ -48,7 +48,7 @@ class Snapshots(Component):
     async def create(
         self, action: model.CreateSnapshot, row: Row, held: RunningSandbox, op: Operation
     ) -> model.Snapshot:
-        validate.check_name(action.name, model.Noun.SNAPSHOT)
+        model.check_name(action.name, model.Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, op.principal.id)
         name = None if action.takes_name else action.name

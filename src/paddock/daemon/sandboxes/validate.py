@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.errors import InvalidArgumentError
-from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, SandboxSpec
+from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, SandboxSpec, check_name
 from paddock.model.ids import is_id
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 MAX_TTL_SECONDS = 30 * 86_400
 MIN_IDLE_SECONDS = 1.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own limit is a quarter of the stack: 2 MiB
 _MAX_LABELS = 64
 _MAX_KEY_CHARS = 255
@@ -78,15 +76,6 @@ def _check_workspace(spec: SandboxSpec) -> None:
             raise InvalidArgumentError(
                 f"the workspace is at {mount.target!r}: give the mount another target", field="mounts"
             )
-
-
-def check_name(name: str | None, noun: Noun) -> None:
-    if name is not None and (not _NAME.fullmatch(name) or name.startswith(noun)):
-        raise InvalidArgumentError(
-            f"name {name!r} is not allowed: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
-            f" and no `{noun.value}` in front, which is for ids",
-            field="name",
-        )
 
 
 def check_workspace(action: OpenWorkspace) -> None:

@@ -361,7 +361,10 @@ def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
         return InternalError(f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`")
     name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
-        return ResourceExhaustedError(f"{path} cannot be written: {error}", hint="free disk space or descriptors")
+        hint = f"free space on the disk of {path.parent}"
+        if name.startswith("SQLITE_CANTOPEN"):
+            hint += ", or raise `ulimit -n`"
+        return ResourceExhaustedError(f"{path} cannot be written: {error}", hint=hint)
     if name.startswith("SQLITE_BUSY"):
         return ResourceExhaustedError(f"{path} is held by another writer: {error}", hint="try again")
     return InternalError(f"{path}: {error}")

@@ -187,7 +187,7 @@ class Repositories(Component):
             listing = await self.git.look(remote, credential)
         except _storage().Refused as refused:
             raise NotFoundError(
-                f"{remote.url} is not there, or not for {principal.id}: {refused}",
+                f"{remote.url} is not there, or not for {principal.name}: {refused}",
                 hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
         return listing, access._replace(credential=credential), own if credential is None else principal.id

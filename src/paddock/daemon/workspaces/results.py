@@ -138,7 +138,12 @@ class Sources:
             try:
                 workspace, tree = await self._workspaces.opened(reference, owner, op)
             except NotFoundError:
-                raise error from None
+                if isinstance(error, SandboxDiedError):
+                    raise error from None
+                raise NotFoundError(
+                    f"no workspace and no sandbox {reference!r}",
+                    hint="`paddock workspace ls` and `paddock ls` list them",
+                ) from None
             running = None
             if workspace.sandbox is not None:
                 with suppress(NotFoundError, SandboxDiedError):

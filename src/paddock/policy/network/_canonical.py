@@ -256,7 +256,7 @@ def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) ->
     star = wildcard and text.startswith("*.")
     try:
         if not star and "*" in text:
-            raise NotAName("has a `*`; what there is is `*.example.com`, with one label or more before it")
+            raise NotAName("has a `*`, which only stands in front, as in `*.example.com`")
         if "/" in text or (":" in text and parse_number(text) is None):
             raise NotAName("has more than a name: scheme, port and path are not part of a host")
         if parse_number(text) is not None:

@@ -96,4 +96,5 @@ def _registry(text: str, rest: str) -> Reference:
 
 
 def _wrong(text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{text[:300]!r} names no image", hint=_FORMS)
+    registry = f"docker://{text}" if ":/" not in text and _NAME.fullmatch(text.partition(":")[0]) else None
+    return InvalidArgumentError(f"{text[:300]!r} names no image", hint=registry or _FORMS)
