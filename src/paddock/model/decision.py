@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from functools import lru_cache
 
 import msgspec
 
@@ -19,17 +19,23 @@ class Principal(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The user's name, for people to read. The id where this machine has no such user."""
-        with suppress(ValueError, KeyError, OverflowError):
-            if self.id.startswith(_LOCAL):
-                import pwd
-
-                return pwd.getpwuid(int(self.id.removeprefix(_LOCAL))).pw_name
-        return self.id
+        return _user_name(self.id.removeprefix(_LOCAL)) or self.id if self.id.startswith(_LOCAL) else self.id
 
     @property
     def sandbox(self) -> SandboxId | None:
         """The sandbox inside which it asks."""
         return SandboxId(self.id.removeprefix(_NESTED)) if self.id.startswith(_NESTED) else None
+
+
+@lru_cache(256)
+def _user_name(uid: str) -> str | None:
+    """Every kill says one, and a directory of users may be far away."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (ValueError, KeyError, OverflowError):
+        return None
 
 
 def nested_principal(sandbox: str) -> Principal:
