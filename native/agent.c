@@ -171,8 +171,8 @@ static void turned(struct loop *loop)
     }
 }
 
-/* Takes a connection from pid 1 (led.c). -ENOENT: it is gone. */
-static int take_given(int listener)
+/* Receives a connection from pid 1 (init_trunk.c). -ENOENT: pid 1 is gone. */
+static int receive_connection(int listener)
 {
     char text;
     int fd = -EAGAIN;
@@ -184,8 +184,8 @@ static int take_given(int listener)
 static void accept_connection(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
-    int fd = agent->led ? take_given(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    agent->loop.stopped |= agent->led && fd == -ENOENT;
+    int fd = agent->behind_trunk ? receive_connection(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    agent->loop.stopped |= agent->behind_trunk && fd == -ENOENT;
     if (fd >= 0)
         agent_connect(agent, fd, true);
 }
@@ -281,8 +281,8 @@ static int take_entrance(struct agent *agent)
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
     int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
     (void)sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
-    agent->led = type == SOCK_SEQPACKET;
-    agent->alone = !listens && !agent->led;
+    agent->behind_trunk = type == SOCK_SEQPACKET;
+    agent->alone = !listens && !agent->behind_trunk;
     if (!agent->alone)
         return agent_listen(agent, ENTRANCE);
     agent_connect(agent, ENTRANCE, !result);

@@ -256,7 +256,7 @@ struct agent {
     struct watch lifeline;
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
-    bool led;    /* connections are given to its listener by pid 1 (led.c) */
+    bool behind_trunk; /* pid 1 passes connections to its listener (init_trunk.c) */
     bool tells; /* which limit a failed command exceeded */
     bool thrifty; /* its commands fork only while there is memory (pressure.c) */
     struct timer pressure;

@@ -162,12 +162,12 @@ static int set_clock(uint64_t now)
     return (int)CALL2(clock_settime, CLOCK_REALTIME, P(&time));
 }
 
-static int lead(bool out)
+static int set_network(bool online)
 {
-    if (the_machine.led == out)
+    if (the_machine.online == online)
         return 0;
-    int result = card_lead(out);
-    the_machine.led = result ? -1 : out;
+    int result = network_connect(online);
+    the_machine.online = result ? -1 : online;
     return result;
 }
 
@@ -184,12 +184,12 @@ static int renew_part(const struct renew_message *told, uint32_t part)
         return name_in_hosts(told->hosts);
     case PART_LIMITS:
         return set_limits(told->open_files, told->processes, told->tmp_bytes);
-    case PART_CARD:
-        return told->card.left == 6 ? card_address(told->card.at) : -EINVAL;
+    case PART_MAC_ADDRESS:
+        return told->mac_address.left == 6 ? network_address(told->mac_address.at) : -EINVAL;
     case PART_MACHINE_ID:
         return set_machine_id(told->machine_id);
     case PART_NETWORK:
-        return lead(told->out);
+        return set_network(told->online);
     case PART_CLOCK:
         return set_clock(told->clock);
     default:
