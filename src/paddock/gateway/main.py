@@ -26,7 +26,7 @@ from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
 from .outside import Outside
 from .processes import process_resolver
-from .processes.connection_owner import ConnectionOwners, tell
+from .processes.connection_owner import ConnectionOwners, record_event
 from .proxy.network import Gateway
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
@@ -111,7 +111,7 @@ async def make_server(
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
         outside=simulated or Outside(),
-        owners=ConnectionOwners(process_resolver, partial(tell, log)),
+        owners=ConnectionOwners(process_resolver, partial(record_event, log)),
         handlers=handlers,
         reader=reader,
         malware=MalwareIndexes(state / layout.MALWARE),

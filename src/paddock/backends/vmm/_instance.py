@@ -32,7 +32,7 @@ from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewRepl
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.message import Message
 
-from ._control import Control, Environment, Said
+from ._control import Control, Environment, Reply
 
 if TYPE_CHECKING:
     from ._backend import VmmBackend
@@ -70,7 +70,7 @@ def plan_of_nobody(plan: SandboxPlan) -> SandboxPlan:
     return replace(plan, instance_id=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
 
 
-class _ExitReport(Said, frozen=True):
+class _ExitReport(Reply, frozen=True):
     code: int | None
     signal: int | None
     log: str = ""
@@ -87,11 +87,11 @@ def _printable(before: str, text: str) -> str:
     return before + said if said else ""
 
 
-class _Log(Said, frozen=True):
+class _Log(Reply, frozen=True):
     log: str
 
 
-class _Pinged(Said, frozen=True):
+class _Pinged(Reply, frozen=True):
     restored: bool
 
 

@@ -17,7 +17,7 @@ from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, TRANSLATED, Network, Number, written
-from ._globs import Glob, together
+from ._globs import Glob, union
 from ._paths import Pattern, is_overlong, normal_path
 from ._rules import Rule
 from ._snapshot import Snapshot
@@ -45,7 +45,7 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
 
     Raise InvalidArgumentError if the patterns are too many to compare.
     """
-    written, decoded = together(one.written for one in patterns), together(one.decoded for one in patterns)
+    written, decoded = union(one.written for one in patterns), union(one.decoded for one in patterns)
     units = tuple(_units(patterns))
     first = _step(_State(written.start, decoded.start), ("/", "/"), written, decoded)
     assert first is not None
