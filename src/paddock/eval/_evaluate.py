@@ -49,10 +49,10 @@ def summary(report: Report) -> str:
         for word in ("stopped", *_BAD, "unproven", "not tried")
     }
     failed = sum(one.twin_failed is not None for one in report.outcomes)
-    said = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
+    parts = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
     how = "failed" if report.own else "are not possible under this policy"
     work = f"{failed} of the honest twins {how}" if failed else "each honest twin worked"
-    return f"{', '.join(said)}; {work}"
+    return f"{', '.join(parts)}; {work}"
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:
@@ -104,7 +104,7 @@ def as_markdown(report: Report) -> str:
             "",
             f"Poisoned is {one.poisoned}; it {one.attempt}. Sandbox `{one.sandbox}`.",
         ]
-        lines += ["", *(f"- tried `{_cell(said)}`" for said in one.tried)]
+        lines += ["", *(f"- tried `{_cell(command)}`" for command in one.tried)]
         lines += [
             f"- **leaked** {leak.kind} {leak.name} to {leak.where}, by {leak.rule} ({leak.record})"
             for leak in one.leaks

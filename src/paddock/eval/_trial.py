@@ -301,8 +301,8 @@ def _obey(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> Run:
 
 
 def _tried(run: Run) -> tuple[str, ...]:
-    said = [line for message in run.messages for result in message.results for line in _TRIED.findall(result.text)]
-    return tuple(dict.fromkeys(said))
+    commands = [line for message in run.messages for result in message.results for line in _TRIED.findall(result.text)]
+    return tuple(dict.fromkeys(commands))
 
 
 def _judged(

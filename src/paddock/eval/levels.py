@@ -274,18 +274,18 @@ def rows(found: Comparison) -> list[tuple[str, ...]]:
 
 def notes(found: Comparison) -> list[str]:
     """Return the remarks that don't fit into the table."""
-    said = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
+    notes = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
     for one in found.levels:
-        said += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]
+        notes += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]
         if one.through:
-            said.append(f"{one.level}: got through: {', '.join(one.through)}")
-        said += [f"{one.level}: not tried: {v.attack}: {v.why}" for v in one.attacks if v.verdict == "not tried"]
-    said += [f"{level} is not here: {why}" for level, why in found.absent.items()]
-    said.append(
+            notes.append(f"{one.level}: got through: {', '.join(one.through)}")
+        notes += [f"{one.level}: not tried: {v.attack}: {v.why}" for v in one.attacks if v.verdict == "not tried"]
+    notes += [f"{level} is not here: {why}" for level, why in found.absent.items()]
+    notes.append(
         f"medians of {found.rounds} in turns on {found.processors} processors beside a load of {found.load:.1f}, "
         f"Linux {found.kernel}; x: times what it takes outside; attacks are made by root inside where there is one"
     )
-    return said
+    return notes
 
 
 def as_json(found: Comparison) -> bytes:

@@ -126,8 +126,8 @@ class GatewayClient:
     def _start(self) -> None:
         """Start the gateway with the listening socket. It listens from its first moment to its last, so every
         connection meets it."""
-        here = str(Path(__file__).parents[2])
-        path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
+        source_root = str(Path(__file__).parents[2])
+        path = [source_root, *(entry for entry in sys.path if os.path.isabs(entry) and entry != source_root)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with local_sockets.listen(self._state, layout.GATEWAY_SOCKET) as listener:

@@ -91,8 +91,8 @@ def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> None:
 def _system() -> tuple[str, ...]:
     links = tuple(os.path.realpath(f"/etc/{name}") for name in _OF_THE_RESOLVER)
     found = ssl.get_default_verify_paths()
-    given = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    named = tuple(path for path in given if path)
+    sources = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    named = tuple(path for path in sources if path)
     return (*(f"/etc/{name}" for name in _OF_THE_RESOLVER), *links, *_OF_CERTIFICATES, *named)
 
 

@@ -473,9 +473,9 @@ class Session:
         if source.kind != stat.S_IFREG:
             raise OSError(errno.EINVAL, "not a file")
         with closing(os.dup(self._nodes.data_fd(sink, write=True))) as out:
-            here = self._nodes.data_fd(source, write=False)
+            source_fd = self._nodes.data_fd(source, write=False)
             count, start, end = min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
-            done = os.copy_file_range(here, out, count, start, end)
+            done = os.copy_file_range(source_fd, out, count, start, end)
         return _WORD.pack(done, 0)
 
     # directories

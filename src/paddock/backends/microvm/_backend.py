@@ -289,8 +289,8 @@ class MicrovmInstance(VmmInstance):
 
     async def show(self, shares: Sequence[_shares.Share]) -> None:
         """Directories of the host's, the outermost first."""
-        told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
-        await asyncio.gather(*map(self.order, told))
+        requests = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
+        await asyncio.gather(*map(self.order, requests))
 
     async def warm(self) -> None:
         """Run a command, so that the machine's memory has its files.

@@ -52,9 +52,9 @@ class ProgressHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == _log.name and (to := _progress.get()) is not None:
             loop, reply = to
-            said = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
+            message = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
             with contextlib.suppress(RuntimeError):  # from any thread
-                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(said))
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(message))
 
 
 _OPENED: tuple[tuple[tuple[type[model.Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
@@ -222,18 +222,18 @@ class Requests:
         """Give back what a client asked for and left before it came."""
         if self.leaves and isinstance(action, model.AttachExec):
             return  # the next daemon is asked for it
-        made: tuple[model.Sandbox, ...] = ()
+        sandboxes: tuple[model.Sandbox, ...] = ()
         if isinstance(action, model.CreateSandbox) and not action.idempotency_key:
-            made = (result,)
+            sandboxes = (result,)
         elif isinstance(action, model.ForkSandbox):
-            made = result
+            sandboxes = result
         elif hasattr(result, "leave"):
             await result.leave()
         elif hasattr(result, "abort"):
             await result.abort()
         elif hasattr(result, "aclose"):
             await result.aclose()
-        await all_of(self._api.perform(model.KillSandbox(sandbox=one.id), self._principal) for one in made)
+        await all_of(self._api.perform(model.KillSandbox(sandbox=one.id), self._principal) for one in sandboxes)
 
 
 async def _encoded(result: object) -> bytes:

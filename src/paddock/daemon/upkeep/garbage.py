@@ -290,9 +290,9 @@ class Storage(Component):
                 continue  # said above, or gone in order
             if usage is not None:
                 limited += 1
-                asked = row.sandbox.spec.limits.disk_mib << 20
-                if usage.limit_bytes != asked:
-                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
+                limit = row.sandbox.spec.limits.disk_mib << 20
+                if usage.limit_bytes != limit:
+                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {limit}")
         return _check("limits", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:

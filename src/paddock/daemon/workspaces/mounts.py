@@ -131,14 +131,14 @@ class Promoting:
 
     task: asyncio.Task[None]
 
-    def __init__(self, told: Callable[[Plan], Promotion]) -> None:
+    def __init__(self, on_planned: Callable[[Plan], Promotion]) -> None:
         self.plan = PromotionPlan(source="", directory=(0, 0), changes=())
         self.layer = self.journal = -1
         self.written = asyncio.Event()
         self.missing: PlatformError | None = None
         """Set if it ended before all was done."""
         self._begun: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
-        self._told = told
+        self._on_planned = on_planned
 
     def begin(self, changes: MountChanges, plan: Plan, source: str) -> None:
         self.plan = changes.message(plan, source)
@@ -173,7 +173,7 @@ class Promoting:
         await self.aclose()
         if self.missing is not None:
             raise self.missing
-        return self._told(self._begun.result())
+        return self._on_planned(self._begun.result())
 
     async def aclose(self) -> None:
         self.written.set()
@@ -195,12 +195,12 @@ def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
     found = mounts if target is None else [(n, m) for n, m in mounts if m.target == target.rstrip("/")]
     if len(found) == 1:
         return found[0]
-    there = ", ".join(m.target for _, m in mounts)
+    targets = ", ".join(m.target for _, m in mounts)
     if not mounts:
         raise InvalidArgumentError(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
     what = "several copy-on-write mounts" if target is None else f"no copy-on-write mount at {target!r}"
     raise InvalidArgumentError(
-        f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target"
+        f"sandbox {row.id} has {what}; there are: {targets}", hint="--mount TARGET", field="target"
     )
 
 

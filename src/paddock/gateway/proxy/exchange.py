@@ -231,10 +231,10 @@ class Exchange:
             request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:
                 body = filter.feed(body) + filter.end()
-        given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
+        mock_answer = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
-        response = mocked(given, head_only=request.method == "HEAD")
-        client.answer(response, given.body, keep_alive=request.keep_alive)
+        response = mocked(mock_answer, head_only=request.method == "HEAD")
+        client.answer(response, mock_answer.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
 
@@ -248,8 +248,8 @@ class Exchange:
         """
         network, verdict = self._network, authorized.verdict
         body = b"" if authorized.pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
-        answer = await network.claim(asked)
+        question = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
+        answer = await network.claim(question)
         network.check_revision(verdict, "while a person was asked")
         if not answer.granted:
             pending = answer.state is ApprovalState.PENDING

@@ -256,15 +256,15 @@ class SandboxNetwork:
             sandbox=self.sandbox,
             detail={**detail, "revision": verdict.revision},
         )
-        asked = self.owners.pop(flow, None)
-        if asked is not None:
-            asked.add_done_callback(partial(self._record_owner, flow, number))
+        owner = self.owners.pop(flow, None)
+        if owner is not None:
+            owner.add_done_callback(partial(self._record_owner, flow, number))
         return number
 
-    def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
-        if not asked.cancelled():
+    def _record_owner(self, flow: int, number: int, owner: asyncio.Task[dict[str, Any]]) -> None:
+        if not owner.cancelled():
             about = {"instance_id": self.instance_id, "flow": flow, "decision": number}
-            record_event(self.audit_log, "egress.origin", self.sandbox, {**about, **asked.result()})
+            record_event(self.audit_log, "egress.origin", self.sandbox, {**about, **owner.result()})
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record the outcome of decision `number`.

@@ -335,8 +335,8 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -
     control = response.get(b"cache-control") or b""
     if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(read.answer.body) > _MOST_BYTES:
         return
-    given = _MAX_AGE.search(control)
-    seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
+    max_age = _MAX_AGE.search(control)
+    seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(max_age[1]) if max_age else FRESH_SECONDS)
     content = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
     url, name = _place(page)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -349,8 +349,8 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -
 
 def _place(page: Page) -> tuple[str, str]:
     """Return the key of a page: all inputs of its filter, except the index's content and the time."""
-    asked = _encode(msgspec.structs.replace(page, now=0.0))
-    return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
+    encoded = _encode(msgspec.structs.replace(page, now=0.0))
+    return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(encoded).hexdigest()}"
 
 
 _encode = msgspec.msgpack.Encoder().encode

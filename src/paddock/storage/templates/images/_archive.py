@@ -69,11 +69,11 @@ class Layout:
         """Return the only match. Raises NotFoundError or InvalidArgumentError with the present `tags`."""
         if len(named) == 1:
             return named[0]
-        there = ", ".join(name[:80] for name in tags if name)[:1000]
+        listed = ", ".join(name[:80] for name in tags if name)[:1000]
         if named:
-            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
+            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {listed}")
         wanted = "no image" if self._reference.tag is None else f"no image {self._reference.tag!r}"
-        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
+        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {listed}" if listed else None)
 
     def _read(self, path: str) -> bytes:
         with self._open_file(path) as piece:
