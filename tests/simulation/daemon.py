@@ -178,7 +178,7 @@ class Connection:
             self.closed = True
             is_lost = False
             for task in self._open.values():
-                if self._daemon.listener.requests.memory.leave(task):
+                if self._daemon.listener.requests.recent.connection_lost(task):
                     is_lost = True
                 else:
                     task.cancel()

@@ -48,7 +48,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def choose(state_dir: Path, programs: tuple[str, ...], accelerator: str | None = None) -> Choice:
-    """Return the accelerator: `accelerator`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
+    """Return `accelerator`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
     if accelerator is not None:
         return Choice(accelerator, "config.toml says so")
     if (closed := kvm.closed()) is not None:

@@ -17,8 +17,8 @@ from paddock.linux import pidfd
 from paddock.linux.proc import start_time
 from paddock.model import SandboxId
 
-from ._asked import RETURN_SECONDS
 from ._handles import Opened
+from ._recent_requests import RETURN_SECONDS
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):

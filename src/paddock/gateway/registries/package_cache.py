@@ -14,7 +14,7 @@ import secrets
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -152,11 +152,9 @@ class PackageStore:
     It creates its directory, and is the only writer there.
     """
 
-    def __init__(
-        self, directory: Path, *, most_bytes: int, spare_bytes: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        """Use `clock`, the wall clock that the dates of pages are of."""
-        self._directory, self._most, self._spare, self.clock = directory, most_bytes, spare_bytes, clock
+    def __init__(self, directory: Path, *, most_bytes: int, spare_bytes: int) -> None:
+        self._directory, self._most, self._spare = directory, most_bytes, spare_bytes
+        self.clock = time.time
         self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
         self._sizes = self._found()

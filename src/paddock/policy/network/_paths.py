@@ -95,7 +95,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     def allows(self, path: str, other: str) -> bool:
         """Allow `path`, as written and without its query, if `other`, its decoded reading, matches too."""
-        return self.written.matches(path) and (path is other or self.decoded.matches(other))
+        return self.written.matches(path) and (path == other or self.decoded.matches(other))
 
     def denies(self, path: str, other: str) -> bool:
         return self.written.matches(path) or self.decoded.matches(other)
