@@ -274,7 +274,7 @@ int agent_listen(struct agent *agent, int fd)
     return watch_for(&agent->loop, &agent->listener, EPOLLIN);
 }
 
-static int take_entrance(struct agent *agent)
+static int open_entrance(struct agent *agent)
 {
     int listens = 0, type = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
@@ -289,7 +289,7 @@ static int take_entrance(struct agent *agent)
     return agent->connections[0] ? 0 : -ENOMEM;
 }
 
-static int take_lifeline(struct agent *agent)
+static int watch_lifeline(struct agent *agent)
 {
     agent->lifeline.ready = lifeline_ended;
     if (agent->lifeline.fd >= 0)
@@ -328,8 +328,8 @@ static int set_up(struct agent *agent)
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    TRY(take_lifeline(agent));
-    return take_entrance(agent);
+    TRY(watch_lifeline(agent));
+    return open_entrance(agent);
 }
 
 int agent_run(struct agent *agent)

@@ -101,14 +101,14 @@ int init_trunk_listener(int *to_agent);
 /* Of pid 1 of a jail (jail.c). */
 
 _Noreturn void jail_become_agent(const struct identity *);
-/* Hears what the supervisor has said by now. */
+/* Handles the supervisor's messages so far. */
 void jail_look(struct init *);
 
 /* False: it isn't an order, or not allowed in this state. */
 bool init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);
 void init_stopped(struct init *, int pid);
-/* The host lets go of a channel that waits, or it has had its last word. */
+/* The host has closed a channel that waits, or the channel has sent its final frame. */
 void init_let_go(struct wait *);
 
 void init_set_deadline(struct init *, uint64_t deadline);

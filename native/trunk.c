@@ -153,8 +153,7 @@ static void open_connection(struct trunk *trunk, uint32_t number, struct reader 
     int fd = connection && number ? trunk->open(trunk, name) : -ENOSPC;
     if (fd < 0)
         return send_empty(trunk, TRUNK_END, number); /* it ignores the host's END for that number */
-    *connection = (struct trunk_connection){
-        {fd, 0, connection_ready}, trunk, number, .credit = TRUNK_WINDOW, .queue = ring_of(TRUNK_WINDOW)};
+    *connection = (struct trunk_connection){{fd, 0, connection_ready}, trunk, number, TRUNK_WINDOW, .queue = ring_of(TRUNK_WINDOW)};
 }
 
 static void handle_data(struct trunk_connection *connection, struct reader data)

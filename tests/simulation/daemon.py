@@ -98,7 +98,7 @@ class SimulatedDaemon(start.Daemon):
         self._files: Any = SimulatedSessionFiles(world)
         self._ends_sessions = self._closing = False
         self._end_tasks: set[asyncio.Task[None]] = set()
-        self._idle_timer = None
+        self._idle = None
         self._code: Any = SimulatedCode()
         self._inotify = -1
         self._stopped = asyncio.Event()

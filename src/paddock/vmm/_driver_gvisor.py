@@ -180,9 +180,9 @@ class Driver:
     # parts of the driver
 
     def _own_state(self) -> Saved:
-        return self._state_in(self._saves["place"])
+        return self._state(self._saves["place"])
 
-    def _state_in(self, place: str) -> Saved:
+    def _state(self, place: str) -> Saved:
         return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
 
     def _find_state(self) -> None:
@@ -201,9 +201,7 @@ class Driver:
             self._controller.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
             own.forget()
         places = (self._saves["place"], self._saves.get("baked"))
-        found = next(
-            (saved for place in places if place is not None and (saved := self._state_in(place)).exists()), None
-        )
+        found = next((saved for place in places if place is not None and (saved := self._state(place)).exists()), None)
         if found is not None:
             self._files = found.open()
             self._controller.restored = True

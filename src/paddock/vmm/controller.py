@@ -142,12 +142,9 @@ class Controller:
         self._pids = self._driver.start(ends)
         for end in ends.values():
             os.close(end)
-        self._trunk = Trunk(self.loop, port, self._protocol_violated)
+        self._trunk = Trunk(self.loop, port, lambda why: self.end({"code": None, "signal": None, "words": why}))
         self.loop.watch(self._socket.fileno(), IN, self._accept)
         children.reap()
-
-    def _protocol_violated(self, message: str) -> None:
-        self.end({"code": None, "signal": None, "words": message})
 
     def _serve_starter(self) -> None:
         if stat.S_ISSOCK(os.fstat(0).st_mode):

@@ -85,7 +85,7 @@ class Daemon:
         self._files = SessionFiles(state_dir / SESSIONS)
         self._ends_sessions = self._closing = False
         self._end_tasks: set[asyncio.Task[None]] = set()
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._inotify = -1
         """Descriptor that reports changes of the state directory. -1: none."""
@@ -107,7 +107,7 @@ class Daemon:
             self._watch_directory()
             _report_ready(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
-            self._restart_idle_timer()
+            self._restart_idle()
             gc.freeze()  # these objects live as long as the process: no collection needs to walk them
             await self._stopped.wait()
         finally:
@@ -203,7 +203,7 @@ class Daemon:
         await self._end_sandboxes(sandboxes)
         await asyncio.to_thread(self._files.forget, session.token)  # until then it names them to the next daemon
         if session.has_asked:
-            self._restart_idle_timer()
+            self._restart_idle()
 
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
         """End these sandboxes, and repeat until they have ended: nothing else ends them."""
@@ -222,16 +222,14 @@ class Daemon:
         others = any(session.has_asked and session.token != by for session in self._listener.sessions.values())
         return others or bool(self._end_tasks or self._listener.tasks) or self.service.has_running()
 
-    def _restart_idle_timer(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._idle_timer = asyncio.get_running_loop().call_later(
-            self._node.config.idle_exit_seconds, self._leave_if_idle
-        )
+    def _restart_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(self._node.config.idle_exit_seconds, self._leave_if_idle)
 
     def _leave_if_idle(self) -> None:
         if self._is_used():
-            self._restart_idle_timer()
+            self._restart_idle()
         else:
             self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
 
