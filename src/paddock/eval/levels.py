@@ -262,12 +262,12 @@ FORMATS = ("json", "md")
 
 
 def headings(found: Comparison) -> tuple[str, ...]:
-    return ("", *(one.level.upper() for one in found.levels))
+    return ("", *(level.level.upper() for level in found.levels))
 
 
 def rows(found: Comparison) -> list[tuple[str, ...]]:
     """Return a line for each figure, and the last for the attacks."""
-    taken = {figure.name for one in found.levels for figure in one.figures}
+    taken = {figure.name for level in found.levels for figure in level.figures}
     lines = [(_label(name), *(_cell(one, name) for one in found.levels)) for name in ORDER if name in taken]
     return [*lines, ("attacks that got through", *(_contained(one) for one in found.levels))]
 

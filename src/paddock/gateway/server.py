@@ -179,7 +179,7 @@ class Server:
                 f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good"
             )
         policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
-        sockets = [socket.socket(fileno=one) for one in descriptors]
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         descriptors[:] = [process]
         *tcp, dns_udp, dns_tcp, diag = sockets
         try:

@@ -233,7 +233,7 @@ class Requests:
             await result.abort()
         elif hasattr(result, "aclose"):
             await result.aclose()
-        await all_of(self._api.perform(model.KillSandbox(sandbox=one.id), self._principal) for one in sandboxes)
+        await all_of(self._api.perform(model.KillSandbox(sandbox=sandbox.id), self._principal) for sandbox in sandboxes)
 
 
 async def _encoded(result: object) -> bytes:

@@ -232,7 +232,7 @@ class RunningSandboxes(Component):
         except PaddockError as error:
             raise InvalidStateError(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
         if commands:
-            named = "; ".join(self._named(one) for one in commands[:_NAMED])
+            named = "; ".join(self._named(command) for command in commands[:_NAMED])
             more = f"; and {len(commands) - _NAMED} more" if len(commands) > _NAMED else ""
             runs = "1 command runs" if len(commands) == 1 else f"{len(commands)} commands run"
             raise InvalidStateError(

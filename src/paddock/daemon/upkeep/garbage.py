@@ -310,9 +310,9 @@ def measure(directory: Path) -> tuple[int, int]:
     """Return how many files are in a directory, and their bytes; zeros if there is none."""
     sizes: list[int] = []
     with suppress(OSError), os.scandir(directory) as entries:
-        for one in entries:
+        for entry in entries:
             with suppress(OSError):  # it has just gone
-                sizes.append(one.stat(follow_symlinks=False).st_size)
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
     return len(sizes), sum(sizes)
 
 

@@ -254,7 +254,7 @@ def _levels(
 ) -> tuple[LevelReport, ...]:
     """Describe every level that isolates, strongest first. `checks` are those of all `backends`."""
     by_name = {check.name: check for check in checks if check.area == "level"}
-    isolating = [one for one in backends if one.level is not Level.PROCESS]
+    isolating = [backend for backend in backends if backend.level is not Level.PROCESS]
     found = [_level(one, by_name.get(one.level.value), trials.get(one.level)) for one in isolating]
     return tuple(sorted(found, key=lambda report: -RANK.index(Level(report.level))))
 

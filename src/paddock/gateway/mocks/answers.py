@@ -62,8 +62,8 @@ class Cassette:
 
     def __init__(self, exchanges: Sequence[Recorded]) -> None:
         self._left: dict[tuple[str, str], list[Recorded]] = {}
-        for one in exchanges:
-            self._left.setdefault((one.method, one.url), []).append(one)
+        for exchange in exchanges:
+            self._left.setdefault((exchange.method, exchange.url), []).append(exchange)
 
     def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
         """Return the next matching answer, and remove it. Raise Refused if there is none."""

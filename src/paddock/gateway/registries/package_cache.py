@@ -163,12 +163,12 @@ class PackageStore:
     def _found(self) -> OrderedDict[str, int]:
         found: list[tuple[int, str, int]] = []
         with os.scandir(self._directory) as entries:
-            for one in entries:
-                if one.name.startswith(_DRAFT):
-                    os.unlink(one.path)
-                elif one.is_file(follow_symlinks=False):
-                    status = one.stat(follow_symlinks=False)
-                    found.append((status.st_mtime_ns, one.name, status.st_size))
+            for entry in entries:
+                if entry.name.startswith(_DRAFT):
+                    os.unlink(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, entry.name, status.st_size))
         return OrderedDict((name, size) for _, name, size in sorted(found))
 
     @property

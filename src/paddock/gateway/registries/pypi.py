@@ -199,7 +199,7 @@ def _hashes(value: object) -> dict[str, str]:
 
 
 def _html(package: str, files: list[dict[str, Any]]) -> bytes:
-    lines = [f"<a{_attributes(one)}>{html.escape(one['filename'])}</a><br>" for one in files]
+    lines = [f"<a{_attributes(file)}>{html.escape(file['filename'])}</a><br>" for file in files]
     head = '<!DOCTYPE html><html><head><meta name="pypi:repository-version" content="1.1">'
     title = f"<title>Links for {html.escape(package)}</title></head><body>"
     return "\n".join([head + title, *lines, "</body></html>\n"]).encode()

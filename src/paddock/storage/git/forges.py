@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True):
             problem = msgspec.json.decode(self.body, type=_Problem)
         except msgspec.DecodeError:
             return f"{self.status}"
-        text = " ".join([problem.message, *(str(one) for one in problem.errors or ())])
+        text = " ".join([problem.message, *(str(error) for error in problem.errors or ())])
         return f"{self.status}: " + "".join(c if c.isprintable() else "?" for c in text)[:_WORDS]
 
 

@@ -60,7 +60,7 @@ class Layout:
 
     def _chosen(self, index: Index) -> Descriptor:
         tag = self._reference.tag
-        named = index.manifests if tag is None else [each for each in index.manifests if each.named(tag)]
+        named = index.manifests if tag is None else [manifest for manifest in index.manifests if manifest.named(tag)]
         chosen = None if tag is None else choose(named)
         tags = [(each.annotations or {}).get("org.opencontainers.image.ref.name", "") for each in index.manifests]
         return chosen or self._only(named, tags)
@@ -206,7 +206,7 @@ class SavedArchive(Layout):
 
     def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag
-        named = images if tag is None else [each for each in images if _is_named(each, tag)]
+        named = images if tag is None else [image for image in images if _is_named(image, tag)]
         return self._only(named, (name for each in images for name in each.RepoTags or ()))
 
 
