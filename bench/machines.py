@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.density import Supervisor
 from paddock import Sandbox
 from paddock.backends.microvm import MicrovmBackend
-from paddock.backends.vmm._control import Said
+from paddock.backends.vmm._control import Reply
 from paddock.linux import processes
 from paddock.model import Limits, SandboxId
 
@@ -113,7 +113,7 @@ async def restored(state: Path, machine: Sandbox) -> float:
     return answer.figures["restore"]
 
 
-class _Figures(Said, frozen=True):
+class _Figures(Reply, frozen=True):
     figures: dict[str, float]
 
 

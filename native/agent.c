@@ -171,8 +171,8 @@ static void turned(struct loop *loop)
     }
 }
 
-/* Takes a connection from pid 1 (led.c). -ENOENT: it is gone. */
-static int take_given(int listener)
+/* Receives a connection from pid 1 (init_trunk.c). -ENOENT: pid 1 is gone. */
+static int receive_connection(int listener)
 {
     char text;
     int fd = -EAGAIN;
@@ -184,8 +184,8 @@ static int take_given(int listener)
 static void accept_connection(struct watch *watch, uint32_t events)
 {
     struct agent *agent = CONTAINER_OF(watch, struct agent, listener);
-    int fd = agent->led ? take_given(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    agent->loop.stopped |= agent->led && fd == -ENOENT;
+    int fd = agent->behind_trunk ? receive_connection(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    agent->loop.stopped |= agent->behind_trunk && fd == -ENOENT;
     if (fd >= 0)
         agent_connect(agent, fd, true);
 }
@@ -274,22 +274,22 @@ int agent_listen(struct agent *agent, int fd)
     return watch_for(&agent->loop, &agent->listener, EPOLLIN);
 }
 
-static int take_entrance(struct agent *agent)
+static int open_entrance(struct agent *agent)
 {
     int listens = 0, type = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
     int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
     (void)sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
-    agent->led = type == SOCK_SEQPACKET;
-    agent->alone = !listens && !agent->led;
+    agent->behind_trunk = type == SOCK_SEQPACKET;
+    agent->alone = !listens && !agent->behind_trunk;
     if (!agent->alone)
         return agent_listen(agent, ENTRANCE);
     agent_connect(agent, ENTRANCE, !result);
     return agent->connections[0] ? 0 : -ENOMEM;
 }
 
-static int take_lifeline(struct agent *agent)
+static int watch_lifeline(struct agent *agent)
 {
     agent->lifeline.ready = lifeline_ended;
     if (agent->lifeline.fd >= 0)
@@ -328,8 +328,8 @@ static int set_up(struct agent *agent)
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    TRY(take_lifeline(agent));
-    return take_entrance(agent);
+    TRY(watch_lifeline(agent));
+    return open_entrance(agent);
 }
 
 int agent_run(struct agent *agent)

@@ -33,7 +33,7 @@ struct channel {
     enum role role;
     bool replied;
     bool exited;  /* EXIT is sent */
-    bool leaving; /* the host has let go; the last word comes when the child is dead */
+    bool leaving; /* the host has closed it; the final frame follows when the child is dead */
     struct connection *connection;
     struct child *child;
     struct channel *next; /* that follows the same child */
@@ -56,7 +56,7 @@ struct connection {
 };
 
 void channel_follow(struct channel *, struct child *, enum role);
-/* The one that has started `child`, as long as the host has not let go of it. */
+/* The channel that has started `child`, until the host closes it. */
 struct channel *channel_owner(struct child *);
 /* Frees a channel after its last frame, or when the host has gone. */
 void channel_free(struct channel *);
@@ -71,7 +71,7 @@ void channel_push(struct channel *);
 void channel_data(struct channel *, uint16_t stream, struct reader bytes);
 void channel_eof(struct channel *, uint16_t stream);
 void channel_credit(struct channel *, uint16_t stream, struct reader body);
-/* The host lets go: of this channel, or of all at once. */
+/* The host closes this channel, or has hung up. */
 void channel_leave(struct channel *, bool connected);
 
 /* requests (request.c) */
@@ -90,7 +90,7 @@ struct request {
 bool request_perform(const struct request *, size_t count, unsigned state, struct channel *, struct frame *);
 /* It breaks the protocol. */
 void request_refuse(struct channel *);
-/* The last word: an empty REPLY, or the error and the step that failed. */
+/* The final frame: an empty REPLY, or the error and the step that failed. */
 void request_answer(struct channel *, int result, const char *step);
 /* The same with a body. */
 void request_reply(struct channel *, const struct shape *, const void *message);
@@ -146,7 +146,7 @@ struct child {
     int cgroup;          /* -1: none */
     uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
     int killer;          /* pid of the helper that kills it; 0: none */
-    bool kept;           /* it lives on without an owner, as one in the background does, until one lets go of it */
+    bool kept;           /* like a background command it outlives its owner, until an owner closes its channel */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
     uint64_t limit_hits[2]; /* how often processes had exceeded limits before it */
@@ -208,9 +208,9 @@ bool kill_orphans(const int *agents, size_t count);
 void helper_start(struct channel *, const struct op_entry *, struct frame *);
 /* The host has said EOF on stream 0. */
 void helper_commit(struct child *);
-/* The host has let go. */
+/* The host has closed its channel. */
 void helper_give_up(struct child *);
-/* The streams are at their end, and it is dead: its result, then the last word. */
+/* The streams are at their end, and it is dead: its result, then the final frame. */
 void helper_conclude(struct channel *);
 
 /* connections inside */
@@ -220,7 +220,7 @@ request_function relay_connect, relay_accept, relay_hand;
 void relay_look(struct child *);
 /* Closes all that it has. Idempotent. */
 void relay_end(struct child *, int failure);
-/* The last word about one that has ended. */
+/* The final frame of an ended relay. */
 void relay_conclude(struct channel *);
 
 /* Forks a child that doesn't execute. It has the given descriptors, from number 3 on, and dies with us. */
@@ -256,7 +256,7 @@ struct agent {
     struct watch lifeline;
     struct init *init; /* pid 1: it starts agents and is none itself */
     bool alone; /* ends with its first connection */
-    bool led;    /* connections are given to its listener by pid 1 (led.c) */
+    bool behind_trunk; /* pid 1 passes connections to its listener (init_trunk.c) */
     bool tells; /* which limit a failed command exceeded */
     bool thrifty; /* its commands fork only while there is memory (pressure.c) */
     struct timer pressure;

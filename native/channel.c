@@ -64,7 +64,7 @@ void channel_close(struct channel *channel)
     channel_free(channel);
 }
 
-/* One stream, as far as credit and room go. -ENODATA: what comes next is not kept any more. */
+/* Sends one stream, as far as credit and room allow. -ENODATA: its next bytes are no longer kept. */
 static int push_stream(struct channel *channel, unsigned index)
 {
     struct flow *flow = &channel->out[index];
@@ -93,7 +93,7 @@ static int push_stream(struct channel *channel, unsigned index)
     return 0;
 }
 
-/* Its child is dead. EXIT does not wait for a host that does not read; the last word does. */
+/* The command has ended. EXIT does not wait for a host that does not read; CLOSE does. */
 static void conclude_command(struct channel *channel)
 {
     bool flowing = channel->out[0].flowing || channel->out[1].flowing;
@@ -107,7 +107,7 @@ static void conclude_command(struct channel *channel)
         channel_close(channel);
 }
 
-/* It has ended, and its streams are at their end: the last word. */
+/* Its child has ended, and so have its streams: sends the final frame. */
 static void conclude(struct channel *channel)
 {
     switch (channel->child->kind) {
@@ -195,7 +195,7 @@ void channel_credit(struct channel *channel, uint16_t stream, struct reader body
     }
 }
 
-/* An owner takes its child along, but for a command in the background, or one that is kept. */
+/* The end of an owner ends its child, unless that is a background command, or one that is kept. */
 static bool must_die(const struct channel *channel)
 {
     const struct child *child = channel->child;
@@ -224,7 +224,7 @@ void channel_leave(struct channel *channel, bool connected)
         if (child->kind == CHILD_COMMAND)
             (void)kill_start(child);
         if (connected)
-            return; /* the last word comes when it is dead */
+            return; /* the final frame follows when the child is dead */
     }
     if (connected)
         channel_close(channel);

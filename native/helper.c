@@ -108,7 +108,7 @@ static long receive(struct child *child)
     return got < 0 ? got : got - (long)sizeof packet.kind;
 }
 
-/* To the host. The last word frees the channel. */
+/* To the host. The final frame frees the channel. */
 static void pass_on(struct channel *channel, size_t size)
 {
     struct wire *wire = &channel->connection->wire;

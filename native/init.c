@@ -75,7 +75,7 @@ static int take_identity(const struct identity *identity)
     TRY(sys_prctl(PR_SET_DUMPABLE, 0));
     if (identity->filter || !identity->init->machine) /* nothing in a machine has power over what holds it */
         TRY(sys_prctl(PR_SET_NO_NEW_PRIVS, 1));
-    if (identity->init->led && !identity->init->machine)
+    if (identity->init->trunk && !identity->init->machine)
         TRY(sentry_shed());
     if (identity->filter)
         TRY(CALL5(prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, P(&filter), 0, 0));
@@ -111,7 +111,7 @@ _Noreturn static void become_agent(const struct identity *identity)
     if (take_identity(identity))
         sys_exit(1);
     identity->init->child->tells = identity->flags & IDENTITY_TELLS;
-    identity->init->child->thrifty = identity->init->led && !identity->init->machine;
+    identity->init->child->thrifty = identity->init->trunk && !identity->init->machine;
     init_serve(identity->init->child, identity->listener.fd, score);
 }
 
@@ -291,14 +291,14 @@ static void add_identity(struct channel *channel, const void *message, struct fr
     const struct identity_message *request = message;
     struct init *init = agent_of(channel)->init;
     struct identity *identity = init->identities;
-    if (frame->descriptor_count != !init->led || !request->name.left || request->filter.left % 8)
+    if (frame->descriptor_count != !init->trunk || !request->name.left || request->filter.left % 8)
         return request_refuse(channel);
     while (identity < init->identities + LIMIT_IDENTITIES && identity->name_size)
         identity++;
     if (identity == init->identities + LIMIT_IDENTITIES || init_find(init, request->name))
         return channel_error(channel, -ENOSPC, "identities");
-    int own = init->led ? led_listener(&identity->place) : -1;
-    if (init->led && own < 0)
+    int own = init->trunk ? init_trunk_listener(&identity->to_agent) : -1;
+    if (init->trunk && own < 0)
         return channel_error(channel, own, "listen");
     if (request->filter.left && !(identity->filter = sys_map(request->filter.left)))
         return channel_error(channel, -ENOMEM, "filter");
@@ -335,12 +335,12 @@ static void begin(struct channel *channel, const void *message, struct frame *fr
 {
     const struct begin_message *request = message;
     struct init *init = agent_of(channel)->init;
-    if (frame->descriptor_count != !init->led)
+    if (frame->descriptor_count != !init->trunk)
         return request_refuse(channel);
     int result = init_limit(request->rlimits);
     if (result)
         return channel_error(channel, result, "rlimits");
-    result = init->led ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
+    result = init->trunk ? 0 : agent_listen(&init->agent, fd_take(&frame->descriptors[0]));
     if (result)
         return channel_error(channel, result, "listen");
     init->begun = true;
@@ -424,7 +424,7 @@ static const struct request ORDERS[] = {
 bool init_perform(struct channel *channel, struct frame *frame)
 {
     const struct init *init = agent_of(channel)->init;
-    unsigned level = init->in_jail ? JAIL : init->machine ? MACHINE : init->led ? SENTRY : CONTAINER;
+    unsigned level = init->in_jail ? JAIL : init->machine ? MACHINE : init->trunk ? SENTRY : CONTAINER;
     return request_perform(ORDERS, ARRAY_SIZE(ORDERS), init->begun ? level : FIRST, channel, frame);
 }
 

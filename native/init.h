@@ -1,4 +1,4 @@
-/* Pid 1 of a container, a jail (jail.c), a virtual machine (machine.c) or gVisor's sentry (led.c): it starts an agent for each identity, reaps,
+/* Pid 1 of a container, a jail (jail.c), a virtual machine (machine.c) or gVisor's sentry (init_trunk.c): it starts an agent for each identity, reaps,
  * holds the deadline. It executes nothing. */
 #pragma once
 
@@ -18,7 +18,7 @@ struct identity {
     unsigned char *filter; /* for seccomp(2); NULL: none */
     size_t filter_size;
     struct watch listener; /* watched while no agent serves it */
-    int place;             /* where one is led: its listener gets connections there */
+    int to_agent;          /* behind a trunk: pid 1 sends connections on it to the agent's listener */
     int pid;               /* of the agent; 0: none runs */
     bool dismissed;        /* its end is our wish */
     bool later;            /* a caller came while all stand still */
@@ -48,7 +48,7 @@ struct init {
     struct agent agent; /* its connections and its loop: it isn't an agent itself */
     struct agent *child; /* untouched: a child of ours becomes it */
     bool begun;
-    bool led;     /* its host speaks over one port: sockets are its own, and no descriptor comes in */
+    bool trunk;   /* its host speaks over one port: it makes all sockets, and gets no descriptors */
     bool machine; /* and the kernel is its own */
     int relay;    /* a helper that no request may end; 0: none */
     struct identity identities[LIMIT_IDENTITIES];
@@ -85,7 +85,7 @@ int init_limit(struct reader limits);
 /* Becomes an agent in a child of pid 1: closes the descriptors of pid 1, and serves. */
 _Noreturn void init_serve(struct agent *, int listener, int score);
 
-/* The host speaks over one port (led.c). */
+/* The host speaks over one port (init_trunk.c). */
 
 /* The end of the program's path when it is pid 1 behind gVisor's sentry. */
 #define SENTRY_NAME "/sentry"
@@ -93,22 +93,22 @@ _Noreturn void init_serve(struct agent *, int listener, int score);
 int sentry_run(struct agent *child);
 /* In a child that becomes an agent. */
 int sentry_shed(void);
-/* Connections come over the port from now on. 0 or -errno. */
-int led_begin(struct init *, int reader, int writer);
-/* Returns a nameless socket on which an agent accepts connections for `place`. A descriptor or -errno. */
-int led_listener(int *place);
+/* Serves connections over the port from now on. 0 or -errno. */
+int init_trunk_begin(struct init *, int reader, int writer);
+/* Returns an agent's listener: it receives the connections that pid 1 sends on `to_agent`. A descriptor or -errno. */
+int init_trunk_listener(int *to_agent);
 
 /* Of pid 1 of a jail (jail.c). */
 
 _Noreturn void jail_become_agent(const struct identity *);
-/* Hears what the supervisor has said by now. */
+/* Handles the supervisor's messages so far. */
 void jail_look(struct init *);
 
 /* False: it isn't an order, or not allowed in this state. */
 bool init_perform(struct channel *, struct frame *);
 void init_died(struct init *, int pid, int status);
 void init_stopped(struct init *, int pid);
-/* The host lets go of a channel that waits, or it has had its last word. */
+/* The host has closed a channel that waits, or the channel has sent its final frame. */
 void init_let_go(struct wait *);
 
 void init_set_deadline(struct init *, uint64_t deadline);

@@ -263,7 +263,7 @@ static int become(struct jail *jail, const unsigned char *plan, long size, const
     return 0;
 }
 
-static void supervisor_said(struct watch *watch, uint32_t events)
+static void supervisor_ready(struct watch *watch, uint32_t events)
 {
     struct jail *jail = CONTAINER_OF(watch, struct jail, supervisor);
     unsigned char bytes[PLAN_BYTES];
@@ -303,7 +303,7 @@ void jail_look(struct init *init)
 {
     struct jail *jail = CONTAINER_OF(init, struct jail, init);
     if (init->begun && jail->supervisor.fd >= 0)
-        supervisor_said(&jail->supervisor, 0);
+        supervisor_ready(&jail->supervisor, 0);
 }
 
 static void move_in(struct jail *jail)
@@ -311,7 +311,7 @@ static void move_in(struct jail *jail)
     (void)sys_umask(022);
     (void)sys_prctl(PR_SET_NAME, P("paddock"));
     int result = prepare(jail);
-    jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_said};
+    jail->supervisor = (struct watch){SUPERVISOR, 0, supervisor_ready};
     step(&jail->steps, "agent", result ? result : watch_for(&jail->init.agent.loop, &jail->supervisor, EPOLLIN));
     (void)sys_prctl(PR_SET_PDEATHSIG, 0); /* from here on the stream says when the supervisor ends */
 }

@@ -18,7 +18,8 @@ struct steps {
     uint64_t took[MOST_STEPS];
 };
 
-/* With a step's result. After a failure, or if it is the fault's, it reports and ends the process. */
+/* Records a step with its result. After a failure it reports and ends the process. So it does in a test whose `fault`
+ * names this step; with `!` behind the name it ends without a report. */
 void step(struct steps *, const char *name, int result);
 void steps_restart(struct steps *);
 /* With descriptors for the supervisor. `failed`: the step, or NULL. */

@@ -252,7 +252,7 @@ enum {
     SIOCADDRT = 0x890b, SIOCSIFFLAGS = 0x8914, SIOCSIFADDR = 0x8916, SIOCSIFNETMASK = 0x891c, SIOCSIFHWADDR = 0x8924,
     RTF_UP = 1, RTF_GATEWAY = 2, ARPHRD_ETHER = 1, IFF_UP = 1,
 };
-struct card_request {
+struct interface_request {
     char name[16];
     union {
         struct ipv4_address address;

@@ -184,7 +184,7 @@ static int settle(const char **step)
     TRY(enter_root());
     *step = "control group";
     TRY(make_group());
-    (void)card_up("lo", true);
+    (void)network_up("lo", true);
     (void)write_file(AT_FDCWD, "/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
     return port;
 }
@@ -201,14 +201,14 @@ int machine_run(struct agent *child)
 {
     const char *step;
     struct init *init;
-    the_machine.led = -1;
+    the_machine.online = -1;
     int port = settle(&step);
     int result = port < 0 ? port : init_prepare(child, &init);
     if (!result) {
         init->machine = true;
-        step = "line";
+        step = "port";
         int writer = sys_fcntl(port, F_DUPFD_CLOEXEC, 3);
-        result = writer < 0 ? writer : led_begin(init, port, writer);
+        result = writer < 0 ? writer : init_trunk_begin(init, port, writer);
     }
     if (result) {
         complain(step, result);

@@ -18,7 +18,7 @@ request_function machine_trust, machine_share;
 struct machine {
     int files;         /* the port to the host's file server */
     uint64_t limits[3]; /* as set last: a process that has lowered its own keeps it */
-    int led;           /* 1: out, 0: nowhere; -1: not told yet */
+    int online;        /* 1: the network interface is up, 0: down; -1: unknown */
     bool mounted;      /* the directories of the host's */
     uint64_t shares[4]; /* which of them have appeared, by number */
 };
@@ -27,9 +27,10 @@ extern struct machine the_machine;
 /* As mount(2), and makes the directory. */
 int machine_mount(const char *source, const char *target, const char *kind, unsigned long flags, const char *options);
 
-int card_up(const char *card, bool up);
-int card_lead(bool out);
-int card_address(const unsigned char address[6]);
+int network_up(const char *interface, bool up);
+/* Sets address and route of `eth0`, or takes it down. */
+int network_connect(bool online);
+int network_address(const unsigned char address[6]);
 
 /* From `port` to the kernel: mounts the host's directories at SHARES_PLACE; -errno. */
 int shares_mount(int port, int *relay);

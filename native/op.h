@@ -1,7 +1,7 @@
 /* The interface of a file operation.
  *
  * helper.c forks a child of the agent for each one. The child may block; it has separate limits (address space,
- * processor time, descriptors), and dies when the host lets go of the channel. So an operation is plain, blocking code:
+ * processor time, descriptors), and dies when the host closes the channel. So an operation is plain, blocking code:
  * it reads its request, answers once with op_reply, moves bytes through `in` and `out`, ends with op_exit or an error.
  *
  * Every descriptor that it opens is close-on-exec. It need not free memory or close anything: the child ends. */

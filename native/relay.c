@@ -1,7 +1,7 @@
 /* Connections of the sandbox's own that a channel carries: CONNECT and ACCEPT. And HAND, which makes none.
  *
  * A relay is a child without a process: its outlet and its inlet are two descriptors of one socket. It ends when both
- * directions have, when the socket fails, or when the host lets go. */
+ * directions have, when the socket fails, or when the host closes the channel. */
 #include "agent.h"
 #include "io.h"
 

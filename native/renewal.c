@@ -162,36 +162,36 @@ static int set_clock(uint64_t now)
     return (int)CALL2(clock_settime, CLOCK_REALTIME, P(&time));
 }
 
-static int lead(bool out)
+static int set_network(bool online)
 {
-    if (the_machine.led == out)
+    if (the_machine.online == online)
         return 0;
-    int result = card_lead(out);
-    the_machine.led = result ? -1 : out;
+    int result = network_connect(online);
+    the_machine.online = result ? -1 : online;
     return result;
 }
 
-static int renew_part(const struct renew_message *told, uint32_t part)
+static int renew_part(const struct renew_message *renewal, uint32_t part)
 {
     switch (part) {
     case PART_ABSENT:
-        return all_absent(told->absent);
+        return all_absent(renewal->absent);
     case PART_ENTROPY:
-        return mix_in(told->entropy);
+        return mix_in(renewal->entropy);
     case PART_HOSTNAME:
-        return (int)CALL2(sethostname, P(told->hostname.at), (long)told->hostname.left);
+        return (int)CALL2(sethostname, P(renewal->hostname.at), (long)renewal->hostname.left);
     case PART_HOSTS:
-        return name_in_hosts(told->hosts);
+        return name_in_hosts(renewal->hosts);
     case PART_LIMITS:
-        return set_limits(told->open_files, told->processes, told->tmp_bytes);
-    case PART_CARD:
-        return told->card.left == 6 ? card_address(told->card.at) : -EINVAL;
+        return set_limits(renewal->open_files, renewal->processes, renewal->tmp_bytes);
+    case PART_MAC_ADDRESS:
+        return renewal->mac_address.left == 6 ? network_address(renewal->mac_address.at) : -EINVAL;
     case PART_MACHINE_ID:
-        return set_machine_id(told->machine_id);
+        return set_machine_id(renewal->machine_id);
     case PART_NETWORK:
-        return lead(told->out);
+        return set_network(renewal->online);
     case PART_CLOCK:
-        return set_clock(told->clock);
+        return set_clock(renewal->clock);
     default:
         return -EINVAL;
     }
@@ -199,37 +199,37 @@ static int renew_part(const struct renew_message *told, uint32_t part)
 
 void renew_perform(struct channel *channel, const void *message, struct frame *frame)
 {
-    const struct renew_message *told = message;
+    const struct renew_message *renewal = message;
     struct renew_reply_message reply = {0, 0};
     bool machine = agent_of(channel)->init->machine;
     for (uint32_t part = 1; part & PART_FLAGS; part <<= 1)
-        if (told->parts & part)
-            *((!machine && part & ~ANYWHERE) || renew_part(told, part) ? &reply.failed : &reply.done) |= part;
+        if (renewal->parts & part)
+            *((!machine && part & ~ANYWHERE) || renew_part(renewal, part) ? &reply.failed : &reply.done) |= part;
     request_reply(channel, &renew_reply_shape, &reply);
 }
 
 void machine_trust(struct channel *channel, const void *message, struct frame *frame)
 {
-    const struct trust_message *told = message;
-    struct reader systems = told->systems;
+    const struct trust_message *trust = message;
+    struct reader systems = trust->systems;
     char place[PATH_MAX];
-    int result = write_over(text_in(place, told->place), O_CREAT, told->data.at, told->data.left);
+    int result = write_over(text_in(place, trust->place), O_CREAT, trust->data.at, trust->data.left);
     while (systems.left) /* none there, or a link: what it leads to is one of the others */
-        (void)write_over(next_string(&systems), 0, told->data.at, told->data.left);
+        (void)write_over(next_string(&systems), 0, trust->data.at, trust->data.left);
     request_answer(channel, result, "trust");
 }
 
 void machine_share(struct channel *channel, const void *message, struct frame *frame)
 {
-    const struct share_message *told = message;
+    const struct share_message *share = message;
     char target[PATH_MAX];
-    if (told->number >= 64 * ARRAY_SIZE(the_machine.shares))
+    if (share->number >= 64 * ARRAY_SIZE(the_machine.shares))
         return request_refuse(channel);
-    uint64_t bit = 1ull << told->number % 64, *shown = &the_machine.shares[told->number / 64];
+    uint64_t bit = 1ull << share->number % 64, *shown = &the_machine.shares[share->number / 64];
     int result = the_machine.mounted ? 0 : shares_mount(the_machine.files, &agent_of(channel)->init->relay);
     the_machine.mounted |= !result;
     if (!result && !(*shown & bit))
-        result = shares_show(told->number, told->flags & SHARE_WRITABLE, text_in(target, told->target));
+        result = shares_show(share->number, share->flags & SHARE_WRITABLE, text_in(target, share->target));
     if (!result)
         *shown |= bit;
     request_answer(channel, result, "share");

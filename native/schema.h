@@ -191,9 +191,9 @@ enum part_flags {
     PART_HOSTNAME = 4, /* `hostname` */
     PART_HOSTS = 8, /* /etc/hosts names the sandbox `hosts` */
     PART_LIMITS = 16, /* `open_files`, `processes` and `tmp_bytes` */
-    PART_CARD = 32, /* the network card has the address `card` */
+    PART_MAC_ADDRESS = 32, /* the network interface has this address */
     PART_MACHINE_ID = 64, /* /etc/machine-id */
-    PART_NETWORK = 128, /* the card leads out if `out`, else nowhere */
+    PART_NETWORK = 128, /* the network interface is up if `online`, else down */
     PART_CLOCK = 256, /* `clock` */
     PART_FLAGS = 511,
 };
@@ -1081,7 +1081,7 @@ static const struct shape lost_reply_shape = {
 
 struct renew_message {
     uint32_t parts;
-    uint32_t out;
+    uint32_t online;
     uint64_t open_files;
     uint64_t processes;
     uint64_t tmp_bytes;
@@ -1090,7 +1090,7 @@ struct renew_message {
     struct reader entropy;
     struct reader hostname;
     struct reader hosts;
-    struct reader card;
+    struct reader mac_address;
     struct reader machine_id;
 };
 static const struct shape renew_shape = {
@@ -1098,7 +1098,7 @@ static const struct shape renew_shape = {
     .numbers = 6,
     .number = {
         {offsetof(struct renew_message, parts), 4, false},
-        {offsetof(struct renew_message, out), 4, false},
+        {offsetof(struct renew_message, online), 4, false},
         {offsetof(struct renew_message, open_files), 8, false},
         {offsetof(struct renew_message, processes), 8, false},
         {offsetof(struct renew_message, tmp_bytes), 8, false},
@@ -1110,7 +1110,7 @@ static const struct shape renew_shape = {
         {offsetof(struct renew_message, entropy), 2, FIELD_BYTES, 512},
         {offsetof(struct renew_message, hostname), 3, FIELD_TEXT, 64},
         {offsetof(struct renew_message, hosts), 4, FIELD_TEXT, 64},
-        {offsetof(struct renew_message, card), 5, FIELD_BYTES, 6},
+        {offsetof(struct renew_message, mac_address), 5, FIELD_BYTES, 6},
         {offsetof(struct renew_message, machine_id), 6, FIELD_TEXT, 32},
     },
 };

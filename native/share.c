@@ -10,23 +10,23 @@
 
 #define PLACE "/run/paddock/files"
 enum {
-    MOST_DATA = 512 << 10, /* of one read or write */
-    MOST_MESSAGE = MOST_DATA + 4096,
-    WORD = 8, LEAST_ANSWER = 16,
+    MAX_DATA = 512 << 10, /* of one read or write */
+    MAX_MESSAGE = MAX_DATA + 4096,
+    CONTROL_SIZE = 8, MIN_ANSWER = 16,
     FORGET = 2, BATCH_FORGET = 42, /* are not answered */
-    PAUSE = 1, QUIET = 2,
+    PAUSE = 1, PAUSED = 2,
 };
 static const uint64_t UNCONNECTED = 10000000u;
 
 struct relay {
     int device, port;
-    unsigned char *in, *out; /* answers from the port; one request, and a word, to it */
+    unsigned char *in, *out; /* answers from the port; one request, and a control, to it */
     size_t in_end, out_at, out_end;
-    size_t open; /* requests that are not answered */
+    size_t unanswered; /* requests */
     bool paused, over;
 };
 
-static void send_on(struct relay *relay)
+static void flush_port(struct relay *relay)
 {
     long sent = 1;
     while (sent > 0 && relay->out_at < relay->out_end) {
@@ -39,49 +39,49 @@ static void send_on(struct relay *relay)
 }
 
 /* A request of the kernel's, to the port. */
-static void take_request(struct relay *relay)
+static void forward_request(struct relay *relay)
 {
     uint32_t opcode;
-    long got = sys_read(relay->device, relay->out, MOST_MESSAGE);
+    long got = sys_read(relay->device, relay->out, MAX_MESSAGE);
     if (got == -ENODEV || got == -ECONNABORTED)
         relay->over = true;
-    if (got < WORD) /* it was taken back meanwhile */
+    if (got < CONTROL_SIZE) /* it was taken back meanwhile */
         return;
     memcpy(&opcode, relay->out + 4, sizeof opcode);
-    relay->open += opcode != FORGET && opcode != BATCH_FORGET;
+    relay->unanswered += opcode != FORGET && opcode != BATCH_FORGET;
     relay->out_end = (size_t)got;
-    send_on(relay);
+    flush_port(relay);
 }
 
-static void say_quiet(struct relay *relay)
+static void report_paused(struct relay *relay)
 {
-    static const uint32_t quiet[2] = {WORD, QUIET};
-    memcpy(relay->out + relay->out_end, quiet, sizeof quiet); /* the room is there: no request is taken meanwhile */
-    relay->out_end += sizeof quiet;
-    send_on(relay);
+    static const uint32_t message[2] = {CONTROL_SIZE, PAUSED};
+    memcpy(relay->out + relay->out_end, message, sizeof message); /* the room is there: no request is taken meanwhile */
+    relay->out_end += sizeof message;
+    flush_port(relay);
 }
 
-static void take_message(struct relay *relay, const unsigned char *message, uint32_t size)
+static void handle_message(struct relay *relay, const unsigned char *message, uint32_t size)
 {
-    uint32_t word;
-    memcpy(&word, message + 4, sizeof word);
-    if (size == WORD) {
-        relay->paused = word == PAUSE;
+    uint32_t control;
+    memcpy(&control, message + 4, sizeof control);
+    if (size == CONTROL_SIZE) {
+        relay->paused = control == PAUSE;
     } else {
-        relay->open -= relay->open > 0;
+        relay->unanswered -= relay->unanswered > 0;
         long written = sys_write(relay->device, message, size); /* -ENOENT: the asking process has been killed */
         relay->over |= written == -ENODEV || written == -ECONNABORTED;
     }
-    if (relay->paused && !relay->open)
-        say_quiet(relay);
+    if (relay->paused && !relay->unanswered)
+        report_paused(relay);
 }
 
 /* Passes bytes from the port to the kernel. */
-static void take_answers(struct relay *relay)
+static void receive_messages(struct relay *relay)
 {
     size_t at = 0;
     uint32_t size;
-    long got = sys_read(relay->port, relay->in + relay->in_end, MOST_MESSAGE - relay->in_end);
+    long got = sys_read(relay->port, relay->in + relay->in_end, MAX_MESSAGE - relay->in_end);
     if (!got) /* no process is at the other side: after a stop, until it continues */
         sys_sleep(UNCONNECTED);
     if (got <= 0)
@@ -89,20 +89,20 @@ static void take_answers(struct relay *relay)
     relay->in_end += (size_t)got;
     while (relay->in_end - at >= sizeof size) {
         memcpy(&size, relay->in + at, sizeof size);
-        if (size != WORD && (size < LEAST_ANSWER || size > MOST_MESSAGE))
+        if (size != CONTROL_SIZE && (size < MIN_ANSWER || size > MAX_MESSAGE))
             sys_exit(1); /* the next message can't be found */
         if (relay->in_end - at < size)
             break;
-        take_message(relay, relay->in + at, size);
+        handle_message(relay, relay->in + at, size);
         at += size;
     }
     memmove(relay->in, relay->in + at, relay->in_end - at);
     relay->in_end -= at;
 }
 
-_Noreturn static void carry(int device, int port)
+_Noreturn static void relay_messages(int device, int port)
 {
-    struct relay relay = {device, port, sys_map(MOST_MESSAGE), sys_map(MOST_MESSAGE + WORD), 0, 0, 0, 0, false, false};
+    struct relay relay = {device, port, sys_map(MAX_MESSAGE), sys_map(MAX_MESSAGE + CONTROL_SIZE), 0, 0, 0, 0, false, false};
     /* Memory that is short must not wait for us while we wait for memory, nor take us. */
     (void)sys_prctl(PR_SET_IO_FLUSHER, 1);
     (void)write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-1000");
@@ -112,13 +112,13 @@ _Noreturn static void carry(int device, int port)
                                 {device, unsent || relay.paused ? 0 : EPOLLIN, 0}};
         (void)sys_poll(polls, 2, NULL);
         if (polls[0].happened & EPOLLOUT)
-            send_on(&relay);
+            flush_port(&relay);
         if (polls[0].happened & ~EPOLLOUT)
-            take_answers(&relay);
+            receive_messages(&relay);
         if (polls[1].happened & ~EPOLLIN)
             relay.over = true; /* it is unmounted */
         else if (polls[1].happened && !relay.out_end && !relay.paused)
-            take_request(&relay);
+            forward_request(&relay);
     }
     sys_exit(0);
 }
@@ -135,7 +135,7 @@ int shares_mount(int port, int *relay)
     *relay = 0;
     int pid = TRY(fork_helper((int[]){device, port}, 2));
     if (!pid)
-        carry(OP_CONTROL, OP_INPUT);
+        relay_messages(OP_CONTROL, OP_INPUT);
     *relay = pid;
     return 0;
 }

@@ -41,7 +41,7 @@ static int shed(struct birth *birth)
 static int unshare_more(void)
 {
     TRY((int)CALL1(unshare, CLONE_NEWNET | CLONE_NEWIPC));
-    return card_up("lo", true);
+    return network_up("lo", true);
 }
 
 /* By a task that moves itself: by its pid, it would wait for a grace period of RCU. */

@@ -34,8 +34,8 @@ struct tar_reader {
     tar_source *read;
     void *context;
     const char *problem;
-    bool whole;       /* FIFOs and devices are taken, and `said` is of interest */
-    struct reader said; /* records of the member's own extended header, before its data */
+    bool whole;       /* FIFOs and devices are taken, and `records` are of interest */
+    struct reader records; /* records of the member's own extended header, before its data */
     uint64_t left;    /* of the member's bytes */
     uint32_t padding; /* behind them */
     char path[TAR_PATH], target[TAR_PATH];

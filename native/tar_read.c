@@ -9,7 +9,7 @@ enum {
 };
 
 /* The extended headers' values for the next member. */
-struct tar_said {
+struct tar_extensions {
     bool path, target, size, modified, uid, gid, pax, gnu_path, gnu_target;
     uint64_t size_value, uid_value, gid_value;
     int64_t modified_value;
@@ -147,29 +147,29 @@ static bool tar_time_value(struct reader value, int64_t *seconds)
     return true;
 }
 
-static int tar_pax_record(struct tar_reader *tar, struct tar_said *said, bool global, struct reader key, struct reader value)
+static int tar_pax_record(struct tar_reader *tar, struct tar_extensions *extensions, bool global, struct reader key, struct reader value)
 {
     bool good = true;
     if (tar_begins(key, "GNU.sparse.") || reader_is(key, "SCHILY.realsize"))
         return tar_refuse(tar, "sparse member");
     if (reader_is(key, "path")) {
-        said->path = true;
+        extensions->path = true;
         good = !global && tar_name_value(value, tar->path);
     } else if (reader_is(key, "linkpath")) {
-        said->target = true;
+        extensions->target = true;
         good = !global && tar_name_value(value, tar->target);
     } else if (reader_is(key, "size")) {
-        said->size = true;
-        good = !global && tar_number_value(value, INT64_MAX, &said->size_value);
+        extensions->size = true;
+        good = !global && tar_number_value(value, INT64_MAX, &extensions->size_value);
     } else if (reader_is(key, "mtime")) {
-        said->modified = true;
-        good = !global && tar_time_value(value, &said->modified_value);
+        extensions->modified = true;
+        good = !global && tar_time_value(value, &extensions->modified_value);
     } else if (tar->whole && reader_is(key, "uid")) {
-        said->uid = true;
-        good = !global && tar_number_value(value, UINT32_MAX - 1, &said->uid_value);
+        extensions->uid = true;
+        good = !global && tar_number_value(value, UINT32_MAX - 1, &extensions->uid_value);
     } else if (tar->whole && reader_is(key, "gid")) {
-        said->gid = true;
-        good = !global && tar_number_value(value, UINT32_MAX - 1, &said->gid_value);
+        extensions->gid = true;
+        good = !global && tar_number_value(value, UINT32_MAX - 1, &extensions->gid_value);
     } else if (reader_is(key, "hdrcharset")) {
         good = reader_is(value, "BINARY") || reader_is(value, "ISO-IR 10646 2000 UTF-8");
     } /* others say nothing that is taken over */
@@ -197,12 +197,12 @@ int tar_record_next(struct reader *records, struct reader *key, struct reader *v
     return 1;
 }
 
-static int tar_pax(struct tar_reader *tar, struct tar_said *said, size_t size, bool global)
+static int tar_pax(struct tar_reader *tar, struct tar_extensions *extensions, size_t size, bool global)
 {
     struct reader records = reader_of(tar->extension, size), key, value;
     int more;
     while ((more = tar_record_next(&records, &key, &value)) > 0)
-        TRY(tar_pax_record(tar, said, global, key, value));
+        TRY(tar_pax_record(tar, extensions, global, key, value));
     return more ? tar_refuse(tar, "malformed extension") : 1;
 }
 
@@ -217,7 +217,7 @@ static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
 }
 
 /* An extended header, about the next member. Two of a kind, or of two families, are ambiguous. */
-static int tar_extension(struct tar_reader *tar, struct tar_said *said, char type, uint64_t size)
+static int tar_extension(struct tar_reader *tar, struct tar_extensions *extensions, char type, uint64_t size)
 {
     if (size > TAR_EXTENSION)
         return tar_refuse(tar, "extension that is too large");
@@ -227,17 +227,17 @@ static int tar_extension(struct tar_reader *tar, struct tar_said *said, char typ
         result = tar_fill(tar, padding, tar_padding(size));
     if (result <= 0)
         return result ? result : tar_refuse(tar, "end in the middle");
-    bool pax = type == 'x' || type == 'g', *gnu = type == 'L' ? &said->gnu_path : &said->gnu_target;
-    if (said->pax || (pax ? said->gnu_path || said->gnu_target : *gnu))
+    bool pax = type == 'x' || type == 'g', *gnu = type == 'L' ? &extensions->gnu_path : &extensions->gnu_target;
+    if (extensions->pax || (pax ? extensions->gnu_path || extensions->gnu_target : *gnu))
         return tar_refuse(tar, "extension before an extension");
     if (!pax) {
         *gnu = true;
         return tar_gnu_name(tar, (size_t)size, type == 'L' ? tar->path : tar->target);
     }
-    said->pax = type == 'x';
-    if (said->pax)
-        tar->said = reader_of(tar->extension, (size_t)size);
-    return tar_pax(tar, said, (size_t)size, type == 'g');
+    extensions->pax = type == 'x';
+    if (extensions->pax)
+        tar->records = reader_of(tar->extension, (size_t)size);
+    return tar_pax(tar, extensions, (size_t)size, type == 'g');
 }
 
 /* Names as the header itself has them. */
@@ -294,10 +294,10 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
     }
 }
 
-static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64_t size, struct tar_member *member)
+static int tar_header(struct tar_reader *tar, const struct tar_extensions *extensions, int64_t size, struct tar_member *member)
 {
     int64_t mode, uid, gid, passed_over;
-    int result = tar_header_names(tar, !said->path && !said->gnu_path, !said->target && !said->gnu_target);
+    int result = tar_header_names(tar, !extensions->path && !extensions->gnu_path, !extensions->target && !extensions->gnu_target);
     if (result > 0)
         result = tar_type(tar, (char)tar->block[HEADER_TYPE], &member->type);
     if (result < 0)
@@ -307,11 +307,11 @@ static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64
         !tar_number(tar->block + HEADER_MAJOR, 8, &passed_over) || !tar_number(tar->block + HEADER_MINOR, 8, &passed_over))
         return tar_refuse(tar, "number that is none");
     member->mode = (unsigned)mode & 07777u;
-    member->uid = (uint32_t)(said->uid ? said->uid_value : (uint64_t)uid);
-    member->gid = (uint32_t)(said->gid ? said->gid_value : (uint64_t)gid);
-    member->size = said->size ? said->size_value : (uint64_t)size;
-    if (said->modified)
-        member->modified = said->modified_value;
+    member->uid = (uint32_t)(extensions->uid ? extensions->uid_value : (uint64_t)uid);
+    member->gid = (uint32_t)(extensions->gid ? extensions->gid_value : (uint64_t)gid);
+    member->size = extensions->size ? extensions->size_value : (uint64_t)size;
+    if (extensions->modified)
+        member->modified = extensions->modified_value;
     if (member->type != TAR_FILE && member->size)
         return tar_refuse(tar, "content of what has none");
     member->path = tar->path;
@@ -332,18 +332,18 @@ void tar_start(struct tar_reader *tar, tar_source *read, void *context)
     tar->context = context;
     tar->problem = NULL;
     tar->whole = false;
-    tar->said = reader_of(NULL, 0);
+    tar->records = reader_of(NULL, 0);
     tar->left = tar->padding = 0;
 }
 
 int tar_next(struct tar_reader *tar, struct tar_member *member)
 {
-    struct tar_said said = {0};
+    struct tar_extensions extensions = {0};
     int result = tar_skip(tar, tar->left);
     if (result > 0)
         result = tar_skip(tar, tar->padding);
     tar->left = tar->padding = 0;
-    tar->said = reader_of(NULL, 0);
+    tar->records = reader_of(NULL, 0);
     while (result > 0) {
         int64_t size;
         char type;
@@ -351,7 +351,7 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
         if (result <= 0)
             return result ? result : tar_refuse(tar, "no end");
         if (all_zero(tar->block, sizeof tar->block)) {
-            bool hanging = said.pax || said.gnu_path || said.gnu_target;
+            bool hanging = extensions.pax || extensions.gnu_path || extensions.gnu_target;
             return hanging ? tar_refuse(tar, "extension without its member") : 0;
         }
         if (!tar_sum_holds(tar->block))
@@ -360,8 +360,8 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
             return tar_refuse(tar, "size that is none");
         type = (char)tar->block[HEADER_TYPE];
         if (type != 'g' && type != 'x' && type != 'L' && type != 'K')
-            return tar_header(tar, &said, size, member);
-        result = tar_extension(tar, &said, type, (uint64_t)size);
+            return tar_header(tar, &extensions, size, member);
+        result = tar_extension(tar, &extensions, type, (uint64_t)size);
     }
     return result;
 }

@@ -295,8 +295,8 @@ struct exact_more {
 static struct exact_more exact_read_more(const struct unpack *unpack, const struct tar_member *member)
 {
     struct exact_more more = {.time = {member->modified, 0}};
-    struct reader said = unpack->tar.said, key, value;
-    while (tar_record_next(&said, &key, &value) > 0) {
+    struct reader records = unpack->tar.records, key, value;
+    while (tar_record_next(&records, &key, &value) > 0) {
         uint64_t number;
         if (reader_is(key, "PADDOCK.mounted"))
             more.mounted = true;
@@ -311,9 +311,9 @@ static struct exact_more exact_read_more(const struct unpack *unpack, const stru
 
 static int exact_attributes(struct unpack *unpack, int fd)
 {
-    struct reader said = unpack->tar.said, key, value;
+    struct reader records = unpack->tar.records, key, value;
     static const char prefix[] = "SCHILY.xattr.";
-    while (tar_record_next(&said, &key, &value) > 0) {
+    while (tar_record_next(&records, &key, &value) > 0) {
         char name[NAME_MAX + 1];
         size_t size = key.left - min_size(key.left, sizeof prefix - 1);
         if (size <= 5 || size > NAME_MAX || memcmp(key.at, prefix, sizeof prefix - 1) || memcmp(key.at + sizeof prefix - 1, "user.", 5))

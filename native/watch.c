@@ -38,7 +38,7 @@ struct watcher {
     uint32_t *table;   /* by number: the first slot of a chain */
     uint32_t *pending; /* directories that have to be listed */
     size_t pending_count;
-    enum watch_kind last_kind; /* of what was told last */
+    enum watch_kind last_kind; /* of the last report */
     char last[PATH_MAX];
     char root[PATH_MAX], path[PATH_MAX], inner[PATH_MAX];
     char buffer[WATCH_BUFFER] __attribute__((aligned(8)));
@@ -48,8 +48,8 @@ struct watcher {
 
 /* The table: chains of slots. */
 
-/* The place of the slot of the number + 1 in the table. */
-static uint32_t *watch_place(const struct watcher *watcher, int32_t number)
+/* Returns the link in the table that leads to the slot of a number: slot + 1, or 0 without one. */
+static uint32_t *watch_chain(const struct watcher *watcher, int32_t number)
 {
     uint32_t *at = &watcher->table[(uint32_t)number % WATCH_TABLE];
     while (*at && watcher->slots[*at - 1].number != number)
@@ -72,7 +72,7 @@ static void watch_release(struct watcher *watcher, uint32_t slot)
 
 static void watch_unwatch(struct watcher *watcher, uint32_t slot)
 {
-    uint32_t *at = watch_place(watcher, watcher->slots[slot].number);
+    uint32_t *at = watch_chain(watcher, watcher->slots[slot].number);
     *at = watcher->slots[slot].next;
     watcher->slots[slot].number = -1;
     watch_release(watcher, slot);
@@ -91,7 +91,7 @@ static bool watch_take_slot(struct watcher *watcher, uint32_t *slot)
     return true;
 }
 
-/* Returns whether `slot` is `below`, or above it. Then it can't move below it, after any rename. */
+/* Returns whether `slot` is `below`, or above it. A directory can't move below itself. */
 static bool watch_is_above(const struct watcher *watcher, uint32_t slot, uint32_t below)
 {
     for (; below; below = watcher->slots[below].parent)
@@ -103,7 +103,7 @@ static bool watch_is_above(const struct watcher *watcher, uint32_t slot, uint32_
 /* The directory of that number is now `name` in `parent`. */
 static int watch_enter(struct watcher *watcher, int32_t number, uint32_t parent, const char *name, uint32_t *slot)
 {
-    uint32_t *at = watch_place(watcher, number);
+    uint32_t *at = watch_chain(watcher, number);
     if (*at) { /* it was watched already, and has been moved */
         *slot = *at - 1;
         if (watch_is_above(watcher, *slot, parent))
@@ -162,7 +162,7 @@ static bool watch_path(const struct watcher *watcher, uint32_t slot, const char 
 
 /* Messages to the host */
 
-static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
+static int watch_report(struct watcher *watcher, enum watch_kind kind, const char *path)
 {
     struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
     /* One message for a file that a program writes in small pieces. */
@@ -174,9 +174,9 @@ static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char 
     return op_flush(watcher->rows->op);
 }
 
-static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)
+static int watch_report_overflow(struct watcher *watcher, uint32_t slot)
 {
-    return watch_path(watcher, slot, "", watcher->inner) ? watch_tell(watcher, WATCH_OVERFLOW, watcher->inner) : 0;
+    return watch_path(watcher, slot, "", watcher->inner) ? watch_report(watcher, WATCH_OVERFLOW, watcher->inner) : 0;
 }
 
 /* Directories below */
@@ -210,17 +210,17 @@ static bool watch_is_directory(int directory, const struct directory_entry *entr
     return !sys_statx(directory, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is) && is_directory(&is);
 }
 
-static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, const struct directory_entry *entry, bool tell)
+static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, const struct directory_entry *entry, bool report)
 {
     int error = watch_is_directory(fd, entry) ? watch_add(watcher, slot, entry->name) : 0;
-    if (error == -ENOSPC && tell)
-        error = watch_tell_overflow(watcher, slot);
-    if (!error && tell && watch_path(watcher, slot, entry->name, watcher->inner))
-        error = watch_tell(watcher, WATCH_CREATED, watcher->inner);
+    if (error == -ENOSPC && report)
+        error = watch_report_overflow(watcher, slot);
+    if (!error && report && watch_path(watcher, slot, entry->name, watcher->inner))
+        error = watch_report(watcher, WATCH_CREATED, watcher->inner);
     return error;
 }
 
-static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
+static int watch_list(struct watcher *watcher, uint32_t slot, bool report)
 {
     const struct directory_entry *entry;
     int error = 0;
@@ -231,23 +231,23 @@ static int watch_list(struct watcher *watcher, uint32_t slot, bool tell)
         return 0;
     struct listing listing = {.fd = fd, .buffer = watcher->entries, .size = sizeof watcher->entries};
     while (!error && listing_next(&listing, &entry) > 0)
-        error = watch_list_entry(watcher, slot, fd, entry, tell);
+        error = watch_list_entry(watcher, slot, fd, entry, report);
     return error;
 }
 
-/* Watches every pending directory, and the ones in them. `tell`: reports all files there, which may have come before
+/* Watches every pending directory, and the ones in them. `report`: reports all files there, which may have come before
  * the watch. */
-static int watch_below(struct watcher *watcher, bool tell)
+static int watch_below(struct watcher *watcher, bool report)
 {
     int error = 0;
     while (!error && watcher->pending_count)
-        error = watch_list(watcher, watcher->pending[--watcher->pending_count], tell);
+        error = watch_list(watcher, watcher->pending[--watcher->pending_count], report);
     return error;
 }
 
 /* Events */
 
-static int watch_bits(struct watcher *watcher, uint32_t slot, uint32_t mask, const char *name)
+static int watch_report_bits(struct watcher *watcher, uint32_t slot, uint32_t mask, const char *name)
 {
     static const struct {
         uint32_t bit;
@@ -262,7 +262,7 @@ static int watch_bits(struct watcher *watcher, uint32_t slot, uint32_t mask, con
         return 0;
     for (size_t i = 0; !error && i < ARRAY_SIZE(kinds); i++)
         if (mask & kinds[i].bit)
-            error = watch_tell(watcher, kinds[i].kind, watcher->inner);
+            error = watch_report(watcher, kinds[i].kind, watcher->inner);
     return error;
 }
 
@@ -271,8 +271,8 @@ static int watch_event(struct watcher *watcher, const struct inotify_event *even
     uint32_t found, slot;
     const char *name = event->size ? event->name : "";
     if (event->mask & IN_Q_OVERFLOW)
-        return watch_tell_overflow(watcher, 0);
-    found = *watch_place(watcher, event->watch);
+        return watch_report_overflow(watcher, 0);
+    found = *watch_chain(watcher, event->watch);
     if (!found)
         return 0;
     slot = found - 1;
@@ -281,12 +281,12 @@ static int watch_event(struct watcher *watcher, const struct inotify_event *even
         return 0;
     }
     if (slot && event->mask & (IN_DELETE_SELF | IN_MOVE_SELF))
-        return 0; /* its parent tells */
-    int error = watch_bits(watcher, slot, event->mask, name);
+        return 0; /* its parent reports it */
+    int error = watch_report_bits(watcher, slot, event->mask, name);
     if (!error && watcher->recursive && event->mask & IN_ISDIR && event->mask & (IN_CREATE | IN_MOVED_TO)) {
         error = watch_add(watcher, slot, name);
         if (error == -ENOSPC)
-            error = watch_tell_overflow(watcher, slot);
+            error = watch_report_overflow(watcher, slot);
         if (!error)
             error = watch_below(watcher, true);
     }

@@ -9,7 +9,7 @@
 enum {
     HEADER_BYTES = 16,
     OUT_BYTES = 8 * LIMIT_BODY,
-    OUT_FULL = OUT_BYTES / 2, /* beyond it no request is read and no DATA is sent: the rest is for last words */
+    OUT_FULL = OUT_BYTES / 2, /* beyond it no request is read and no DATA is sent: the rest is for final frames */
     IN_BYTES = HEADER_BYTES + LIMIT_OPEN_BODY,
 };
 

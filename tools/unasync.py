@@ -37,7 +37,7 @@ NAMES = {
     "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
     "AsyncDaemonTransport": "DaemonTransport",
-    "AsyncLines": "Lines",
+    "AsyncDaemonConnections": "DaemonConnections",
     "AsyncModel": "Model",
     "AsyncMutex": "Mutex",
     "AsyncOpenAI": "OpenAI",
@@ -78,7 +78,7 @@ NAMES = {
     "awithin": "within",
     "default_async_transport": "default_transport",
     "local_async": "local",
-    "paddock.client._async_lines": "paddock.client._lines",
+    "paddock.client._async_connections": "paddock.client._connections",
     "paddock.client._opening": "paddock.client._command",
     "paddock.model.streams": "paddock.client._sync.streams",
 }

@@ -85,10 +85,10 @@ static void take(const unsigned char *bytes, size_t size, bool whole, int end)
     tar.whole = whole;
     while ((result = tar_next(&tar, &member)) > 0) {
         must(*member.path && strlen(member.path) < TAR_PATH && strlen(member.target) < TAR_PATH);
-        struct reader said = tar.said;
-        while (whole && tar_record_next(&said, &key, &value) > 0)
-            must(key.left && key.left + value.left < tar.said.left);
-        must(!whole || !said.left);
+        struct reader records = tar.records;
+        while (whole && tar_record_next(&records, &key, &value) > 0)
+            must(key.left && key.left + value.left < tar.records.left);
+        must(!whole || !records.left);
         if (!whole && (member.type != TAR_FILE || member.path[strlen(member.path) - 1] != '/'))
             again(&member, UINT32_MAX, 0), again(&member, 0, UINT32_MAX), refused(member);
         if (member.mode & 1) /* what is left is passed over */

@@ -181,9 +181,9 @@ def as_os_error(error: PaddockError) -> PaddockError:
     kind = _FILE_ERRORS.get(name)
     if kind is None or type(error) is not FileError:
         return error
-    made = kind(error.message, hint=error.hint)
-    made.details, made.errno = error.details, getattr(errno, name)
-    return made
+    copy = kind(error.message, hint=error.hint)
+    copy.details, copy.errno = error.details, getattr(errno, name)
+    return copy
 
 
 class CommandFailedError(SandboxError, code="command_failed", status=422):

@@ -15,8 +15,8 @@ from typing import Any
 
 from paddock.client import AsyncCalls, AsyncDaemonTransport, Calls, DaemonTransport
 from paddock.client import Session as ClientSession
-from paddock.daemon.main._asked import Memory
 from paddock.daemon.main._listener import SOCKET, Listener
+from paddock.daemon.main._recent_requests import RecentRequests
 from paddock.daemon.main._requests import Requests
 from paddock.daemon.main._sessions import Session
 from paddock.errors import FileError, InvalidArgumentError, NotFoundError
@@ -325,13 +325,13 @@ class Served:
             await self._listen(self.door.root)
             old.stop()
             await old.aclose()
-            requests.memory = Memory()
+            requests.recent = RecentRequests()
 
         self._on_loop(leave())
 
     def forget(self) -> None:
         """As if it were the next daemon."""
-        self._requests.memory = Memory()
+        self._requests.recent = RecentRequests()
 
     def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from paddock.client import Sandbox, Session
-from paddock.daemon.main import _asked
+from paddock.daemon.main import _recent_requests
 from paddock.daemon.main._listener import Listener
 from paddock.errors import DaemonLostError, DaemonUnavailableError
 from paddock.model import (
@@ -148,13 +148,13 @@ def test_a_call_whose_connection_ends_has_the_first_answer(
     perform: Callable[[Action[Any]], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answered_to, again = _asked.Asked.answered_to, threading.Event()
+    answered_to, again = _recent_requests.PendingRequest.answered_to, threading.Event()
 
-    async def note(asked: _asked.Asked, reply: _asked.Reply) -> bool:
+    async def note(asked: _recent_requests.PendingRequest, reply: _recent_requests.Reply) -> bool:
         again.set()
         return await answered_to(asked, reply)
 
-    monkeypatch.setattr(_asked.Asked, "answered_to", note)
+    monkeypatch.setattr(_recent_requests.PendingRequest, "answered_to", note)
     action = VERBS[verb](box)
     before, results = len(_performed(rig, action)), list[Any]()
     rig.door.holds_answers = True
@@ -271,7 +271,7 @@ def test_what_runs_on_in_the_background_is_named(rig: Rig, box: str, ending: End
 def test_what_nobody_asks_for_again_is_cancelled(
     rig: Rig, box: str, ending: Ending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_asked, "RETURN_SECONDS", 0.05)
+    monkeypatch.setattr(_recent_requests, "RETURN_SECONDS", 0.05)
     other = rig.session.take()  # by which the session lives on
     rig.session.give_back(rig.session.open())
     rig.door.holds_answers = True
@@ -300,15 +300,15 @@ def _refuse(session: Session) -> Connection:
 
 def test_answers_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> list[bool]:
-        memory = _asked.Memory()
+        memory = _recent_requests.RecentRequests()
         for number in range(3000):
             asked = memory.begin(("s", str(number)), asyncio.ensure_future(asyncio.sleep(0)), lambda *_: None)
-            asked(_asked.Kind.REPLY, bytes(1 << 20 if number == 2990 else 10))
-            memory.over(("s", str(number)), asked)
+            asked(_recent_requests.Kind.REPLY, bytes(1 << 20 if number == 2990 else 10))
+            memory.finish(("s", str(number)), asked)
         few = [memory.find(("s", str(number))) is not None for number in (0, 1975, 1976, 2999)]
         asked = memory.begin(("s", "much"), asyncio.ensure_future(asyncio.sleep(0)), lambda *_: None)
-        asked(_asked.Kind.REPLY, bytes(9 << 20))
-        memory.over(("s", "much"), asked)
+        asked(_recent_requests.Kind.REPLY, bytes(9 << 20))
+        memory.finish(("s", "much"), asked)
         return [*few, memory.find(("s", "2999")) is not None, memory.find(("s", "much")) is not None]
 
     assert asyncio.run(scenario()) == [False, False, True, True, False, False]

@@ -71,6 +71,6 @@ def test_an_idle_loop_is_not_woken() -> None:
 
     async def work() -> None:
         # Blocks in a thread: the loop has nothing to do until that ends. The thread sees that the watchdog waits.
-        assert await asyncio.to_thread(wait_until, lambda: watchdog.is_asleep)
+        assert await asyncio.to_thread(wait_until, lambda: watchdog.is_idle)
 
     _run(watchdog, work())

@@ -121,7 +121,7 @@ class Strangers(ConnectionOwners):
 
     def __init__(self) -> None: ...
 
-    async def who(self, *connection: object) -> dict[str, Any]:
+    async def owner_of(self, *connection: object) -> dict[str, Any]:
         return unknown("nobody is asked")
 
     async def watch(self, *sandbox: object) -> None: ...

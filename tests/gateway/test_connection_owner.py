@@ -36,7 +36,7 @@ class Table:
 
     async def ask(self, sandbox: str = "sb_a") -> None:
         """Return when it is in line, or answered."""
-        asking = asyncio.ensure_future(self.owners.who(self.diag, *self.ends, sandbox, (3, 4)))
+        asking = asyncio.ensure_future(self.owners.owner_of(self.diag, *self.ends, sandbox, (3, 4)))
         asking.add_done_callback(self._hear)
         await asyncio.sleep(0)
 
@@ -146,7 +146,7 @@ def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> Non
     async def scene(table: Table) -> None:
         nobody = table.owners
         nobody.close()
-        told = await nobody.who(table.diag, *table.ends, "sb_a", (1, 1))
+        told = await nobody.owner_of(table.diag, *table.ends, "sb_a", (1, 1))
         assert told == {"origin": "unknown", "why": "there is no process resolver"}
         gateway = Rig(Policy({})).make_gateway(owners=nobody)
         await gateway.close_all()

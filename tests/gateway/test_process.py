@@ -309,7 +309,7 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
 @pytest.mark.parametrize("body", [codec.encode(NOTHING), b'{"op":"close"}', b"no JSON"])
 def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: bytes) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
-        before = one._line
+        before = one._connection
         nobody = local_sockets.connect(state, layout.GATEWAY_SOCKET)
         assert nobody is not None
         reader, writer = await asyncio.open_connection(sock=nobody)
@@ -317,7 +317,7 @@ def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: by
         assert await reader.read() == b"", "an order of nobody's, or that is none, ends the connection"
         writer.close()
         await one.order(order("sb_a"), some())
-        assert one._line is before
+        assert one._connection is before
 
     served(state, scene)
 
@@ -377,7 +377,7 @@ def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Pat
         answer = await server.claim(question)
         assert (answer.granted, answer.id) == (True, "ap_d")
         one.close()
-        await eventually(lambda: server._line is None)
+        await eventually(lambda: server._connection is None)
         assert not (await server.claim(question)).granted
         assert await one.connect(start=False)
 

@@ -317,7 +317,7 @@ SEEDS = {
             )
         ),
     ],
-    "lines": [
+    "trunk": [
         b"\x02\x01\x01a\x02\x02\x04init\x03\x02\x03abc\x0d\x00\x05hello\x06\x00\x00\x07\x00\x00\x05\x02\x00\x01\x00\x00"
     ],
     "operations": [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddock.policy.network import NotAName, canonical_name, load, normal_path
 from paddock.policy.network._addresses import number, special, unwrapped
-from paddock.policy.network._globs import Glob, glob, overlap, together, tokens_of
+from paddock.policy.network._globs import Glob, compile_glob, overlap, tokens_of, union
 from paddock.policy.network._paths import pattern
 
 
@@ -142,28 +142,28 @@ def states_only(one: Glob) -> Glob:
 
 @given(PATTERNS, TEXTS)
 def test_a_pattern_means_what_is_documented_in_both_ways_it_is_matched(text: str, path: str) -> None:
-    one = glob(tokens_of(text))
+    one = compile_glob(tokens_of(text))
     assert one.matches(path) == states_only(one).matches(path) == slow_match(text, path)
 
 
 @given(st.lists(PATTERNS, max_size=4), TEXTS)
 def test_patterns_that_step_together_match_what_each_of_them_matches(texts: list[str], path: str) -> None:
-    globs = [glob(tokens_of(text)) for text in texts]
-    all_of_them = together(globs)
+    globs = [compile_glob(tokens_of(text)) for text in texts]
+    all_of_them = union(globs)
     found = all_of_them.matched(functools.reduce(all_of_them.step, path, all_of_them.start))
     assert found.bit_count() == sum(one.matches(path) for one in globs)
 
 
 @given(PATTERNS, PATTERNS, TEXTS)
 def test_patterns_overlap_where_one_text_matches_both(one: str, other: str, path: str) -> None:
-    a, b = glob(tokens_of(one)), glob(tokens_of(other))
+    a, b = compile_glob(tokens_of(one)), compile_glob(tokens_of(other))
     if a.matches(path) and b.matches(path):
         assert overlap(a, b)
 
 
 @given(PATTERNS, PATTERNS)
 def test_patterns_that_overlap_have_a_text_that_matches_both(one: str, other: str) -> None:
-    a, b = glob(tokens_of(one)), glob(tokens_of(other))
+    a, b = compile_glob(tokens_of(one)), compile_glob(tokens_of(other))
     seen, waiting = {(a.start, b.start)}, [(a.start, b.start)]
     found = False
     while waiting and not found:

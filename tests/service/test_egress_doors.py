@@ -211,7 +211,7 @@ def test_a_door_is_opened_though_the_gateway_goes_before_it_hears_of_it(state_di
             assert first is not None
             os.kill(first, signal.SIGSTOP)
             opening = asyncio.ensure_future(doors.open(row_of(other, state), NOTHING))
-            await eventually(lambda: doors._client._line and doors._client._line._asked)  # pyright: ignore[reportPrivateUsage]
+            await eventually(lambda: doors._client._connection and doors._client._connection._pending)  # pyright: ignore[reportPrivateUsage]
             os.kill(first, signal.SIGKILL)
             await opening
             for instance in (one, other):

@@ -96,12 +96,12 @@ class SimulatedDaemon(start.Daemon):
         self.world, self._state_dir, self._principal = world, STATE, ME
         self._instance, self._boot = "simulated", "boot"
         self._files: Any = SimulatedSessionFiles(world)
-        self._ends_own = self._closing = False
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ends_sessions = self._closing = False
+        self._end_tasks: set[asyncio.Task[None]] = set()
         self._idle = None
         self._code: Any = SimulatedCode()
-        self._changes = -1
-        self._over = asyncio.Event()
+        self._inotify = -1
+        self._stopped = asyncio.Event()
         node: Any = SimulatedNode(world, period_seconds)
         self._node = node
         requests = Requests(node, ME, owned=self._owned, control=self._control)
@@ -111,10 +111,10 @@ class SimulatedDaemon(start.Daemon):
         """What `run` does."""
         try:
             await self._node.service.start()
-            self._take_up_sessions()
+            self._restore_sessions()
             self._listener.listen(STATE)
             ready()
-            await self._over.wait()
+            await self._stopped.wait()
         finally:
             await self._close()
 
@@ -178,7 +178,7 @@ class Connection:
             self.closed = True
             is_lost = False
             for task in self._open.values():
-                if self._daemon.listener.requests.memory.leave(task):
+                if self._daemon.listener.requests.recent.connection_lost(task):
                     is_lost = True
                 else:
                     task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .control import Fault
-from .controller import LINE, OUT
+from .controller import PORT, PORT_OUTPUT
 
 
 class Driver:
@@ -13,14 +13,14 @@ class Driver:
         self._controller, self._child = controller, options
 
     def start(self, ends):
-        return [self._controller.spawn({**self._child, "streams": {LINE: 0, OUT: 1}}, ends)]
+        return [self._controller.spawn({**self._child, "streams": {PORT: 0, PORT_OUTPUT: 1}}, ends)]
 
     def show(self, request):
         raise Fault("unsupported", "this level shows no files")
 
-    def stand(self, request, descriptors, done):
+    def save(self, request, descriptors, done):
         raise Fault("unsupported", "this level saves no memory")
 
     def thaw(self, done): ...
 
-    def ending(self): ...
+    def on_end(self): ...

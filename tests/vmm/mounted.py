@@ -48,7 +48,7 @@ def _swap(server: FileServer, stream: socket.socket, exports: tuple[Export, ...]
     saved = os.path.join(scratch, "saved")
     os.makedirs(saved, exist_ok=True)
     # A directory or pipe that was just removed counts as lost until the kernel forgets it, which it may not have yet.
-    answer = _ask(server, {"op": "stand", "directory": saved})
+    answer = _ask(server, {"op": "pause", "directory": saved})
     assert "lost" in answer, answer
     os.kill(server.pid, signal.SIGKILL)
     os.waitpid(server.pid, 0)

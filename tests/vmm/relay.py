@@ -173,14 +173,14 @@ class Relay:
                 time.sleep(_UNCONNECTED_SECONDS)
             return
         for message in self._answers.feed(memoryview(buffer)[:got]):
-            said = wire.word(message)
+            said = wire.control_value(message)
             if said is None:
                 self._open -= 1
                 self._answer(message)
             else:
                 self._paused = said == wire.PAUSE
         if self._paused and self._open == 0:
-            self._queue(wire.say(wire.QUIET))
+            self._queue(wire.control_message(wire.PAUSED))
 
     def _answer(self, message: memoryview) -> None:
         try:

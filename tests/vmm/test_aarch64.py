@@ -185,11 +185,11 @@ async def _ends_with_its_agent(machine: ControllerProcess, connection: GuestConn
 
 async def _is_renewed(machine: ControllerProcess, connection: GuestConnection) -> None:
     """Name, clock, limits, entropy, network card: by system calls that have other numbers here."""
-    parts = Part.HOSTNAME | Part.HOSTS | Part.MACHINE_ID | Part.CLOCK | Part.ENTROPY | Part.CARD | Part.LIMITS
+    parts = Part.HOSTNAME | Part.HOSTS | Part.MACHINE_ID | Part.CLOCK | Part.ENTROPY | Part.MAC_ADDRESS | Part.LIMITS
     id, init = uuid.uuid4().hex, machine.dial("init")
     renewal = Renew(
         parts=parts | Part.NETWORK,
-        out=1,
+        online=1,
         open_files=500,
         processes=200,
         tmp_bytes=1 << 20,
@@ -197,7 +197,7 @@ async def _is_renewed(machine: ControllerProcess, connection: GuestConnection) -
         entropy=os.urandom(64),
         hostname=b"other",
         hosts=b"other",
-        card=b"\x02abcde",
+        mac_address=b"\x02abcde",
         machine_id=id.encode(),
     )
     answer = await init.open(orders.renew(renewal)).call(RenewReply)

@@ -161,11 +161,11 @@ def test_a_guest_that_never_greets_is_served_to_nobody(tmp_path):
     controller.stop()
 
 
-def test_a_guest_that_breaks_the_rules_of_the_line_ends_with_its_wall(tmp_path):
+def test_a_guest_that_breaks_the_rules_of_the_port_ends_with_its_wall(tmp_path):
     controller = ControllerProcess(tmp_path, ["/bin/sh", "-c", "echo a word of a command; exec sleep 1000"])
 
     async def main():
-        assert "none of ours says" in (await controller.control("end"))["words"]
+        assert "violated the protocol" in (await controller.control("end"))["words"]
 
     asyncio.run(main())
     assert controller.process.wait(60) == 0

@@ -33,7 +33,7 @@ def test_what_is_no_message_is_refused_or_waited_for(data: bytes) -> None:
     splitter = wire.Splitter()
     try:
         for one in splitter.feed(data):
-            assert wire.word(one) is not None or len(one) >= 40
+            assert wire.control_value(one) is not None or len(one) >= 40
     except wire.BadMessage:
         return
     assert splitter.empty or len(data) < wire.MAX_MESSAGE
@@ -46,8 +46,8 @@ def test_a_length_that_no_message_has_ends_the_stream(length: int) -> None:
 
 
 def test_words_of_ours_pass_between_the_kernels_messages() -> None:
-    got = wire.Splitter().feed(message(1, 1) + wire.say(wire.PAUSE) + message(3, 1))
-    assert [wire.word(one) for one in got] == [None, wire.PAUSE, None]
+    got = wire.Splitter().feed(message(1, 1) + wire.control_message(wire.PAUSE) + message(3, 1))
+    assert [wire.control_value(one) for one in got] == [None, wire.PAUSE, None]
 
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(-(10**18), 10**19), st.integers(0, 0xFFFF))

@@ -11,7 +11,7 @@ import pytest
 from paddock.vmm._loop import Loop
 from paddock.vmm._trunk import Trunk
 
-HELLO, OPEN, DATA, CREDIT, END, STILL, GO = range(1, 8)
+HELLO, OPEN, DATA, CREDIT, END, PAUSE, RESUME = range(1, 8)
 WINDOW = 1 << 18
 
 
@@ -139,16 +139,16 @@ def test_nothing_is_under_way_while_the_machine_stands(machine: Machine) -> None
     stood: list[str | None] = []
     with machine.service() as service:
         machine.heard()
-        machine.trunk.stand(stood.append)
+        machine.trunk.pause(stood.append)
         service.send(b"later")
-        assert machine.heard() == [(STILL, 0, b"")]
+        assert machine.heard() == [(PAUSE, 0, b"")]
         assert stood == []
-        machine.say(STILL)
+        machine.say(PAUSE)
         assert stood == [None]
         with machine.service("root"):
             assert machine.heard() == []
-            machine.trunk.go()
-            assert machine.heard() == [(GO, 0, b""), (OPEN, 2, b"root"), (DATA, 1, b"later")]
+            machine.trunk.resume()
+            assert machine.heard() == [(RESUME, 0, b""), (OPEN, 2, b"root"), (DATA, 1, b"later")]
 
 
 def flood(machine: Machine) -> None:
@@ -166,7 +166,7 @@ OFFENCES: dict[str, Callable[[Machine], None]] = {
     "data beyond its credit": lambda machine: flood(greeted(machine)),
     "credit for nothing": lambda machine: greeted(machine).say(CREDIT, 1, struct.pack("<I", 1)),
     "half a credit": lambda machine: greeted(machine).say(CREDIT, 1, b"xx"),
-    "silence that nobody asked for": lambda machine: greeted(machine).say(STILL),
+    "silence that nobody asked for": lambda machine: greeted(machine).say(PAUSE),
     "a host's word": lambda machine: greeted(machine).say(OPEN, 1, b"user"),
     "an endless frame": lambda machine: machine.line.sendall(struct.pack("<IHHI", 1 << 31, DATA, 0, 1)),
 }

@@ -31,12 +31,12 @@ def unusable(extra: str, error: Exception | str, variable: str) -> NotConfigured
 def failure(model: str, error: Exception, secret: str | None) -> ModelFailedError:
     """Return the SDK's own words, without the key."""
     status = getattr(error, "status_code", None)
-    said = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     cause = error.__cause__
     if cause is not None and status is None:
-        said += f" ({type(cause).__name__}: {cause})"
+        message += f" ({type(cause).__name__}: {cause})"
     if secret:
-        said = said.replace(secret, "[redacted]")
+        message = message.replace(secret, "[redacted]")
     hint = {
         400: "the endpoint does not take this request: does the model know tools?",
         401: "is the key right?",
@@ -44,7 +44,7 @@ def failure(model: str, error: Exception, secret: str | None) -> ModelFailedErro
         404: "is the name of the model right, and the base_url?",
         429: "slow down, raise max_retries, or ask for a higher quota",
     }.get(status or 0, "is the endpoint up? base_url, timeout_seconds and max_retries are arguments of the model")
-    return ModelFailedError(f"{model} gave no answer: {said[:_SAID_CHARS]}", hint=hint, http_status=status)
+    return ModelFailedError(f"{model} gave no answer: {message[:_SAID_CHARS]}", hint=hint, http_status=status)
 
 
 def read_answer(model: str, body: bytes, kind: type[T]) -> T:

@@ -76,10 +76,8 @@ def line_digest(line: bytes) -> str:
 class HeadSigner:
     """The only signer of `directory`: signs the heads of new records. Several threads can use it at once."""
 
-    def __init__(
-        self, directory: Path, key: Callable[[], SigningKey], *, wall: Callable[[], int] = time.time_ns
-    ) -> None:
-        self.directory, self._key, self._wall = directory, key, wall
+    def __init__(self, directory: Path, key: Callable[[], SigningKey]) -> None:
+        self.directory, self._key = directory, key
         self._signing = threading.Lock()
         self.broken: dict[str, str] = {}
         """The segments that don't continue the last signed head, each with the cause."""
@@ -121,7 +119,7 @@ class HeadSigner:
         key = self._key()
         head = Head(
             n=0 if before is None else before.n + 1,
-            time=self._wall(),
+            time=time.time_ns(),
             heads=new,
             prev=line_digest(line) if line else GENESIS,
             key=base64.b64encode(key.public).decode(),

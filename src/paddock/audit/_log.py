@@ -231,8 +231,8 @@ def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
     while True:
         fresh = directory / f"{time.time_ns():020d}-{os.urandom(4).hex()}{SUFFIX}"
         for path in (*sorted(directory.glob(f"*{SUFFIX}"), reverse=True), fresh):
-            made = os.O_CREAT if path is fresh else 0
-            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | made, 0o600)
+            create = os.O_CREAT if path is fresh else 0
+            fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | create, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 size, still = os.fstat(fd).st_size, path.exists() and os.path.samestat(path.stat(), os.fstat(fd))

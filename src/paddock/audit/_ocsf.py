@@ -27,7 +27,7 @@ _METHODS = {"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST"
 _FILES = {"read": 2, "list": 2, "stat": 8, "write": 3, "mkdir": 1, "copy": 1, "remove": 4, "move": 5, "set": 6}
 _CALLS = {"create": 1, "open": 1, "set": 3, "get": 2, "list": 2, "delete": 4, "remove": 4, "kill": 4}
 
-_TOLD = ("of", "rule", "sandbox", "principal", "detail")
+_UNMAPPED = ("of", "rule", "sandbox", "principal", "detail")
 
 
 def to_ocsf(segment: str, raw: bytes) -> dict[str, Any] | None:
@@ -35,17 +35,17 @@ def to_ocsf(segment: str, raw: bytes) -> dict[str, Any] | None:
     record = read_record(raw)
     if record is None:
         return None
-    about, activity, own = _about(record)
-    category, category_name = _CATEGORY[about // 1000]
+    event_class, activity, fields = _classify(record)
+    category, category_name = _CATEGORY[event_class // 1000]
     denied, ok = record.allowed is False, record.ok
-    told = {name: value for name in _TOLD if (value := getattr(record, name)) not in (None, {})}
+    unmapped = {name: value for name in _UNMAPPED if (value := getattr(record, name)) not in (None, {})}
     event: dict[str, Any] = {
-        "class_uid": about,
-        "class_name": _NAMES[about],
+        "class_uid": event_class,
+        "class_name": _NAMES[event_class],
         "category_uid": category,
         "category_name": category_name,
         "activity_id": activity,
-        "type_uid": about * 100 + activity,
+        "type_uid": event_class * 100 + activity,
         "time": record.time // 1_000_000,
         "severity_id": 3 if denied else 1,
         "status_id": 2 if denied or ok is False else 1 if ok else 0,
@@ -56,13 +56,13 @@ def to_ocsf(segment: str, raw: bytes) -> dict[str, Any] | None:
             "event_code": f"{record.kind}:{record.action}",
             "product": {"name": "paddock", "vendor_name": "paddock"},
         },
-        **own,
-        "unmapped": {"sha256": digest_of(raw)} | told,
+        **fields,
+        "unmapped": {"sha256": digest_of(raw)} | unmapped,
     }
     if activity == _OTHER:
         event["activity_name"] = record.action or "other"
-    if said := record.message or record.reason:
-        event["message"] = said
+    if message := record.message or record.reason:
+        event["message"] = message
     if record.error:
         event["status_code"] = record.error
     if record.allowed is not None:
@@ -70,29 +70,29 @@ def to_ocsf(segment: str, raw: bytes) -> dict[str, Any] | None:
     return event
 
 
-def _about(record: Record) -> tuple[int, int, dict[str, Any]]:
+def _classify(record: Record) -> tuple[int, int, dict[str, Any]]:
     """Return the class, the activity, and the fields of that class."""
     action, kind, detail = record.action, record.kind, record.detail
     noun, _, verb = action.partition(".")
-    box = {"uid": record.sandbox or ""}
+    sandbox = {"uid": record.sandbox or ""}
     if noun == "egress":
-        return _egress(verb, record, box)
+        return _egress(verb, record, sandbox)
     if noun in ("exec", "process"):
         spec = _mapping(detail.get("spec")) or detail
-        argv = spec.get("argv")
-        words = [str(word) for word in cast("Sequence[object]", argv)] if isinstance(argv, list) else []
-        process = {"cmd_line": " ".join(words), "name": words[0] if words else action}
+        raw_argv = spec.get("argv")
+        argv = [str(word) for word in cast("Sequence[object]", raw_argv)] if isinstance(raw_argv, list) else []
+        process = {"cmd_line": " ".join(argv), "name": argv[0] if argv else action}
         if isinstance(detail.get("pid"), int):
             process["pid"] = detail["pid"]
         launch = verb in ("run", "start") and kind != "outcome"
         activity = 1 if launch else 2 if kind == "outcome" or verb in ("signal", "end") else _OTHER
-        return PROCESS, activity, {"process": process, "actor": _actor(record), "device": _device(box)}
+        return PROCESS, activity, {"process": process, "actor": _actor(record), "device": _device(sandbox)}
     if noun in ("file", "files", "tree"):
         path = str(detail.get("path") or detail.get("source") or "/")
         file = {"path": path, "name": path.rsplit("/", 1)[-1] or "/", "type_id": 0}
         transfer = {"tree.download": 2, "tree.upload": 3, "files.changed": 3}
         activity = transfer.get(action) or _FILES.get(verb, _OTHER)
-        return FILE, activity, {"file": file, "actor": _actor(record), "device": _device(box)}
+        return FILE, activity, {"file": file, "actor": _actor(record), "device": _device(sandbox)}
     return (
         API,
         _CALLS.get(verb, _OTHER),
@@ -100,39 +100,39 @@ def _about(record: Record) -> tuple[int, int, dict[str, Any]]:
             "api": {"operation": action, "service": {"name": "paddock"}},
             "actor": _actor(record),
             "src_endpoint": {"uid": record.writer},
-            "resources": [box],
+            "resources": [sandbox],
         },
     )
 
 
-def _egress(verb: str, record: Record, box: dict[str, str]) -> tuple[int, int, dict[str, Any]]:
+def _egress(verb: str, record: Record, sandbox: dict[str, str]) -> tuple[int, int, dict[str, Any]]:
     detail = record.detail
-    there = {
+    endpoint = {
         key: detail[name] for key, name in (("hostname", "host"), ("ip", "address"), ("port", "port")) if name in detail
     }
-    ends = {"src_endpoint": box, "dst_endpoint": there or {"uid": "of the decision"}}
+    endpoints = {"src_endpoint": sandbox, "dst_endpoint": endpoint or {"uid": "of the decision"}}
     if verb == "name":
-        return DNS, 1, {"query": {"hostname": str(detail.get("host", ""))}, **ends}
+        return DNS, 1, {"query": {"hostname": str(detail.get("host", ""))}, **endpoints}
     if verb in ("request", "push"):
         method = str(detail.get("method") or ("POST" if verb == "push" else "")).upper()
         path = detail.get("path")
         url = {"hostname": str(detail.get("host", "")), "port": detail.get("port"), "path": _text(path)}
         request = {"http_method": method, "url": {key: value for key, value in url.items() if value is not None}}
-        return HTTP, _METHODS.get(method, _OTHER), {"http_request": request, **ends}
+        return HTTP, _METHODS.get(method, _OTHER), {"http_request": request, **endpoints}
     if record.kind == "outcome":
         traffic = {"bytes_out": detail.get("sent", 0), "bytes_in": detail.get("received", 0)}
-        return NETWORK, 3 if record.ok is False else 2, {"traffic": traffic, **ends}
+        return NETWORK, 3 if record.ok is False else 2, {"traffic": traffic, **endpoints}
     if verb in ("connect", "dial"):
-        return NETWORK, 5 if record.allowed is False else 1, ends
-    return NETWORK, _OTHER, ends
+        return NETWORK, 5 if record.allowed is False else 1, endpoints
+    return NETWORK, _OTHER, endpoints
 
 
 def _actor(record: Record) -> dict[str, Any]:
     return {"user": {"uid": record.principal or "paddock"}}
 
 
-def _device(box: dict[str, str]) -> dict[str, Any]:
-    return {"type_id": 6, **box}
+def _device(sandbox: dict[str, str]) -> dict[str, Any]:
+    return {"type_id": 6, **sandbox}
 
 
 def _text(value: object) -> str | None:

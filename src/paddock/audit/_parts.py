@@ -177,15 +177,15 @@ def pack(directory: Path) -> None:
             part.path.unlink(missing_ok=True)
             continue
         at, packed = part.path.stat().st_mtime, part._replace(packed=True).file
-        beside = packed.with_name(f"{packed.name}{_BEGUN}")
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        staged = packed.with_name(f"{packed.name}{_BEGUN}")
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with part.path.open("rb") as plain, open(fd, "wb") as raw:
             with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as file:
                 shutil.copyfileobj(plain, file, 1 << 20)
             raw.flush()
             os.fsync(raw.fileno())
-        os.utime(beside, (at, at))
-        beside.rename(packed)
+        os.utime(staged, (at, at))
+        staged.rename(packed)
         part.path.unlink()
 
 

@@ -126,11 +126,11 @@ def _fits(record: AuditRecord, wanted: ListAudit, names: tuple[str, ...]) -> boo
 
 def _means(record: AuditRecord, id: str, names: tuple[str, ...]) -> bool:
     """Tell whether a record means a sandbox by a name, or by the beginning of the id."""
-    asked = record.sandbox
+    record_sandbox = record.sandbox
     return (
         record.ok is None
-        and asked is not None
-        and (asked in names or (asked.startswith("sb_") and id.startswith(asked)))
+        and record_sandbox is not None
+        and (record_sandbox in names or (record_sandbox.startswith("sb_") and id.startswith(record_sandbox)))
     )
 
 

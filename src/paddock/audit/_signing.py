@@ -38,16 +38,16 @@ def key_id(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()
 
 
-def open_key(state_dir: Path, given: str | None = None) -> SigningKey:
-    """Open the key in the file `given`, or the one of the state directory, and create the latter if it is missing.
+def open_key(state_dir: Path, given_path: str | None = None) -> SigningKey:
+    """Open the key in the file `given_path`, or the one of the state directory, and create the latter if it is missing.
 
     Raises NotConfiguredError if it can't read the key, others can read it, or it isn't an Ed25519 key.
     """
-    path = Path(given) if given else state_dir / AUDIT_KEY
+    path = Path(given_path) if given_path else state_dir / AUDIT_KEY
     try:
         pem = _read(path)
     except FileNotFoundError:
-        if given:
+        if given_path:
             raise NotConfiguredError(
                 f"audit_key_file: there is no {path}", hint=f"openssl genpkey -algorithm ed25519 -out {path}"
             ) from None

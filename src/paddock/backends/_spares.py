@@ -132,8 +132,8 @@ class Spares(ABC, Generic[K, S]):
 
     def _next(self) -> Demand[K] | None:
         for demand in reversed(self._kept):
-            there = sum(spare.kind == demand.kind for spare in self._stock)
-            if there < self.count and not demand.refused:
+            ready = sum(spare.kind == demand.kind for spare in self._stock)
+            if ready < self.count and not demand.refused:
                 return demand
         return None
 

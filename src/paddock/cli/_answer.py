@@ -24,8 +24,8 @@ def perform(action: model.Action[R]) -> R:
 
 def ask(kind: type[model.Action[R]], options: argparse.Namespace, **more: Any) -> R:
     """Have the daemon do it. A field that `more` doesn't have is the option of the same name, if there is one."""
-    given = {name: value for name, value in vars(options).items() if name in kind.__fields__}
-    return perform(kind(**{**given, **more}))
+    values = {name: value for name, value in vars(options).items() if name in kind.__fields__}
+    return perform(kind(**{**values, **more}))
 
 
 def answer(

@@ -205,7 +205,7 @@ def _author() -> str | None:
     """Return the user's name and address in git's global configuration."""
     import subprocess
 
-    said: list[str] = []
+    values: list[str] = []
     for name in ("user.name", "user.email"):
         try:
             asked = subprocess.run(
@@ -213,8 +213,8 @@ def _author() -> str | None:
             )
         except OSError:
             return None
-        said.append(asked.stdout.strip())
-    return f"{said[0]} <{said[1]}>" if all(said) else None
+        values.append(asked.stdout.strip())
+    return f"{values[0]} <{values[1]}>" if all(values) else None
 
 
 @usage(

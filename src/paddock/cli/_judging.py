@@ -62,9 +62,9 @@ def warm(options: argparse.Namespace) -> Generator[tuple[Checkout, Test, Progres
     test, repo = Test(options.test, options.test_timeout, options.junit), model.Mount(source=options.repo)
     with progress("making the sandbox") as shown, client.Sandbox.create(**spec(options, repo)) as sandbox:
         if options.setup is not None:
-            shown.said = "setting up"
+            shown.operation = "setting up"
             sandbox.exec(options.setup, cwd=repo.target, check=True)
-        shown.said = "recording the state of the directory"
+        shown.operation = "recording the state of the directory"
         checkout = Checkout.of(sandbox, repo.target)
         for note in checkout.notes:
             _render.note(note)
@@ -90,9 +90,9 @@ def told(shown: Progress, count: int) -> Callable[[Attempt], None]:
 
     def tell(attempt: Attempt) -> None:
         ended.append(attempt.name)
-        shown.said = f"{len(ended)} of {count} tried"
+        shown.operation = f"{len(ended)} of {count} tried"
 
-    shown.said = f"0 of {count} tried"
+    shown.operation = f"0 of {count} tried"
     return tell
 
 

@@ -83,7 +83,7 @@ class _Output:
 
     def document(self, options: argparse.Namespace) -> dict[str, object]:
         """Return the last 16 MiB of each stream, and the number of missing bytes."""
-        said: dict[str, object] = {}
+        streams: dict[str, object] = {}
         for stream in _STREAMS:
             text = bytearray()
             left_out = 0
@@ -91,9 +91,9 @@ class _Output:
                 text += data
                 left_out += max(0, len(text) - _DOCUMENT_BYTES)
                 del text[:-_DOCUMENT_BYTES]
-            said[stream] = text.decode("utf-8", "replace")
-            said[f"{stream}_left_out_bytes"] = left_out
-        return said
+            streams[stream] = text.decode("utf-8", "replace")
+            streams[f"{stream}_left_out_bytes"] = left_out
+        return streams
 
 
 def bounded(chunks: Iterable[bytes], head: int | None, tail: int | None) -> Iterator[bytes]:

@@ -20,10 +20,10 @@ _MARKS = "|/-\\"
 
 
 class Progress:
-    """One line that updates in place. `moved` adds bytes to it, and `said` names the operation."""
+    """One line that updates in place. `moved` adds bytes to it, and `operation` names the operation."""
 
-    def __init__(self, said: str) -> None:
-        self.said = said
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
         self._began = time.monotonic()
         self._bytes = 0
 
@@ -56,7 +56,7 @@ class Progress:
     def _line(self) -> str:
         seconds = time.monotonic() - self._began
         rate = f", {_render.size(self._bytes)}, {_render.size(self._bytes / seconds)}/s" if self._bytes else ""
-        text = _render.escape(f"{self.said} ({seconds:.0f} s{rate})")
+        text = _render.escape(f"{self.operation} ({seconds:.0f} s{rate})")
         try:
             columns = os.get_terminal_size(2).columns
         except OSError:
@@ -72,15 +72,15 @@ def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 warnings.append(record.getMessage())
-            progress.said = record.getMessage()
+            progress.operation = record.getMessage()
 
     return Listener(logging.INFO)
 
 
 @contextlib.contextmanager
-def progress(said: str) -> Generator[Progress]:
+def progress(operation: str) -> Generator[Progress]:
     """Show progress during a block that may take long."""
-    shown = Progress(said)
+    shown = Progress(operation)
     if not (sys.stderr is not None and sys.stderr.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
         yield shown
         return

@@ -127,10 +127,10 @@ class Keyboard:
         while True:
             ready, _, _ = select.select((0, self._near), (), ())
             if self._near in ready:
-                told = os.read(self._near, _READ_BYTES)
-                if _STOP in told:
+                signals = os.read(self._near, _READ_BYTES)
+                if _STOP in signals:
                     return
-                if {signal.SIGWINCH, signal.SIGCONT} & set(told):
+                if {signal.SIGWINCH, signal.SIGCONT} & set(signals):
                     self._resized(size())
                 continue  # keys that came after the end are not ours
             if not self._take_keys():

@@ -74,7 +74,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
     if living is not None:
         return _at_level(client.Sandbox.connect(living), workspace, options.level), True
     try:
-        made = client.Sandbox.create(
+        created = client.Sandbox.create(
             **spec(options),
             name=workspace.name,
             persistent=True,
@@ -88,7 +88,7 @@ def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[
         if living is None:
             raise
         return _at_level(client.Sandbox.connect(living), workspace, options.level), True
-    return made, False
+    return created, False
 
 
 def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:

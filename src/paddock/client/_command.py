@@ -264,9 +264,9 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
         ending = f"was ended by signal {result.signal}"
     else:
         ending = f"exited with {result.exit_code}"
-    said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
+    output = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
     kind = _BY_CODE.get(result.exit_code, CommandFailedError)
-    text = said.decode("utf-8", "replace").strip()
+    text = output.decode("utf-8", "replace").strip()
     raise kind(f"{what[:200]!r} {ending}{': ' + text if text else ''}", result=result)
 
 

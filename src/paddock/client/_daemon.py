@@ -69,7 +69,7 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
 
     Raises the reason if it can't start one.
     """
-    began, pause, told = time.monotonic(), 0.002, False
+    began, pause, warned = time.monotonic(), 0.002, False
     while True:
         peer = _try(state_dir)
         if peer is not None:
@@ -89,10 +89,10 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
                 os.close(lock)
             continue
         waited = time.monotonic() - began
-        if waited > TELL_SECONDS and not told:
+        if waited > TELL_SECONDS and not warned:
             import logging
 
-            told = True
+            warned = True
             logging.getLogger("paddock").warning("waiting for the daemon of %s, which starts or leaves", state_dir)
         if waited > WAIT_SECONDS:
             raise DaemonUnavailableError(
@@ -231,24 +231,24 @@ def _start(state_dir: str, lock: int) -> None:
                 child.stdin.write(json.dumps(options).encode())
         except BrokenPipeError:
             pass
-        said = bytearray()
+        outcome = bytearray()
         while part := os.read(reading, 65536):
-            said += part
+            outcome += part
         child.wait()  # it has forked: the daemon isn't this process's child
     finally:
         for descriptor in (reading, writing, log):
             if descriptor >= 0:
                 os.close(descriptor)
-    if not said:
+    if not outcome:
         path = os.path.join(state_dir, LOG)
         with open(path, encoding="utf-8", errors="replace") as lines:
             lines.seek(size)
             last = [line.strip() for line in lines if line.strip()][-1:]
         raise DaemonUnavailableError(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
-    if bytes(said) != b"{}":
+    if bytes(outcome) != b"{}":
         from paddock.model import codec
 
-        raise codec.decode_error(bytes(said))
+        raise codec.decode_error(bytes(outcome))
 
 
 def module_path() -> list[str]:

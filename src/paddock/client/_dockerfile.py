@@ -45,8 +45,8 @@ class Dockerfile:
         self.exclude = self._ignored()
         self._instructions = list(self._read((self.directory / name).read_text("utf-8")))
 
-    def error(self, said: str, hint: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{self._name}:{self._line}: {said}", hint=hint)
+    def error(self, message: str, hint: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._name}:{self._line}: {message}", hint=hint)
 
     def place(self) -> str:
         """Return the file and the line of the last step."""

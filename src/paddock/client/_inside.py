@@ -141,8 +141,8 @@ class Sandbox:
         data = input.encode() if isinstance(input, str) else input
         spec: dict[str, Any] = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user, "shell": shell}
         spec["timeout_seconds"] = timeout_seconds if timeout is None else timeout
-        given = None if data is None else base64.b64encode(data).decode()
-        result = ExecResult(_ask("exec.run", sandbox=self.id, spec=spec, input=given))
+        encoded = None if data is None else base64.b64encode(data).decode()
+        result = ExecResult(_ask("exec.run", sandbox=self.id, spec=spec, input=encoded))
         if check and not result.ok:
             raise PaddockError("command_failed", f"{command!r} exited with {result.exit_code}: {result.stderr[-2000:]}")
         return result

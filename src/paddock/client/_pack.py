@@ -25,8 +25,8 @@ class Packer:
         self._entries = self._bytes = 0
         self._skipped: list[str] = []
         if not os.path.isdir(self._directory):
-            there = os.path.lexists(self._directory)
-            why, hint = ("is not a directory", "files.write_from() takes a file") if there else ("does not exist", None)
+            found = os.path.lexists(self._directory)
+            why, hint = ("is not a directory", "files.write_from() takes a file") if found else ("does not exist", None)
             raise InvalidArgumentError(f"{self._directory!r} {why}", hint=hint)
 
     def report(self) -> TransferReport:

@@ -112,30 +112,30 @@ class _Writer:
         self._note(number)
 
     def _write(self, number: int, path: bytes, change: PlannedChange, new: PlannedNode) -> None:
-        beside = b".paddock-" + os.urandom(8).hex().encode()
+        staged = b".paddock-" + os.urandom(8).hex().encode()
         with self._place(path) as (place, name):
             if place == -1:
                 raise _moved(path)
             try:
                 if new.target is not None:
-                    os.symlink(os.fsencode(new.target), beside, dir_fd=place)
+                    os.symlink(os.fsencode(new.target), staged, dir_fd=place)
                 else:
-                    self._copy(path, place, beside, self._mode(change.old, new))
-                self._give(beside, place, change.old)
+                    self._copy(path, place, staged, self._mode(change.old, new))
+                self._give(staged, place, change.old)
                 self._check(path, change.old)
                 if _is_folder(change.old):
                     os.rmdir(name, dir_fd=place)
-                os.rename(beside, name, src_dir_fd=place, dst_dir_fd=place)
+                os.rename(staged, name, src_dir_fd=place, dst_dir_fd=place)
             except BaseException:
                 with suppress(FileNotFoundError):
-                    os.unlink(beside, dir_fd=place)
+                    os.unlink(staged, dir_fd=place)
                 raise
             os.fsync(place)
             info = os.stat(name, dir_fd=place, follow_symlinks=False)
         self._note(number, *_identity(info))
 
-    def _copy(self, path: bytes, place: int, beside: bytes, mode: int) -> None:
-        with closing(os.open(beside, _NEW, 0o600, dir_fd=place)) as fd:
+    def _copy(self, path: bytes, place: int, staged: bytes, mode: int) -> None:
+        with closing(os.open(staged, _NEW, 0o600, dir_fd=place)) as fd:
             with closing(self._open_in_layer(path)) as source:
                 while chunk := os.read(source, _CHUNK):
                     write_all(fd, chunk)

@@ -42,12 +42,12 @@ def publish(plan: codec.Handle, state_dir: str) -> Published:
         try:
             program.stdin.write(order.encode() + b"\n")
             program.stdin.flush()  # it ends when stdin does: it outlives no caller
-            said = program.stdout.read()
+            output = program.stdout.read()
         except BaseException:
             program.kill()
             raise
     try:
-        return codec.decode(said, Published)
+        return codec.decode(output, Published)
     except codec.Malformed:
         lost = PlatformError(
             f"the program that acts as the caller ended with {program.returncode}", hint="look at what is there now"

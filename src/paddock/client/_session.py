@@ -316,8 +316,8 @@ def nothing(late: Frame) -> list[bytes]:
 
 def tell(body: bytes) -> None:
     """Log the daemon's message about a request in progress: a warning, or the reason of a delay."""
-    said: dict[str, str] = codec.decode(body, dict[str, str])
-    for kind, words in said.items():
+    messages: dict[str, str] = codec.decode(body, dict[str, str])
+    for kind, words in messages.items():
         (log().warning if kind == "warning" else log().info)("%s", words)
 
 

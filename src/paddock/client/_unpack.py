@@ -229,30 +229,30 @@ class Unpacker:
         # latter.
         name = _last(source)
         with closing(os.dup(self._directory(source[:-1], make=False))) as where:
-            beside = self._directory(parts[:-1])
-            os.link(name, _last(parts), src_dir_fd=where, dst_dir_fd=beside, follow_symlinks=False)
+            target_dir = self._directory(parts[:-1])
+            os.link(name, _last(parts), src_dir_fd=where, dst_dir_fd=target_dir, follow_symlinks=False)
 
     def _directory(self, parts: Parts, *, make: bool = True) -> int:
         """Return a descriptor that is valid until the next call. Never through a link: O_NOFOLLOW at each name."""
         if self._parent is not None and self._parent[0] == parts:
             return self._parent[1]
-        here = os.dup(self._root)
+        directory = os.dup(self._root)
         try:
             for part in parts:
                 if make:
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o755, dir_fd=here)
+                        os.mkdir(part, 0o755, dir_fd=directory)
                         self._directories += 1
-                below = os.open(part, _DIRECTORY, dir_fd=here)
-                os.close(here)
-                here = below
+                below = os.open(part, _DIRECTORY, dir_fd=directory)
+                os.close(directory)
+                directory = below
         except BaseException:
-            os.close(here)
+            os.close(directory)
             raise
         if self._parent is not None:
             os.close(self._parent[1])
-        self._parent = (parts, here)
-        return here
+        self._parent = (parts, directory)
+        return directory
 
     @contextlib.contextmanager
     def _unsafe(self, path: str | Parts, kind: str) -> Generator[None]:

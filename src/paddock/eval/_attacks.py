@@ -92,7 +92,7 @@ def bait(sockets: Iterable[Path] = ()) -> Generator[Host]:
         (directory / "socket").chmod(0o777)
         for server in (tcp, abstract, named):
             stack.enter_context(_serving(server, value))
-        told = Bait(
+        bait = Bait(
             file=str(file),
             shared_memory=str(memory),
             pid=process.pid,
@@ -107,7 +107,7 @@ def bait(sockets: Iterable[Path] = ()) -> Generator[Host]:
             kernel=(Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.uname().version),
             calls=numbers(os.uname().machine),
         )
-        yield Host(told, value, process, datagrams)
+        yield Host(bait, value, process, datagrams)
 
 
 @contextmanager
@@ -318,11 +318,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def attack(sandbox: Sandbox, host: Host) -> tuple[Verdict, ...]:
     """Make all attacks, as root inside if possible. Raises CommandFailedError if the sandbox can't start them."""
     # Not by an argument: an attack that searches the processes would find it in this one.
-    told = msgspec.json.encode((host.bait, [one.code for one in ATTACKS]))
+    task = msgspec.json.encode((host.bait, [one.code for one in ATTACKS]))
     argv, user = ["python3", "-I", "-S", "-c", PREAMBLE], _strongest(sandbox)
-    result = sandbox.exec(argv, user=user, input=told, timeout_seconds=_SECONDS, capture_bytes=_MOST_BYTES, check=True)
-    said = msgspec.json.decode(result.stdout, type=list[tuple[str, int]])
-    return tuple(_judged(one, host, *answer) for one, answer in zip(ATTACKS, said, strict=True))
+    result = sandbox.exec(argv, user=user, input=task, timeout_seconds=_SECONDS, capture_bytes=_MOST_BYTES, check=True)
+    answers = msgspec.json.decode(result.stdout, type=list[tuple[str, int]])
+    return tuple(_judged(one, host, *answer) for one, answer in zip(ATTACKS, answers, strict=True))
 
 
 def _strongest(sandbox: Sandbox) -> str | None:
@@ -332,9 +332,9 @@ def _strongest(sandbox: Sandbox) -> str | None:
         return None
 
 
-def _judged(one: Attack, host: Host, said: str, signal: int) -> Verdict:
-    if one.seen(host) or host.value in said or said == "true":
+def _judged(one: Attack, host: Host, output: str, signal: int) -> Verdict:
+    if one.seen(host) or host.value in output or output == "true":
         return Verdict(attack=one.name, after=one.after, verdict="through")
-    if signal == SIGALRM or said.startswith('{"why"'):
-        return Verdict(attack=one.name, after=one.after, verdict="not tried", why=said or "it took too long")
+    if signal == SIGALRM or output.startswith('{"why"'):
+        return Verdict(attack=one.name, after=one.after, verdict="not tried", why=output or "it took too long")
     return Verdict(attack=one.name, after=one.after, verdict="stopped")

@@ -48,11 +48,11 @@ def summary(report: Report) -> str:
         word: sum(one.verdict == word for one in report.outcomes)
         for word in ("stopped", *_BAD, "unproven", "not tried")
     }
-    failed = sum(one.twin_failed is not None for one in report.outcomes)
-    said = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
+    failed = sum(outcome.twin_failed is not None for outcome in report.outcomes)
+    parts = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
     how = "failed" if report.own else "are not possible under this policy"
     work = f"{failed} of the honest twins {how}" if failed else "each honest twin worked"
-    return f"{', '.join(said)}; {work}"
+    return f"{', '.join(parts)}; {work}"
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:
@@ -97,22 +97,22 @@ def as_markdown(report: Report) -> str:
         f"|{'---|' * len(HEADINGS)}",
         *(f"| {' | '.join(_cell(value) for value in row)} |" for row in rows(report)),
     ]
-    for one in report.outcomes:
+    for outcome in report.outcomes:
         lines += [
             "",
-            f"## {one.scenario}",
+            f"## {outcome.scenario}",
             "",
-            f"Poisoned is {one.poisoned}; it {one.attempt}. Sandbox `{one.sandbox}`.",
+            f"Poisoned is {outcome.poisoned}; it {outcome.attempt}. Sandbox `{outcome.sandbox}`.",
         ]
-        lines += ["", *(f"- tried `{_cell(said)}`" for said in one.tried)]
+        lines += ["", *(f"- tried `{_cell(command)}`" for command in outcome.tried)]
         lines += [
             f"- **leaked** {leak.kind} {leak.name} to {leak.where}, by {leak.rule} ({leak.record})"
-            for leak in one.leaks
+            for leak in outcome.leaks
         ]
-        lines += [f"- stopped: {_cell(stop.what)} (rule {stop.rule}, record `{stop.record}`)" for stop in one.stops]
-        lines += [f"- twin: {one.twin}: {twin(one, report)}"]
-        if one.twin_failed is not None:
-            lines += ["", *(f"      {line}" for line in one.twin_failed.splitlines())]
+        lines += [f"- stopped: {_cell(stop.what)} (rule {stop.rule}, record `{stop.record}`)" for stop in outcome.stops]
+        lines += [f"- twin: {outcome.twin}: {twin(outcome, report)}"]
+        if outcome.twin_failed is not None:
+            lines += ["", *(f"      {line}" for line in outcome.twin_failed.splitlines())]
     return "\n".join(lines) + "\n"
 
 

@@ -262,30 +262,30 @@ FORMATS = ("json", "md")
 
 
 def headings(found: Comparison) -> tuple[str, ...]:
-    return ("", *(one.level.upper() for one in found.levels))
+    return ("", *(level.level.upper() for level in found.levels))
 
 
 def rows(found: Comparison) -> list[tuple[str, ...]]:
     """Return a line for each figure, and the last for the attacks."""
-    taken = {figure.name for one in found.levels for figure in one.figures}
+    taken = {figure.name for level in found.levels for figure in level.figures}
     lines = [(_label(name), *(_cell(one, name) for one in found.levels)) for name in ORDER if name in taken]
     return [*lines, ("attacks that got through", *(_contained(one) for one in found.levels))]
 
 
 def notes(found: Comparison) -> list[str]:
     """Return the remarks that don't fit into the table."""
-    said = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
+    notes = [f"{one.level}: {one.detail}" for one in found.levels if one.detail]
     for one in found.levels:
-        said += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]
+        notes += [f"{one.level}: no {figure.name}: {figure.why}" for figure in one.figures if figure.why]
         if one.through:
-            said.append(f"{one.level}: got through: {', '.join(one.through)}")
-        said += [f"{one.level}: not tried: {v.attack}: {v.why}" for v in one.attacks if v.verdict == "not tried"]
-    said += [f"{level} is not here: {why}" for level, why in found.absent.items()]
-    said.append(
+            notes.append(f"{one.level}: got through: {', '.join(one.through)}")
+        notes += [f"{one.level}: not tried: {v.attack}: {v.why}" for v in one.attacks if v.verdict == "not tried"]
+    notes += [f"{level} is not here: {why}" for level, why in found.absent.items()]
+    notes.append(
         f"medians of {found.rounds} in turns on {found.processors} processors beside a load of {found.load:.1f}, "
         f"Linux {found.kernel}; x: times what it takes outside; attacks are made by root inside where there is one"
     )
-    return said
+    return notes
 
 
 def as_json(found: Comparison) -> bytes:

@@ -42,14 +42,14 @@ class GatewayClient:
 
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], approve: Approver) -> None:
         self._state, self._on_lost, self._approve = state_dir, on_lost, approve
-        self._line: Duplex | None = None
+        self._connection: Duplex | None = None
         self._connecting = asyncio.Lock()
         self.pid = 0
 
     async def connect(self, *, start: bool = True) -> bool:
         """Connect. Return False without a gateway if `start` is False. Raise NotConfiguredError if it can't start."""
         async with self._connecting:
-            if self._line is not None or await self._greet():
+            if self._connection is not None or await self._greet():
                 return True
             if not start:
                 return False
@@ -68,13 +68,13 @@ class GatewayClient:
         or the gateway's own error."""
         try:
             await self.connect()
-            if self._line is None:
+            if self._connection is None:
                 raise GatewayUnavailableError("the gateway went away")
         except BaseException:
             close_all(descriptors)
             raise
         try:
-            answer = await self._line.ask(codec.encode(order), descriptors)
+            answer = await self._connection.ask(codec.encode(order), descriptors)
         except ConnectionError as error:
             raise GatewayUnavailableError(f"the gateway went away: {error}") from error
         if answer.kind is Kind.ERROR:
@@ -82,29 +82,29 @@ class GatewayClient:
         return answer.body
 
     def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     async def _greet(self) -> bool:
         connect = partial(local_sockets.connect, self._state, layout.GATEWAY_SOCKET)
         try:
-            met = await greet(connect, codec.encode(Hello(version=VERSION)), self._heard, self._lost)
-            if met is None:
+            greeting = await greet(connect, codec.encode(Hello(version=VERSION)), self._on_frame, self._lost)
+            if greeting is None:
                 return False
-            line, answer = met
+            connection, answer = greeting
             if answer.kind is Kind.ERROR:
-                line.close()
+                connection.close()
                 raise codec.decode_error(answer.body)
         except OtherVersion as error:
             raise NotConfiguredError(
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",
             ) from None
-        self._line, self.pid = line, codec.decode(answer.body, Welcome).pid
+        self._connection, self.pid = connection, codec.decode(answer.body, Welcome).pid
         return True
 
-    def _heard(self, line: Duplex, frame: Frame) -> None:
+    def _on_frame(self, connection: Duplex, frame: Frame) -> None:
         close_all(frame.descriptors)
         try:
             request = codec.decode(frame.body, ApprovalRequest)
@@ -116,18 +116,18 @@ class GatewayClient:
             reason = "the daemon failed when it was asked"
             answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
         with contextlib.suppress(NotSent):
-            line.send(Kind.REPLY, frame.channel, codec.encode(answer))
+            connection.send(Kind.REPLY, frame.channel, codec.encode(answer))
 
-    def _lost(self, line: Duplex) -> None:
-        if self._line is line:
-            self._line = None
+    def _lost(self, connection: Duplex) -> None:
+        if self._connection is connection:
+            self._connection = None
             self._on_lost()
 
     def _start(self) -> None:
         """Start the gateway with the listening socket. It listens from its first moment to its last, so every
         connection meets it."""
-        here = str(Path(__file__).parents[2])
-        path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
+        source_root = str(Path(__file__).parents[2])
+        path = [source_root, *(entry for entry in sys.path if os.path.isabs(entry) and entry != source_root)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with local_sockets.listen(self._state, layout.GATEWAY_SOCKET) as listener:

@@ -26,7 +26,7 @@ from .evaluation_network import EvaluationNetwork
 from .mocks.handler import HandlerHost, start_host
 from .outside import Outside
 from .processes import process_resolver
-from .processes.connection_owner import ConnectionOwners, tell
+from .processes.connection_owner import ConnectionOwners, record_event
 from .proxy.network import Gateway
 from .registries.malware import MalwareIndexes
 from .registries.package_cache import PackageStore
@@ -91,8 +91,8 @@ def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> None:
 def _system() -> tuple[str, ...]:
     links = tuple(os.path.realpath(f"/etc/{name}") for name in _OF_THE_RESOLVER)
     found = ssl.get_default_verify_paths()
-    given = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    named = tuple(path for path in given if path)
+    sources = (found.cafile, found.capath, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    named = tuple(path for path in sources if path)
     return (*(f"/etc/{name}" for name in _OF_THE_RESOLVER), *links, *_OF_CERTIFICATES, *named)
 
 
@@ -111,7 +111,7 @@ async def make_server(
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
     gateway = Gateway(
         outside=simulated or Outside(),
-        owners=ConnectionOwners(process_resolver, partial(tell, log)),
+        owners=ConnectionOwners(process_resolver, partial(record_event, log)),
         handlers=handlers,
         reader=reader,
         malware=MalwareIndexes(state / layout.MALWARE),

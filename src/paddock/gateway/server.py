@@ -31,7 +31,7 @@ NO_ANSWER = ApprovalAnswer(
 
 
 class Server:
-    """Obey one daemon, one order after the other, until no network was open for a while.
+    """Carry out the orders of one daemon, one after the other, until no network was open for a while.
 
     A network closes when its sandbox ends: the daemon may die before it says so.
     """
@@ -48,7 +48,7 @@ class Server:
         listener.setblocking(False)
         self._listener, self._owner, self._idle = listener, owner, idle_seconds
         self._gateway, self._audit_log = gateway, audit_log
-        self._line: Duplex | None = None
+        self._connection: Duplex | None = None
         self._turn = asyncio.Lock()
 
     async def serve(self) -> None:
@@ -63,8 +63,8 @@ class Server:
         finally:
             loop.remove_reader(self._listener.fileno())
             self._listener.close()
-            if self._line is not None:
-                self._line.close()
+            if self._connection is not None:
+                self._connection.close()
             await self._gateway.close_all()
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
@@ -72,11 +72,11 @@ class Server:
 
         Without an answer it denies, because a granted answer uses the approval up.
         """
-        if self._line is None:
+        if self._connection is None:
             return NO_ANSWER
         try:
             async with asyncio.timeout(CLAIM_SECONDS):
-                return codec.decode((await self._line.ask(codec.encode(request))).body, ApprovalAnswer)
+                return codec.decode((await self._connection.ask(codec.encode(request))).body, ApprovalAnswer)
         except (ConnectionError, TimeoutError, codec.Malformed):
             return NO_ANSWER
 
@@ -86,39 +86,39 @@ class Server:
             peer, _ = self._listener.accept()
         except OSError:
             return
-        line = Duplex(peer, lambda line, frame: self._heard(line, frame), self._left)
-        if line.uid != self._owner:
-            line.close()
+        connection = Duplex(peer, lambda connection, frame: self._on_frame(connection, frame), self._on_end)
+        if connection.uid != self._owner:
+            connection.close()
 
-    def _follow(self, line: Duplex) -> None:
+    def _follow(self, connection: Duplex) -> None:
         """Follow the next daemon: the previous one is dead, even if its connection is still open."""
-        before, self._line = self._line, line
-        if before is not None and before is not line:
-            before.close()
+        previous, self._connection = self._connection, connection
+        if previous is not None and previous is not connection:
+            previous.close()
 
-    def _left(self, line: Duplex) -> None:
-        if self._line is line:
-            self._line = None
+    def _on_end(self, connection: Duplex) -> None:
+        if self._connection is connection:
+            self._connection = None
 
-    def _heard(self, line: Duplex, frame: Frame) -> None:
+    def _on_frame(self, connection: Duplex, frame: Frame) -> None:
         try:
             order: Hello | Order = codec.decode(frame.body, Hello if frame.kind is Kind.HELLO else Order)
         except codec.Malformed as error:
             close_all(frame.descriptors)
             raise WireError(f"not an order: {error}") from None
         if isinstance(order, Hello) and order.version == VERSION:
-            self._follow(line)
-        elif line is not self._line and not isinstance(order, Hello):
+            self._follow(connection)
+        elif connection is not self._connection and not isinstance(order, Hello):
             close_all(frame.descriptors)
             raise WireError("an order of one who has not said HELLO, or was followed by another")
-        self._gateway.start(self._answer(line, frame, order))
+        self._gateway.start(self._answer(connection, frame, order))
 
-    async def _answer(self, line: Duplex, frame: Frame, order: Hello | Order) -> None:
+    async def _answer(self, connection: Duplex, frame: Frame, order: Hello | Order) -> None:
         descriptors = list(frame.descriptors)
         kind = frame.kind if frame.kind is Kind.HELLO else Kind.REPLY
         try:
             async with self._turn:
-                body = await self._obey(order, descriptors)
+                body = await self._carry_out(order, descriptors)
         except Exception as error:  # a fault in one matter must not leave all the others without a gateway
             if not isinstance(error, PaddockError):
                 traceback.print_exc()
@@ -127,11 +127,11 @@ class Server:
         finally:
             close_all(descriptors)  # those that no network has taken
         try:
-            line.send(kind, frame.channel, body)
+            connection.send(kind, frame.channel, body)
         except NotSent:
             return  # its daemon has died; the next one asks what is open
 
-    async def _obey(self, order: Hello | Order, descriptors: list[int]) -> bytes:
+    async def _carry_out(self, order: Hello | Order, descriptors: list[int]) -> bytes:
         match order:
             case Hello(version=version):
                 if version != VERSION:
@@ -179,7 +179,7 @@ class Server:
                 f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good"
             )
         policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
-        sockets = [socket.socket(fileno=one) for one in descriptors]
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         descriptors[:] = [process]
         *tcp, dns_udp, dns_tcp, diag = sockets
         try:

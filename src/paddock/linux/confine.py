@@ -26,7 +26,7 @@ def confine(
     prctl.set_dumpable(False)
     prctl.set_no_new_privileges()
     held = caps.get().permitted
-    kept = tuple(one for one in capabilities if held & caps.mask_of(one))
+    kept = tuple(capability for capability in capabilities if held & caps.mask_of(capability))
     if os.geteuid() == 0:
         caps.drop_bounding(*kept)
     caps.keep_only(*kept)

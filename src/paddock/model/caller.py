@@ -35,18 +35,18 @@ _VAULT = ("VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME")
 
 def environment() -> Mapping[str, str]:
     """Return the caller's variables from the request: the ones that the policy names, and the ones for git."""
-    given = ENVIRONMENT.get()
-    return os.environ if given is None else given
+    overrides = ENVIRONMENT.get()
+    return os.environ if overrides is None else overrides
 
 
-def of_source(source: SecretSource, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables in `given` that determine the value of `source`. For a command that is all of them."""
+def of_source(source: SecretSource, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables in `variables` that determine the value of `source`. For a command that is all of them."""
     while source.github_app is not None:
         source = source.github_app.private_key
     if source.command is not None:
-        return {name: value for name, value in given.items() if _is_text(name) and _is_text(value)}
+        return {name: value for name, value in variables.items() if _is_text(name) and _is_text(value)}
     names = _VAULT if source.vault is not None else () if source.env is None else (source.env,)
-    return {name: given[name] for name in names if name in given}
+    return {name: variables[name] for name in names if name in variables}
 
 
 def _is_text(value: str) -> bool:

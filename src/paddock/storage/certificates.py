@@ -8,9 +8,9 @@ from pathlib import Path
 from paddock.errors import NotConfiguredError
 from paddock.model.caller import environment
 
-_OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
+_VARIABLE, _COMMON_VARIABLES = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
 
-ADVICE = f"name the file with its authority's certificate in {_OURS} where paddock runs, or give it to the machine"
+ADVICE = f"name the file with its authority's certificate in {_VARIABLE} where paddock runs, or give it to the machine"
 
 
 def authorities() -> Path | None:
@@ -18,10 +18,10 @@ def authorities() -> Path | None:
 
     NotConfiguredError: a variable names one that isn't a file.
     """
-    path = environment().get(_OURS, "")
+    path = environment().get(_VARIABLE, "")
     if path and not os.path.isfile(path):
         raise NotConfiguredError(
-            f"{_OURS} is {path!r}, and that is not a file", hint=f"unset {_OURS}, or name a file in PEM"
+            f"{_VARIABLE} is {path!r}, and that is not a file", hint=f"unset {_VARIABLE}, or name a file in PEM"
         )
-    named = (path, *(environment().get(name, "") for name in _EVERYBODYS))
-    return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)
+    candidates = (path, *(environment().get(name, "") for name in _COMMON_VARIABLES))
+    return next((Path(os.path.realpath(path)) for path in candidates if path and os.path.isfile(path)), None)

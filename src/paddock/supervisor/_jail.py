@@ -100,15 +100,15 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
     if plan.exits:
         with steps("trust"):
             trust = trust_places.make(context.spares, spare.name, late)
-    told = None
+    size_mounts = None
     if plan.kind == JAIL:  # any other has its own kernel, which gets its name and size otherwise
         with steps("name"):
             _name(plan, context.base(spare.slot), given[0])
         with steps("sizes"):
-            told = context.sizes.tell(plan, spare.group, late)
-            given += told.descriptors()
+            size_mounts = context.sizes.tell(plan, spare.group, late)
+            given += size_mounts.descriptors()
     with steps("send"), suppress(ConnectionError):  # the child has failed already; why, it has said
-        socket.send_fds(spare.sync, [_orders.plan(context, plan, told)], given)
+        socket.send_fds(spare.sync, [_orders.plan(context, plan, size_mounts)], given)
     exits = _make_exits(spare, steps) if plan.exits else None
     return Pending(
         plan=plan,
@@ -119,7 +119,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
         mounted=mounted,
         trust=trust,
         exits=exits,
-        cpus=None if told is None else told.cpus,
+        cpus=None if size_mounts is None else size_mounts.cpus,
     )
 
 

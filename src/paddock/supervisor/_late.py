@@ -86,9 +86,9 @@ def _trust(context: SupervisorContext, id: str, way: Way) -> None:
     held: list[int] = []
     try:
         with contextlib.suppress(FileExistsError):  # an attempt before has come so far
-            made = trust_places.make(context.records.directory, id, held)
+            trust_mounts = trust_places.make(context.records.directory, id, held)
             with visit(namespaces.NEWNS, way.mounts, context.home):
-                trust_places.attach(made)
+                trust_places.attach(trust_mounts)
     finally:
         close_all(held)
 

@@ -1,4 +1,4 @@
-"""Run the supervisor's process, from its first line to its last."""
+"""Run the supervisor's process: take the lock, set up, serve, clean up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(options: dict[str, Any]) -> None:
     """Serve the state directory; leave at once if another supervisor holds the lock. Print READY on stdout."""
     parent = os.getpid()
     if os.fork():
-        os._exit(0)  # an orphan: no daemon has to wait for it, and none is left with a zombie
+        os._exit(0)  # an orphan: no daemon has to reap it
     _outlive(parent)
     state = Path(cast("str", options["state"]))
     os.umask(0o077)
@@ -35,12 +35,12 @@ def main(options: dict[str, Any]) -> None:
     os.environ.clear()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    # Many sandboxes are many descriptors. And no more may be under way, of all that this user sends, than a sender may
-    # have open (unix(7)): an ordinary user's sandboxes must not have more than their supervisor.
+    # Each sandbox needs descriptors. unix(7) also limits descriptors in flight, for all processes of a user, to the
+    # sender's limit of open files: an ordinary user's supervisor needs as many as its sandboxes.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lock = os.open(state / layout.SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not _is_taken(lock):
+    if not _take_lock(lock):
         return
     try:
         _set_title()
@@ -51,13 +51,13 @@ def main(options: dict[str, Any]) -> None:
         for number in (0, 1):
             os.dup2(context.null, number)
         _serve.Supervisor(context, listener, for_tests=bool(options.get("for_tests"))).run()
-        _leave(context, state)
+        _clean_up(context, state)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
-def _is_taken(lock: int) -> bool:
+def _take_lock(lock: int) -> bool:
     """Take the lock. Return False if another supervisor lives. Children of a killed one hold it for a moment longer."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -77,13 +77,11 @@ def _outlive(parent: int) -> None:
         pidfd.wait(process)
 
 
-def _leave(context: _context.SupervisorContext, state: Path) -> None:
+def _clean_up(context: _context.SupervisorContext, state: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # the state directory has been deleted
         os.unlink(state / layout.SUPERVISOR_SOCKET)
     if context.groups is not None:
-        with contextlib.suppress(
-            OSError
-        ):  # a group that could not be removed is still there: the next supervisor sweeps
+        with contextlib.suppress(OSError):  # the next supervisor removes a group that remains
             context.groups.remove()
 
 

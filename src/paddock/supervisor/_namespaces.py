@@ -39,11 +39,11 @@ def open_of(pid: int | str, name: str) -> int:
 
 
 @contextmanager
-def visit(kind: int, there: int, home: int) -> Generator[None]:
-    """Stay in the namespace `there` of this kind until the end of the block. With a mount namespace, its root is the
+def visit(kind: int, target: int, home: int) -> Generator[None]:
+    """Stay in the namespace `target` of this kind until the end of the block. With a mount namespace, its root is the
     working directory (`mntns_install`)."""
     try:
-        namespaces.setns(there, kind)
+        namespaces.setns(target, kind)
         yield
     finally:
         try:

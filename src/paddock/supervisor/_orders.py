@@ -91,7 +91,7 @@ def _shares() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) -> bytes:
+def plan(context: SupervisorContext, plan: JailPlan, size_mounts: SizeMounts | None) -> bytes:
     """Return the message with the users, the places of its mounts, and the limits of each process. Control groups limit
     all processes together."""
     counted = "memory" in context.held
@@ -121,8 +121,8 @@ def plan(context: SupervisorContext, plan: JailPlan, told: SizeMounts | None) ->
         inodes=plan.inodes,
         rlimits=tuple(rlimits),
         hostname=_hostname(context, plan),
-        proc=() if told is None else tuple(name for name, _ in told.proc),
-        groups=() if told is None else tuple(name for name, _ in told.groups),
+        proc=() if size_mounts is None else tuple(name for name, _ in size_mounts.proc),
+        groups=() if size_mounts is None else tuple(name for name, _ in size_mounts.groups),
     ).pack()
 
 

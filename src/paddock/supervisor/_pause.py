@@ -90,10 +90,10 @@ class Pauses:
         records: Records,
         send: Send,
         sandboxes: Mapping[str, Supervised],
-        told: Callable[[Record, bool], None],
+        report: Callable[[Record, bool], None],
         moved: Callable[[Record], None],
     ) -> None:
-        self._records, self._send, self._sandboxes, self._told, self._moved = records, send, sandboxes, told, moved
+        self._records, self._send, self._sandboxes, self._report, self._moved = records, send, sandboxes, report, moved
         self._held: dict[str, dict[Holder, float]] = {}
         self._paused: set[str] = set()
         self._awake: dict[str, set[Holder]] = {}
@@ -187,7 +187,7 @@ class Pauses:
         finally:
             self._moved(record)
         self._idle_at.pop(record.id, None)
-        self._told(record, True)
+        self._report(record, True)
 
     def take_over(self, sandbox: Supervised) -> None:
         """Take over one that was paused, or half paused, when the last supervisor died."""
@@ -208,7 +208,7 @@ class Pauses:
             if record.id not in self._held:
                 self._go_on(sandbox)
         self._settle(record)
-        self._told(record, False)
+        self._report(record, False)
         return True
 
     def keep_awake(self, sandbox: Supervised, who: Holder) -> bool:

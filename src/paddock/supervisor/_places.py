@@ -26,9 +26,9 @@ def move(mount: int, path: bytes, flags: int = PLACE) -> None:
         mounts.move_mount(mount, place)
 
 
-def attach(base: int | None, made: list[tuple[str, int]]) -> None:
+def attach(base: int | None, attached: list[tuple[str, int]]) -> None:
     # Missing directories are made in the tree, whose owners are ids of the range.
-    for target, fd in sorted(made):
+    for target, fd in sorted(attached):
         path = os.fsencode(target).lstrip(b"/")
         with nullcontext() if base is None else fsids.acting_as(base, base):
             _make_place(path)

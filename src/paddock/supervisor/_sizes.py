@@ -101,11 +101,11 @@ class Sizes:
         if self._writable < 0 or len(self._kept) >= MOST:
             self._begin()
         name = str(len(self._kept))
-        told = sizes.proc_files(plan.memory_bytes, plan.swap_bytes, cpus, all_of_them=all_of_them)
-        files = told | sizes.system(cpus, self._possible)
+        proc_files = sizes.proc_files(plan.memory_bytes, plan.swap_bytes, cpus, all_of_them=all_of_them)
+        files = proc_files | sizes.system(cpus, self._possible)
         covers = [(shown, view) for shown, view in self._views if not shown.grouped]
         for shown, _ in covers:
-            said = sizes.group(
+            group_files = sizes.group(
                 shown,
                 memory=plan.memory_bytes,
                 swap=plan.swap_bytes,
@@ -113,7 +113,7 @@ class Sizes:
                 pids=plan.processes,
                 runs_on=cpus,
             )
-            files |= {f"cover/{shown.name}/{file}": text for file, text in said.items()}
+            files |= {f"cover/{shown.name}/{file}": text for file, text in group_files.items()}
         self._fill(name, files)
         home = f"{self._place}/{name}"
         for shown, view in covers:  # of the group that it is in nothing is seen but that it is one (cgroups(7))
@@ -121,7 +121,7 @@ class Sizes:
             mounts.bind(os.fsencode(view), mounts.AT_FDCWD, above)
             mounts.bind(os.fsencode(f"{home}/cover/{shown.name}"), mounts.AT_FDCWD, above)
         self._kept[key] = kept = _Kept(
-            proc=tuple((os.fsencode(file), _open(f"{home}/{file}")) for file in told), sys=_open(f"{home}/sys")
+            proc=tuple((os.fsencode(file), _open(f"{home}/{file}")) for file in proc_files), sys=_open(f"{home}/sys")
         )
         return kept
 

@@ -140,8 +140,8 @@ class Slots:
         # Old ones of other ranges too: no sandbox may use them for long, and each file system costs the kernel memory
         # and time for every control group. Two of them, since closing a mount takes a while.
         for number in (slot, *islice(self._usr, 2)):
-            kept, made = self._usr.get(number, (-1, now))
-            if now - made > _RENEW_SECONDS:
+            kept, created = self._usr.get(number, (-1, now))
+            if now - created > _RENEW_SECONDS:
                 del self._usr[number]
                 late.append(kept)
         if slot not in self._usr:

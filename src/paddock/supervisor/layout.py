@@ -108,8 +108,8 @@ def default_state_dir() -> Path:
 
 def default_state() -> str:
     """Return PADDOCK_STATE_DIR; else the system's for root, and the user's own for other users."""
-    if given := os.environ.get("PADDOCK_STATE_DIR"):
-        return os.path.join(os.getcwd(), given)
+    if directory := os.environ.get("PADDOCK_STATE_DIR"):
+        return os.path.join(os.getcwd(), directory)
     if os.geteuid() == 0:
         return "/var/lib/paddock"
     state = os.environ.get("XDG_STATE_HOME", "")

@@ -56,11 +56,11 @@ def main() -> None:
             peer.send(words.encode()[:_WORDS_BYTES])
 
 
-def _mask(told: bytes, masks: dict[str, str]) -> None:
-    """Cover files of /proc with those of `told`, and the engine's /sys with its own. The control groups stay."""
+def _mask(directory: bytes, masks: dict[str, str]) -> None:
+    """Cover files of /proc with those in `directory`, and the engine's /sys with its own. The control groups stay."""
     with closing(_copy(b"sys/fs/cgroup")) as groups:
         for target, source in masks.items():
-            with closing(_copy(told + b"/" + os.fsencode(source))) as made:
+            with closing(_copy(directory + b"/" + os.fsencode(source))) as made:
                 _places.move(made, os.fsencode(target), os.O_PATH)
         _places.move(groups, b"sys/fs/cgroup")
 

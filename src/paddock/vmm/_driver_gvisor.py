@@ -13,11 +13,11 @@ import os
 import socket
 
 from ._loop import IN
-from ._place import Done
+from ._machine_files import Done
 from ._saved import Saved
 from ._sentry import Call, Script, Sentry
 from .control import Fault
-from .controller import LINE, OUT
+from .controller import PORT, PORT_OUTPUT
 from .process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ class Driver:
         self._saves: Any = options.get("saves")
         self._device: str | None = options.get("device")
         self._files: tuple[int, ...] = ()
-        self._stands = False
+        self._paused = False
         # Autobound: a name in this network namespace, which has only our processes.
         self._control = socket.socket(socket.AF_UNIX)
         self._control.bind("")
@@ -77,7 +77,7 @@ class Driver:
         self._booted = self._gofer = -1
 
     def start(self, ends: dict[str, int]) -> list[int]:
-        self._find()
+        self._find_state()
         machine, options = os.uname().machine, self._options
         # The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the
         # call, so a filter answers it. For symbolic links the gofer reads attributes in a way that fails, and `ls -l`
@@ -105,7 +105,7 @@ class Driver:
                 **({"device-fd": device[0]} if device else {}),
             },
             ["--attached", f"--cpu-num={options['cpus']}", f"--total-memory={options['memory_bytes']}"],
-            streams=(ends[LINE], ends[OUT], null),
+            streams=(ends[PORT], ends[PORT_OUTPUT], null),
         )
         for fd in (null, mounts, mounts_writer, booted_writer, *device):
             os.close(fd)
@@ -119,31 +119,31 @@ class Driver:
     def show(self, request: Json) -> None:
         raise Fault("unsupported", "this level shows its files from the start")
 
-    def ending(self) -> None: ...
+    def on_end(self) -> None: ...
 
     def thaw(self, done: Done) -> None:
-        def over(why: str | None) -> None:
-            self._controller.trunk.go()
+        def resumed(why: str | None) -> None:
+            self._controller.trunk.resume()
             done(why)
 
-        self._sentry.play(self._go_on(), over)
+        self._sentry.play(self._resume(), resumed)
 
-    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Bring the line to rest, because a save must not cut a message in the middle."""
+    def save(self, request: Json, descriptors: list[int], done: Done) -> None:
+        """Pause the trunk first, because a save must not cut a message in the middle."""
         if self._saves is None:
             raise Fault("unsupported", "this sandbox's memory cannot be saved")
 
-        def silent(why: str | None) -> None:
+        def trunk_paused(why: str | None) -> None:
             if why is None:
                 self._sentry.play(self._save(), done)
             else:
                 done(why)
 
-        self._controller.trunk.stand(silent)
+        self._controller.trunk.pause(trunk_paused)
 
     # scripts
 
-    def _begin(self) -> Script:
+    def _start_guest(self) -> Script:
         if self._options.get("loopback"):
             yield Call("Network.CreateLinksAndRoutes", {"LoopbackLinks": [_LOOPBACK]})
         if not self._files:
@@ -156,12 +156,12 @@ class Driver:
         finally:
             for fd in files:
                 os.close(fd)
-        self._own().forget()
+        self._own_state().forget()
 
     def _save(self) -> Script:
         yield Call("containerManager.Pause", {})
-        self._stands = True
-        saved = self._own()
+        self._paused = True
+        saved = self._own_state()
         files = saved.new_files()
         try:
             options = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
@@ -171,27 +171,27 @@ class Driver:
             for fd in files:
                 os.close(fd)
 
-    def _go_on(self) -> Script:
-        self._own().forget()
-        if self._stands:
-            self._stands = False
+    def _resume(self) -> Script:
+        self._own_state().forget()
+        if self._paused:
+            self._paused = False
             yield Call("containerManager.Resume", {})
 
     # parts of the driver
 
-    def _own(self) -> Saved:
-        return self._saved(self._saves["place"])
+    def _own_state(self) -> Saved:
+        return self._state(self._saves["place"])
 
-    def _saved(self, place: str) -> Saved:
+    def _state(self, place: str) -> Saved:
         return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
 
-    def _find(self) -> None:
+    def _find_state(self) -> None:
         """Find the state to restore. Raises OSError or ValueError if there is an invalid one."""
         if self._saves is None:
             if (place := self._options.get("forget")) is not None:
                 Saved(place, "", b"").forget()  # the files go on without it, and must not meet it again
             return
-        own = self._own()
+        own = self._own_state()
         own.prepare()
         of = own.of() if own.exists() else self._saves["stamp"]
         if of in (before := self._saves.get("before", {})):
@@ -201,7 +201,7 @@ class Driver:
             self._controller.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
             own.forget()
         places = (self._saves["place"], self._saves.get("baked"))
-        found = next((saved for place in places if place is not None and (saved := self._saved(place)).exists()), None)
+        found = next((saved for place in places if place is not None and (saved := self._state(place)).exists()), None)
         if found is not None:
             self._files = found.open()
             self._controller.restored = True
@@ -225,11 +225,13 @@ class Driver:
         os.write(fd, json.dumps(self._options["spec"]).encode())
         return fd
 
-    def _run(self, half: str, given: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()) -> int:
-        """Start `runsc <half>`, which finds the descriptors of `given` from number 3 on."""
-        ends = given | {f"stdio{number}": fd for number, fd in enumerate(streams)}
+    def _run(
+        self, half: str, descriptors: dict[str, int], arguments: list[str], *, streams: tuple[int, ...] = ()
+    ) -> int:
+        """Start `runsc <half>`, which finds the descriptors of `descriptors` from number 3 on."""
+        ends = descriptors | {f"stdio{number}": fd for number, fd in enumerate(streams)}
         numbers = {name: number for number, name in enumerate(ends, 3)}
-        words = [f"--{name if name in given else 'stdio-fds'}={number}" for name, number in numbers.items()]
+        words = [f"--{name if name in descriptors else 'stdio-fds'}={number}" for name, number in numbers.items()]
         options = self._options
         child: dict[str, Any] = {
             "argv": [options["runsc"], *self._flags, half, "--bundle=/", *arguments, *options["served"], *words],
@@ -243,7 +245,7 @@ class Driver:
         try:
             return self._controller.spawn(child, ends)
         finally:
-            os.close(given["spec-fd"])
+            os.close(descriptors["spec-fd"])
 
     def _has_booted(self, events: int) -> None:
         self._controller.loop.unwatch(self._booted)
@@ -252,9 +254,9 @@ class Driver:
         if not booted:
             return  # it has died, which is seen elsewhere
         self._control.close()
-        self._sentry.play(self._begin(), self._begun)
+        self._sentry.play(self._start_guest(), self._started)
 
-    def _begun(self, why: str | None) -> None:
+    def _started(self, why: str | None) -> None:
         if why is not None:
             self._fail(why.partition("\n")[0][:1000])
 

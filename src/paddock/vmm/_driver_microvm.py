@@ -1,8 +1,8 @@
-"""The part of the controller for a virtual machine, beside its line.
+"""The part of the controller for a virtual machine, beside its port.
 
 It makes the machine's disks (`_erofs`), serves its files (`_shares`), and makes QEMU (`_qemu`) load or save a state.
-Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_erofs`), and its
-memory. While it stands, also `state` and `lines`.
+Its files lie in the sandbox's own tree (`_machine_files.MachineFiles`): `disk`, `view` and `table` (see `_erofs`), and
+its memory. While it is paused, also `state` and `moment`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from ._place import Done, Place
+from ._machine_files import Done, MachineFiles
 from ._qemu import Qemu
 from .control import Fault, Json
 
@@ -36,31 +36,31 @@ class Driver:
 
     def __init__(self, controller: Controller, options: Json) -> None:
         self._controller, self._options = controller, options
-        self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
+        self._machine_files = MachineFiles(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
         self._make: Any = options.get("make")
         controller.restored = self._make is None
         self._shares: Shares | None = None
         # Only the machines that need these modules import them, before the seal, because a create waits for the
         # imports.
         self._disks: Any = None if self._make is None else import_module(f"{__package__}._erofs")
-        shows = bool(options.get("exports")) or controller.waits
-        self._files: Any = import_module(f"{__package__}._shares") if shows else None
-        self._qemu = Qemu(controller, self._place, options, boots=self._make is not None)
+        serves_files = bool(options.get("exports")) or controller.is_spare
+        self._files: Any = import_module(f"{__package__}._shares") if serves_files else None
+        self._qemu = Qemu(controller, self._machine_files, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
-            self._disks.make_disks(self._controller, self._place, self._make)
+            self._disks.make_disks(self._controller, self._machine_files, self._make)
         else:
-            self._place.check()
+            self._machine_files.check()
         pid = self._qemu.start(ends)
-        self._qemu.play(self._qemu.load() if self._make is None else self._qemu.boot(), self._begun)
+        self._qemu.play(self._qemu.load() if self._make is None else self._qemu.boot(), self._started)
         exports: Any = self._options.get("exports")
         return [pid, self._show(exports)] if exports else [pid]
 
     def _show(self, exports: Any) -> int:
         """Start the file server, and return its pid."""
         self._shares = shares = self._files.Shares(
-            self._controller.loop, self._qemu.files, exports, self._place.path("files")
+            self._controller.loop, self._qemu.files, exports, self._machine_files.path("files")
         )
         return shares.pid
 
@@ -70,44 +70,44 @@ class Driver:
             raise Fault("invalid_state", "this machine has its files")
         self._controller.watch(self._show(request["exports"]))
 
-    def ending(self) -> None:
+    def on_end(self) -> None:
         self._qemu.close()
 
-    # standing
+    # save and resume
 
-    def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Bring line and files to rest, because a save must not cut a request in the middle."""
+    def save(self, request: Json, descriptors: list[int], done: Done) -> None:
+        """Pause the trunk, then the file server, then save: a save must not cut a request in the middle."""
         image = descriptors.pop() if descriptors else None
         memory = "" if image is None else str(request["memory"])
 
-        def stands(why: str | None) -> None:
+        def saved(why: str | None) -> None:
             if image is not None:
                 os.close(image)  # no program in here writes it from now on
             done(why)
 
-        def quiet(why: str | None) -> None:
+        def files_paused(why: str | None) -> None:
             if why is None:
-                self._qemu.play(self._qemu.save(image, memory), stands)
+                self._qemu.play(self._qemu.save(image, memory), saved)
             else:
-                stands(why)
+                saved(why)
 
-        def silent(why: str | None) -> None:
+        def trunk_paused(why: str | None) -> None:
             if why is None and self._shares is not None:
-                self._shares.stand(quiet)
+                self._shares.pause(files_paused)
             else:
-                quiet(why)
+                files_paused(why)
 
-        self._controller.trunk.stand(silent)
+        self._controller.trunk.pause(trunk_paused)
 
     def thaw(self, done: Done) -> None:
-        def over(why: str | None) -> None:
+        def resumed(why: str | None) -> None:
             if self._shares is not None:
-                self._shares.go()
-            self._controller.trunk.go()
+                self._shares.resume()
+            self._controller.trunk.resume()
             done(why)
 
-        self._qemu.play(self._qemu.go_on(), over)
+        self._qemu.play(self._qemu.resume(), resumed)
 
-    def _begun(self, why: str | None) -> None:
+    def _started(self, why: str | None) -> None:
         if why is not None:
             self._controller.end({"code": None, "signal": None, "words": why})

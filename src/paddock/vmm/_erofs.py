@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ._blocks import BLOCK, EXTENT, HEAD, TABLE_MAGIC
-from ._place import Place
+from ._machine_files import MachineFiles
 from .control import Json
 
 if TYPE_CHECKING:
@@ -71,19 +71,19 @@ class _Node:
     children: dict[bytes, _Node] = field(default_factory=dict[bytes, "_Node"])
 
 
-def make_disks(controller: Controller, place: Place, wanted: Any) -> None:
+def make_disks(controller: Controller, files: MachineFiles, wanted: Any) -> None:
     """Make the disks of a machine that boots: the view of its template, and an empty disk.
 
     `wanted`: `sources` of the view, `disk_bytes`, and `format`, a command that makes a file system in a file. Raises
     OSError.
     """
-    os.makedirs(place.path(""), exist_ok=True)
+    os.makedirs(files.path(""), exist_ok=True)
     sources = tuple(_source(source) for source in wanted["sources"])
-    with open(place.path("view"), "wb") as metadata, open(place.path("table"), "wb") as table:
+    with open(files.path("view"), "wb") as metadata, open(files.path("table"), "wb") as table:
         write_view(sources, metadata, table)
-    with open(place.path("disk"), "wb") as file:
+    with open(files.path("disk"), "wb") as file:
         file.truncate(wanted["disk_bytes"])
-    command: Json = {"argv": [*wanted["format"], place.path("disk")], "streams": {}}
+    command: Json = {"argv": [*wanted["format"], files.path("disk")], "streams": {}}
     _, status = os.waitpid(controller.spawn(command, {}), 0)
     if status != 0:
         raise OSError("no disk was made")

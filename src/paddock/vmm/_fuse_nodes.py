@@ -1,7 +1,8 @@
-"""The nodes of a session. Each is the number of a file that the other kernel has looked up, and leads to it again.
-A node is its place (parent and name, which follow renames), and while in use also a descriptor. There are more nodes
-than descriptors. After this closes a node's descriptor, it reopens the node by its place, one component after the
-other, without following links. The result must be the same file. A file without a name keeps its descriptor.
+"""The nodes of a session: the files that the guest's kernel has looked up, by number.
+
+A node has a parent and a name, which follow renames, and while in use also a descriptor. There are more nodes than
+descriptors. `Nodes` closes the longest unused ones, and reopens them by name, one component after the other, without
+following links. The result must be the same file. A file without a name keeps its descriptor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_NODES = 1 << 20
 MAX_DEPTH = 4096
 _FOREVER = 365 * 86400
 
-Key = tuple[int, int, int, bool]  # export, device, inode, and whether it is reached by what can only be read
+Key = tuple[int, int, int, bool]  # export, device, inode, and whether the mount is read-only
 
 
 class Export:
@@ -42,13 +43,13 @@ class Export:
     def seconds(self) -> int:
         return 1 if self.shared else _FOREVER
 
-    def key(self, held: int, status: os.stat_result) -> Key:
+    def key(self, fd: int, status: os.stat_result) -> Key:
         """Return the key of a node.
 
         If a file had a second name before one of them became read-only, it counts as two: the key then differs.
         """
-        kept = self.across and bool(os.fstatvfs(held).f_flag & os.ST_RDONLY)
-        return (self.index, status.st_dev, status.st_ino, kept)
+        is_read_only = self.across and bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+        return (self.index, status.st_dev, status.st_ino, is_read_only)
 
 
 class Node:
@@ -56,10 +57,10 @@ class Node:
 
     `parent` None: the export's own directory. `name` None: no known name. `kind`: S_IFMT.
 
-    Not `seen`: it comes from another process, and in a copy its key may differ.
+    Not `checked`: another process saved the node, and in a copy its key may differ.
     """
 
-    __slots__ = ("data", "export", "held", "key", "kind", "lookups", "name", "number", "parent", "seen", "writable")
+    __slots__ = ("checked", "data_fd", "export", "fd", "key", "kind", "lookups", "name", "number", "parent", "writable")
 
     def __init__(
         self,
@@ -69,26 +70,26 @@ class Node:
         name: bytes | None,
         kind: int,
         key: Key | None = None,
-        seen: bool = True,
+        checked: bool = True,
         lookups: int = 0,
     ) -> None:
         self.number, self.export, self.parent, self.name, self.kind = number, export, parent, name, kind
-        self.key, self.seen, self.lookups = key, seen, lookups
-        self.held = -1  # O_PATH
-        self.data = -1  # open for data
-        self.writable = False  # `data` is
+        self.key, self.checked, self.lookups = key, checked, lookups
+        self.fd = -1  # O_PATH; -1: closed
+        self.data_fd = -1  # open for data
+        self.writable = False  # `data_fd` is
 
 
 class Nodes:
     def __init__(self, exports: tuple[Export, ...], *, descriptors: int = 4096) -> None:
         self.exports = exports
-        self._most_held = max(descriptors, 64)
-        self._most_data = max(descriptors // 8, 16)
+        self._max_open = max(descriptors, 64)
+        self._max_open_data = max(descriptors // 8, 16)
         self.by_number: dict[int, Node] = {}
         self.by_key: dict[Key, Node] = {}
-        self._held: OrderedDict[int, Node] = OrderedDict()
+        self._open: OrderedDict[int, Node] = OrderedDict()
         self.nameless: OrderedDict[int, Node] = OrderedDict()
-        self._data: OrderedDict[int, Node] = OrderedDict()
+        self._open_data: OrderedDict[int, Node] = OrderedDict()
         self._next = ROOT + 1
         self.roots: dict[bytes, Node] = {}
         for index, export in enumerate(exports):
@@ -101,7 +102,7 @@ class Nodes:
             raise NotADirectoryError(errno.ENOTDIR, "an export that is not a directory")
         key = export.key(export.directory, status)
         node = self._new(export, None, export.name, stat.S_IFDIR, key)
-        node.held = export.directory
+        node.fd = export.directory
         return node
 
     def _new(self, export: Export, parent: Node | None, name: bytes, kind: int, key: Key | None) -> Node:
@@ -124,12 +125,12 @@ class Nodes:
 
     # looking up
 
-    def enter(self, parent: Node, name: bytes, held: int) -> tuple[Node, os.stat_result]:
-        """Return the node of the file `name` in `parent`, with one lookup more. It owns `held` from now on."""
+    def look_up(self, parent: Node, name: bytes, fd: int) -> tuple[Node, os.stat_result]:
+        """Return the node of the file `name` in `parent`, with one lookup more. It owns `fd` from now on."""
         try:
-            status = os.fstat(held)
+            status = os.fstat(fd)
             kind = stat.S_IFMT(status.st_mode)
-            key = parent.export.key(held, status)
+            key = parent.export.key(fd, status)
             node = self.by_key.get(key)
             if node is None or node.kind != kind:
                 if self.full:
@@ -137,16 +138,16 @@ class Nodes:
                 node = self._new(parent.export, parent, name, kind, key)
             elif node.parent is not None:
                 node.parent, node.name = parent, name
-                self.named(node)
+                self.unmark_nameless(node)
         except OSError:
-            os.close(held)
+            os.close(fd)
             raise
         node.lookups += 1
-        if node.held < 0:
-            self._keep(node, held)
+        if node.fd < 0:
+            self._set_fd(node, fd)
         else:
-            os.close(held)
-            self._used(node)
+            os.close(fd)
+            self._touch(node)
         return node, status
 
     def forget(self, number: int, lookups: int) -> None:
@@ -167,43 +168,43 @@ class Nodes:
         del self.by_number[node.number]
         self._unkey(node)
         self.close_data(node)
-        self._let_go(node)
+        self._close_fd(node)
 
     # descriptors
 
-    def held(self, node: Node) -> int:
+    def fd(self, node: Node) -> int:
         """Return the node's descriptor, which is valid until the next call."""
-        if node.held >= 0:
-            self._used(node)
-            return node.held
-        way: list[Node] = []
-        above: Node | None = node
-        while above is not None and above.held < 0:
-            if len(way) == MAX_DEPTH:
+        if node.fd >= 0:
+            self._touch(node)
+            return node.fd
+        chain: list[Node] = []
+        ancestor: Node | None = node
+        while ancestor is not None and ancestor.fd < 0:
+            if len(chain) == MAX_DEPTH:
                 raise OSError(errno.ELOOP, "too deep")
-            way.append(above)
-            above = above.parent
-        for one in reversed(way):
-            if one.parent is None or one.name is None:
+            chain.append(ancestor)
+            ancestor = ancestor.parent
+        for step in reversed(chain):
+            if step.parent is None or step.name is None:
                 raise OSError(errno.ESTALE, "a file without a name")
-            self._found(one, hold(one.parent.held, one.name, across=one.export.across))
-        return node.held
+            self._reopened(step, open_path(step.parent.fd, step.name, across=step.export.across))
+        return node.fd
 
-    def _found(self, node: Node, held: int) -> None:
-        status = os.fstat(held)
-        key = node.export.key(held, status)
-        if stat.S_IFMT(status.st_mode) != node.kind or (node.seen and node.key != key):
-            os.close(held)
+    def _reopened(self, node: Node, fd: int) -> None:
+        status = os.fstat(fd)
+        key = node.export.key(fd, status)
+        if stat.S_IFMT(status.st_mode) != node.kind or (node.checked and node.key != key):
+            os.close(fd)
             raise OSError(errno.ESTALE, "another file is there now")
         self._rekey(node, key)
-        node.seen = True
-        self._keep(node, held)
+        node.checked = True
+        self._set_fd(node, fd)
 
     def status(self, node: Node) -> os.stat_result:
         """Return the status of the file, and update its key: an overlay changes a file's number at its first write."""
-        held = self.held(node)
-        status = os.fstat(held)
-        self._rekey(node, node.export.key(held, status))
+        fd = self.fd(node)
+        status = os.fstat(fd)
+        self._rekey(node, node.export.key(fd, status))
         return status
 
     def _rekey(self, node: Node, key: Key) -> None:
@@ -217,7 +218,7 @@ class Nodes:
         if node.key is not None and self.by_key.get(node.key) is node:
             del self.by_key[node.key]
 
-    def data(self, node: Node, *, write: bool) -> int:
+    def data_fd(self, node: Node, *, write: bool) -> int:
         """Return a descriptor for the file's data, which is valid until the next call."""
         if node.kind == stat.S_IFDIR and not write:
             flags = os.O_RDONLY | os.O_DIRECTORY
@@ -227,104 +228,104 @@ class Nodes:
             raise OSError(errno.EINVAL, "neither file nor directory")
         if write and not node.export.writable:
             raise OSError(errno.EROFS, "read-only")
-        if node.data < 0 or (write and not node.writable):
-            fd = _open_as_owner(self.held(node), flags, node.export)
+        if node.data_fd < 0 or (write and not node.writable):
+            fd = _open_as_owner(self.fd(node), flags, node.export)
             self.close_data(node)
             self.set_data(node, fd, write)
-        self._data.move_to_end(node.number)
-        return node.data
+        self._open_data.move_to_end(node.number)
+        return node.data_fd
 
-    def listed(self, node: Node) -> int:
+    def open_dir(self, node: Node) -> int:
         """Return a descriptor to list a directory. The caller closes it."""
-        return _open_as_owner(self.held(node), os.O_RDONLY | os.O_DIRECTORY, node.export)
+        return _open_as_owner(self.fd(node), os.O_RDONLY | os.O_DIRECTORY, node.export)
 
     def set_data(self, node: Node, fd: int, writable: bool) -> None:
-        node.data, node.writable = fd, writable
-        self._data[node.number] = node
-        if len(self._data) > self._most_data:
-            self.close_data(next(iter(self._data.values())))
+        node.data_fd, node.writable = fd, writable
+        self._open_data[node.number] = node
+        if len(self._open_data) > self._max_open_data:
+            self.close_data(next(iter(self._open_data.values())))
 
     def close_data(self, node: Node) -> None:
-        if node.data >= 0:
-            os.close(node.data)
-            node.data = -1
-            self._data.pop(node.number, None)
+        if node.data_fd >= 0:
+            os.close(node.data_fd)
+            node.data_fd = -1
+            self._open_data.pop(node.number, None)
 
-    def keep_nameless(self, node: Node) -> None:
-        """Keep the descriptor of a file that loses its name, until the other kernel forgets it."""
-        self.held(node)
-        self._held.pop(node.number, None)
+    def mark_nameless(self, node: Node) -> None:
+        """Keep the descriptor of a file that loses its name, until the guest's kernel forgets it."""
+        self.fd(node)
+        self._open.pop(node.number, None)
         self.nameless[node.number] = node
-        if len(self.nameless) > self._most_held:
+        if len(self.nameless) > self._max_open:
             oldest = next(iter(self.nameless.values()))  # it is stale from now on, and says so
             self.close_data(oldest)
-            self._let_go(oldest)
+            self._close_fd(oldest)
             self._unkey(oldest)  # its number on the disk may be another file's next
 
-    def named(self, node: Node) -> None:
+    def unmark_nameless(self, node: Node) -> None:
         """Note that the file has a name after all."""
         if self.nameless.pop(node.number, None) is not None:
-            self._keep(node, node.held)
+            self._set_fd(node, node.fd)
 
-    def _keep(self, node: Node, held: int) -> None:
-        node.held = held
-        self._held[node.number] = node
-        if len(self._held) > self._most_held:
+    def _set_fd(self, node: Node, fd: int) -> None:
+        node.fd = fd
+        self._open[node.number] = node
+        if len(self._open) > self._max_open:
             # Half of them at once: the parents of the present file are the youngest.
-            for _ in range(len(self._held) // 2):
-                self._let_go(next(iter(self._held.values())))
+            for _ in range(len(self._open) // 2):
+                self._close_fd(next(iter(self._open.values())))
 
-    def _let_go(self, node: Node) -> None:
-        self._held.pop(node.number, None)
+    def _close_fd(self, node: Node) -> None:
+        self._open.pop(node.number, None)
         self.nameless.pop(node.number, None)
-        if node.held >= 0 and node.parent is not None:
-            os.close(node.held)
-            node.held = -1
+        if node.fd >= 0 and node.parent is not None:
+            os.close(node.fd)
+            node.fd = -1
 
-    def _used(self, node: Node) -> None:
-        if node.number in self._held:
-            self._held.move_to_end(node.number)
+    def _touch(self, node: Node) -> None:
+        if node.number in self._open:
+            self._open.move_to_end(node.number)
 
     # nodes from another process
 
-    def take_up_root(self, export: int, number: int, lookups: int) -> Node:
+    def restore_root(self, export: int, number: int, lookups: int) -> Node:
         node = self.roots[self.exports[export].name]
         del self.by_number[node.number]
         node.number, node.lookups = number, lookups
-        return self._taken(node)
+        return self._register(node)
 
-    def take_up(self, parent: Node, name: bytes | None, number: int, kind: int, lookups: int, ino: int) -> Node:
+    def restore(self, parent: Node, name: bytes | None, number: int, kind: int, lookups: int, ino: int) -> Node:
         """Add a node of another process. `ino` identifies two names of one file, if the copy preserves that."""
-        node = Node(number, parent.export, parent, name, kind, lookups=lookups, seen=False)
+        node = Node(number, parent.export, parent, name, kind, lookups=lookups, checked=False)
         root = self.roots[parent.export.name]
         if ino and lookups and root.key is not None:
             node.key = (root.key[0], root.key[1], ino, False)
             self.by_key.setdefault(node.key, node)
-        return self._taken(node)
+        return self._register(node)
 
-    def _taken(self, node: Node) -> Node:
+    def _register(self, node: Node) -> Node:
         if node.lookups or node.parent is None:
             self.by_number[node.number] = node
         self._next = max(self._next, node.number + 1)
         return node
 
 
-def _open_as_owner(held: int, flags: int, export: Export) -> int:
-    """Open a file, for which the other kernel has checked permissions.
+def _open_as_owner(fd: int, flags: int, export: Export) -> int:
+    """Open a file, for which the guest's kernel has checked permissions.
 
     If its mode excludes us as its owner, open it all the same. git makes objects with mode 0444, and writes to them.
     """
     try:
-        return reopen(held, flags)
+        return reopen(fd, flags)
     except PermissionError:
-        status = os.fstat(held)
+        status = os.fstat(fd)
         if status.st_uid != os.geteuid() or not export.writable:
             raise
-        os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode) | 0o600)
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode) | 0o600)
         try:
-            return reopen(held, flags)
+            return reopen(fd, flags)
         finally:
-            os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode))
+            os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(status.st_mode))
 
 
 # system calls on a file by its O_PATH descriptor, never by a path that another process could change
@@ -334,7 +335,7 @@ _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 _RESOLVE, _NO_XDEV = 0x02 | 0x04 | 0x08, 0x01
 _OPENAT2 = 437  # on every machine
 _ATTEMPTS = 64  # EAGAIN: something was renamed or mounted meanwhile, somewhere on the machine
-_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 _TIMES = struct.Struct("=4q")
 
@@ -347,12 +348,12 @@ _libc.fallocate.argtypes = (_int, _int, ctypes.c_int64, ctypes.c_int64)
 _libc.utimensat.argtypes = (_int, ctypes.c_char_p, _pointer, _int)
 
 
-def hold(directory: int, name: bytes, *, across: bool = False) -> int:
+def open_path(directory: int, name: bytes, *, across: bool = False) -> int:
     """Return a descriptor of the file `name`, without following a link.
 
     Unless `across`, it must not be on another mount.
     """
-    how = _HOW.pack(_HELD, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
+    how = _HOW.pack(_PATH_FLAGS, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
     for attempt in range(_ATTEMPTS):
         try:
             return checked(_libc.syscall(_OPENAT2, directory, name, how, _HOW.size))
@@ -362,14 +363,14 @@ def hold(directory: int, name: bytes, *, across: bool = False) -> int:
     raise AssertionError
 
 
-def reopen(held: int, flags: int) -> int:
-    """Open the file of `held`. The caller has checked that it is a regular file or a directory."""
-    return os.open(place(held), flags | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+def reopen(fd: int, flags: int) -> int:
+    """Open the file of `fd`. The caller has checked that it is a regular file or a directory."""
+    return os.open(proc_path(fd), flags | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def place(held: int) -> str:
+def proc_path(fd: int) -> str:
     """Return a path to the file behind a descriptor (for a link: to the link itself), for calls that need a path."""
-    return f"/proc/self/fd/{held}"
+    return f"/proc/self/fd/{fd}"
 
 
 def kill_privileges(fd: int) -> None:
@@ -379,16 +380,16 @@ def kill_privileges(fd: int) -> None:
     if mode & stat.S_IXGRP:
         kept &= ~stat.S_ISGID
     if kept != mode:
-        os.chmod(place(fd), stat.S_IMODE(kept))
+        os.chmod(proc_path(fd), stat.S_IMODE(kept))
 
 
-def set_times(held: int, accessed: tuple[int, int], modified: tuple[int, int]) -> None:
+def set_times(fd: int, accessed: tuple[int, int], modified: tuple[int, int]) -> None:
     """Set access and modification time, each in seconds and nanoseconds.
 
     UTIME_NOW and UTIME_OMIT replace nanoseconds.
     """
     times = _TIMES.pack(*accessed, *modified)
-    checked(_libc.utimensat(-100, place(held).encode(), times, 0))
+    checked(_libc.utimensat(-100, proc_path(fd).encode(), times, 0))
 
 
 def rename(old: int, old_name: bytes, new: int, new_name: bytes, flags: int) -> None:

@@ -1,7 +1,7 @@
 """The process that serves files to a virtual machine: one FUSE stream to it, and one socket to the controller.
 
 It is a separate process, so that a slow disk delays nothing else. Orders come over the socket, one datagram of JSON
-each: `stand` (answered when the other side has stopped its requests and the state is saved) and `go`.
+each: `pause` (answered when the guest has paused and the state is saved) and `resume`.
 
 A saved state has the session's nodes: numbers and places, without descriptors. It lies beside the machine's memory, and
 a fork restores it. The fork's files are a copy of the same instant, so each place still leads to the same file. A file
@@ -99,8 +99,8 @@ class Server:
         self._splitter = wire.Splitter()
         self._waiting: list[memoryview] = []  # messages not looked at yet
         self._unsent = bytearray()
-        self._wanted: str | None = None  # where the state is to lie when the other side is quiet
-        self._kept: str | None = None  # where the state lies as long as it is one
+        self._save_to: str | None = None  # the directory for the state, once the guest has paused
+        self._saved_in: str | None = None  # the directory of a saved state
         self._running = True
 
     def run(self) -> None:
@@ -115,7 +115,7 @@ class Server:
                 if fd == self._stream:
                     self._send() if self._unsent else self._receive(buffer)
                 else:
-                    self._ordered()
+                    self._handle_order()
 
     def _receive(self, buffer: bytearray) -> None:
         try:
@@ -128,12 +128,12 @@ class Server:
             self._running = False
             return
         for message in self._splitter.feed(memoryview(buffer)[:got]):
-            said = wire.word(message)
-            if said is None:
+            control = wire.control_value(message)
+            if control is None:
                 self._unsent += self._session.handle(message)
-            elif said == wire.QUIET and self._wanted is not None:
-                self._save(self._wanted)
-                self._wanted = None
+            elif control == wire.PAUSED and self._save_to is not None:
+                self._save(self._save_to)
+                self._save_to = None
         self._send()
 
     def _send(self) -> None:
@@ -149,27 +149,27 @@ class Server:
 
     # orders
 
-    def _ordered(self) -> None:
+    def _handle_order(self) -> None:
         message = self._control.recv(65536)
         if not message:
             self._running = False
             return
         order: Any = json.loads(message)
-        if order["op"] == "stand":
-            self._wanted = order["directory"]
-            self._say(wire.PAUSE)
+        if order["op"] == "pause":
+            self._save_to = order["directory"]
+            self._send_control(wire.PAUSE)
         else:
-            self._wanted = None
+            self._save_to = None
             self._discard()
-            self._say(wire.GO)
+            self._send_control(wire.RESUME)
             self._reply({})
 
-    def _say(self, what: int) -> None:
-        self._unsent += wire.say(what)
+    def _send_control(self, value: int) -> None:
+        self._unsent += wire.control_message(value)
         self._send()
 
     def _save(self, where: str) -> None:
-        self._kept = where
+        self._saved_in = where
         try:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             with closing(os.open(where, flags)) as directory:
@@ -179,14 +179,14 @@ class Server:
 
     def _discard(self) -> None:
         """Delete the saved state, because the files change from here on."""
-        if self._kept is not None:
-            for name in state_names(os.listdir(self._kept)):
-                os.unlink(os.path.join(self._kept, name))
-            self._kept = None
+        if self._saved_in is not None:
+            for name in state_names(os.listdir(self._saved_in)):
+                os.unlink(os.path.join(self._saved_in, name))
+            self._saved_in = None
 
     def load(self, directory: int) -> None:
         load_state(self._nodes, directory)
-        self._say(wire.GO)
+        self._send_control(wire.RESUME)
 
     def _reply(self, body: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class Server:
 
 def save_state(nodes: Nodes, directory: int) -> int:
     """Save the state, and return the number of lost files. There must be no requests meanwhile."""
-    _name_again(nodes)
+    _find_other_names(nodes)
     alive = _with_parents(nodes)
     lost, left = 0, _MOST_ORPHANS
     for node in [node for node in alive if node.name is None]:
@@ -222,51 +222,51 @@ def save_state(nodes: Nodes, directory: int) -> int:
     return lost
 
 
-def _name_again(nodes: Nodes) -> None:
+def _find_other_names(nodes: Nodes) -> None:
     """Find another name of each file that lost its known one. A copy finds the file in its tree only by name.
 
     It looks at `_MOST_NAMES`. A file that it doesn't find goes along as one without a name.
     """
-    held = (node for node in nodes.nameless.values() if node.key is not None and node.kind != stat.S_IFDIR)
-    linked = {node.key: node for node in held if os.fstat(node.held).st_nlink}
+    nameless = (node for node in nodes.nameless.values() if node.key is not None and node.kind != stat.S_IFDIR)
+    linked = {node.key: node for node in nameless if os.fstat(node.fd).st_nlink}
     left = _MOST_NAMES if linked else 0
     for parent in [node for node in nodes.by_number.values() if node.kind == stat.S_IFDIR and node.name is not None]:
         if not left:
             return
-        with contextlib.suppress(OSError), closing(nodes.listed(parent)) as directory, os.scandir(directory) as entries:
-            for entry in itertools.islice(entries, left):
+        with contextlib.suppress(OSError), closing(nodes.open_dir(parent)) as directory, os.scandir(directory) as found:
+            for entry in itertools.islice(found, left):
                 left -= 1
                 status = entry.stat(follow_symlinks=False)
                 if node := linked.pop(parent.export.key(directory, status), None):
                     node.parent, node.name = parent, os.fsencode(entry.name)
-                    nodes.named(node)
+                    nodes.unmark_nameless(node)
 
 
 def _with_parents(nodes: Nodes) -> list[Node]:
     """Return all known nodes and their parents, parents first."""
     order: dict[int, Node] = {}
     for node in nodes.by_number.values():
-        way: list[Node] = []
-        above: Node | None = node
-        while above is not None and above.number not in order and len(way) <= len(nodes.by_number) + 65536:
-            way.append(above)
-            above = above.parent if above.name is not None else None
-        for one in reversed(way):
-            order[one.number] = one
+        chain: list[Node] = []
+        ancestor: Node | None = node
+        while ancestor is not None and ancestor.number not in order and len(chain) <= len(nodes.by_number) + 65536:
+            chain.append(ancestor)
+            ancestor = ancestor.parent if ancestor.name is not None else None
+        for known in reversed(chain):
+            order[known.number] = known
     return list(order.values())
 
 
 def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
     """Save the content of a file without a name, and return its size, or None if that isn't possible."""
-    if node.kind != stat.S_IFREG or node.held < 0:
+    if node.kind != stat.S_IFREG or node.fd < 0:
         return None
-    status = os.fstat(node.held)
+    status = os.fstat(node.fd)
     size = status.st_size
     if size > left:
         return None
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with (
-        closing(reopen(node.held, os.O_RDONLY)) as source,
+        closing(reopen(node.fd, os.O_RDONLY)) as source,
         closing(os.open(_orphan(node.number), flags, 0o600, dir_fd=directory)) as sink,
     ):
         os.ftruncate(sink, size)
@@ -305,23 +305,23 @@ def load_state(nodes: Nodes, directory: int) -> None:
     found: dict[int, Node] = {}
     for number, parent, name, kind, lookups, export, ino in state["nodes"]:
         if parent == 0 and name is not None:
-            found[number] = nodes.take_up_root(export, number, lookups)
+            found[number] = nodes.restore_root(export, number, lookups)
         elif parent == 0 or name is None:
-            found[number] = _take_up_orphan(nodes, directory, number, kind, lookups, export)
+            found[number] = _restore_orphan(nodes, directory, number, kind, lookups, export)
         else:
             encoded = name.encode("utf-8", "surrogateescape")
-            found[number] = nodes.take_up(found[parent], encoded, number, kind, lookups, ino)
+            found[number] = nodes.restore(found[parent], encoded, number, kind, lookups, ino)
     os.unlink(_STATE, dir_fd=directory)
 
 
-def _take_up_orphan(nodes: Nodes, directory: int, number: int, kind: int, lookups: int, export: int) -> Node:
+def _restore_orphan(nodes: Nodes, directory: int, number: int, kind: int, lookups: int, export: int) -> Node:
     root = nodes.roots[nodes.exports[export].name]
-    node = nodes.take_up(root, None, number, kind, lookups, 0)
+    node = nodes.restore(root, None, number, kind, lookups, 0)
     try:
-        held = os.open(_orphan(number), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        fd = os.open(_orphan(number), os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return node  # it was lost, and is stale
-    node.held = held
+    node.fd = fd
     nodes.nameless[number] = node
     os.unlink(_orphan(number), dir_fd=directory)
     return node

@@ -3,8 +3,8 @@
 Requests may be an attacker's.
 
 Every name is one component, found below a descriptor of ours. It follows no link and enters no other file system.
-Requests never wait for another process: locks stay in the other kernel, and this never opens special files. It keeps no
-open files: a request names the file, and the session reopens it.
+Requests never wait for another process: locks stay in the guest's kernel, and this never opens special files. It keeps
+no open files: a request names the file, and the session reopens it.
 
 It reads directories in pieces. A position in one is a hash of the name before it, so changes of other entries don't
 shift it. An entry that exists during the whole listing appears once, however long the reader pauses.
@@ -29,9 +29,9 @@ from ._fuse_nodes import (
     Node,
     Nodes,
     allocate,
-    hold,
     kill_privileges,
-    place,
+    open_path,
+    proc_path,
     rename,
     set_times,
 )
@@ -65,7 +65,7 @@ Listing = list[tuple[int, bytes, int, int]]  # place behind it, name, number, ty
 class Session:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._may_give = os.geteuid() == 0
+        self._may_set_owner = os.geteuid() == 0
         self._recent: OrderedDict[int, Listing] = OrderedDict()
         self._operations: dict[int, Callable[[Request], bytes]] = {
             wire.INIT: self._init,
@@ -161,17 +161,17 @@ class Session:
         parent = self._directory(request.node)
         name = _component(request.names(0, 1)[0])
         try:
-            return self._found(parent, name)
+            return self._look_up(parent, name)
         except FileNotFoundError:
             if parent.export.shared:
                 raise
             return wire.no_entry(parent.export.seconds)
 
-    def _found(self, parent: Node, name: bytes) -> bytes:
-        return self.entry(parent, name, hold(self._nodes.held(parent), name, across=parent.export.across))
+    def _look_up(self, parent: Node, name: bytes) -> bytes:
+        return self.entry(parent, name, open_path(self._nodes.fd(parent), name, across=parent.export.across))
 
-    def entry(self, parent: Node, name: bytes, held: int) -> bytes:
-        node, status = self._nodes.enter(parent, name, held)
+    def entry(self, parent: Node, name: bytes, fd: int) -> bytes:
+        node, status = self._nodes.look_up(parent, name, fd)
         return wire.entry(node.number, status, wire.number(status.st_ino, node.export.index), node.export.seconds)
 
     def getattr(self, request: Request) -> bytes:
@@ -185,23 +185,23 @@ class Session:
         node = self._nodes.node(request.node)
         if node.kind != stat.S_IFLNK:
             raise OSError(errno.EINVAL, "not a link")
-        return os.readlink(b"", dir_fd=self._nodes.held(node))
+        return os.readlink(b"", dir_fd=self._nodes.fd(node))
 
     # making
 
     def mknod(self, request: Request) -> bytes:
         mode = request.take(_MKNOD)[0]
         parent, name = self._target(request.node, request.names(_MKNOD.size, 1)[0])
-        directory, kind = self._nodes.held(parent), stat.S_IFMT(mode)
+        directory, kind = self._nodes.fd(parent), stat.S_IFMT(mode)
         if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
             raise PermissionError(errno.EPERM, "a device")
         if kind != stat.S_IFREG:
             os.mknod(name, mode & ~0o7000, dir_fd=directory)
-            return self._made(request, parent, name, mode)
+            return self._finish_new(request, parent, name, mode)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, mode & 0o777, dir_fd=directory)
         try:
-            reply = self._made(request, parent, name, mode)
+            reply = self._finish_new(request, parent, name, mode)
         except OSError:
             os.close(fd)
             raise
@@ -214,42 +214,42 @@ class Session:
     def mkdir(self, request: Request) -> bytes:
         mode = request.take(_MKDIR)[0] & 0o7777
         parent, name = self._target(request.node, request.names(_MKDIR.size, 1)[0])
-        os.mkdir(name, mode & 0o777, dir_fd=self._nodes.held(parent))
-        return self._made(request, parent, name, mode | stat.S_IFDIR)
+        os.mkdir(name, mode & 0o777, dir_fd=self._nodes.fd(parent))
+        return self._finish_new(request, parent, name, mode | stat.S_IFDIR)
 
     def symlink(self, request: Request) -> bytes:
         given, target = request.names(0, 2)
         parent, name = self._target(request.node, given)
-        os.symlink(target, name, dir_fd=self._nodes.held(parent))
-        return self._made(request, parent, name, stat.S_IFLNK)
+        os.symlink(target, name, dir_fd=self._nodes.fd(parent))
+        return self._finish_new(request, parent, name, stat.S_IFLNK)
 
-    def _made(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
+    def _finish_new(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
         """Set the owner of a new file. If that fails, remove the file again."""
-        directory = self._nodes.held(parent)
-        held = hold(directory, name, across=parent.export.across)
+        directory = self._nodes.fd(parent)
+        fd = open_path(directory, name, across=parent.export.across)
         try:
             above = os.fstat(directory)
             gid = above.st_gid if above.st_mode & stat.S_ISGID else request.gid
             if above.st_mode & stat.S_ISGID and stat.S_ISDIR(mode):
                 mode |= stat.S_ISGID
-            self._give(held, request.uid, gid)
+            self._set_owner(fd, request.uid, gid)
             if mode & 0o7000 and not stat.S_ISLNK(mode):
-                os.chmod(place(held), mode & 0o7777)
+                os.chmod(proc_path(fd), mode & 0o7777)
         except OSError:
-            os.close(held)
+            os.close(fd)
             with contextlib.suppress(OSError):
                 (os.rmdir if stat.S_ISDIR(mode) else os.unlink)(name, dir_fd=directory)
             raise
-        return self.entry(parent, name, held)
+        return self.entry(parent, name, fd)
 
-    def _give(self, held: int, uid: int, gid: int) -> None:
-        status = os.fstat(held)
+    def _set_owner(self, fd: int, uid: int, gid: int) -> None:
+        status = os.fstat(fd)
         if (status.st_uid, status.st_gid) == (uid, gid):
             return
         try:
-            os.chown(place(held), uid, gid)
+            os.chown(proc_path(fd), uid, gid)
         except PermissionError:
-            if self._may_give:
+            if self._may_set_owner:
                 raise
             # An ordinary user has one uid on the host, which owns all new files, of any uid inside.
 
@@ -259,11 +259,11 @@ class Session:
         node = self._nodes.node(old)
         if node.export is not parent.export:
             raise OSError(errno.EXDEV, "another export")
-        with self._both(node, parent) as (source, directory):
-            os.link(place(source), name, dst_dir_fd=directory, follow_symlinks=True)
-        return self._found(parent, name)
+        with self._both_fds(node, parent) as (source, directory):
+            os.link(proc_path(source), name, dst_dir_fd=directory, follow_symlinks=True)
+        return self._look_up(parent, name)
 
-    # taking away, moving
+    # removing, moving
 
     def unlink(self, request: Request) -> bytes:
         return self._remove(request, os.unlink)
@@ -273,35 +273,35 @@ class Session:
 
     def _remove(self, request: Request, call: Callable[..., None]) -> bytes:
         parent, name = self._target(request.node, request.names(0, 1)[0])
-        going = self._known(parent, name)
-        if going is not None:
-            self._nodes.keep_nameless(going)
+        removed = self._known_node(parent, name)
+        if removed is not None:
+            self._nodes.mark_nameless(removed)
         try:
-            call(name, dir_fd=self._nodes.held(parent))
+            call(name, dir_fd=self._nodes.fd(parent))
         except OSError:
-            if going is not None:
-                self._nodes.named(going)
+            if removed is not None:
+                self._nodes.unmark_nameless(removed)
             raise
-        self._gone(going, parent, name)
+        self._removed(removed, parent, name)
         return b""
 
-    def _known(self, parent: Node, name: bytes) -> Node | None:
-        """Return the node of the file there, if the other kernel knows it."""
+    def _known_node(self, parent: Node, name: bytes) -> Node | None:
+        """Return the node of the file there, if the guest's kernel knows it."""
         try:
-            held = self._nodes.held(parent)
-            status = os.stat(name, dir_fd=held, follow_symlinks=False)
+            fd = self._nodes.fd(parent)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return self._nodes.by_key.get(parent.export.key(held, status))
+        return self._nodes.by_key.get(parent.export.key(fd, status))
 
-    def _gone(self, node: Node | None, parent: Node, name: bytes) -> None:
+    def _removed(self, node: Node | None, parent: Node, name: bytes) -> None:
         """Note that `name` doesn't lead to the file any more. If the node has another name, nothing changes."""
         if node is None:
             return
         if node.name == name and node.parent is parent:
             node.name = None
         else:
-            self._nodes.named(node)
+            self._nodes.unmark_nameless(node)
 
     def rename(self, request: Request) -> bytes:
         (target,) = request.take(_RENAME)
@@ -318,36 +318,36 @@ class Session:
         (old, old_name), (new, new_name) = self._target(request.node, first), self._target(target, second)
         if old.export is not new.export:
             raise OSError(errno.EXDEV, "another export")
-        moving, replaced = self._known(old, old_name), self._known(new, new_name)
+        moving, replaced = self._known_node(old, old_name), self._known_node(new, new_name)
         if moving is replaced:
             replaced = None  # two names of one file: rename(2) does nothing
         if replaced is not None and not flags:
-            self._nodes.keep_nameless(replaced)
+            self._nodes.mark_nameless(replaced)
         try:
-            with self._both(old, new) as (here, there):
-                rename(here, old_name, there, new_name, flags)
+            with self._both_fds(old, new) as (old_fd, new_fd):
+                rename(old_fd, old_name, new_fd, new_name, flags)
         except OSError:
             if replaced is not None:
-                self._nodes.named(replaced)
+                self._nodes.unmark_nameless(replaced)
             raise
         if flags == _EXCHANGE:
             self._moved(replaced, old, old_name)
         else:
-            self._gone(replaced, new, new_name)
+            self._removed(replaced, new, new_name)
         self._moved(moving, new, new_name)
         return b""
 
     def _moved(self, node: Node | None, parent: Node, name: bytes) -> None:
         """Note a rename, if the file is there now: with two names of one file, neither has moved."""
-        if node is not None and self._known(parent, name) is node:
+        if node is not None and self._known_node(parent, name) is node:
             node.parent, node.name = parent, name
-            self._nodes.named(node)
+            self._nodes.unmark_nameless(node)
 
     @contextlib.contextmanager
-    def _both(self, one: Node, other: Node):
-        """Descriptors of two nodes that are valid at once."""
-        with closing(os.dup(self._nodes.held(one))) as first:
-            yield first, self._nodes.held(other)
+    def _both_fds(self, first: Node, second: Node):
+        """Descriptors of two nodes, both valid while the block runs."""
+        with closing(os.dup(self._nodes.fd(first))) as first_fd:
+            yield first_fd, self._nodes.fd(second)
 
     # attributes
 
@@ -358,17 +358,17 @@ class Session:
         if valid & _SIZE:
             if size > _MOST_OFFSET:
                 raise OSError(errno.EFBIG, "so large a file")
-            os.ftruncate(self._nodes.data(node, write=True), size)
-        held = self._nodes.held(node)
+            os.ftruncate(self._nodes.data_fd(node, write=True), size)
+        fd = self._nodes.fd(node)
         if valid & (_UID | _GID):
-            os.chown(place(held), uid if valid & _UID else -1, gid if valid & _GID else -1)
+            os.chown(proc_path(fd), uid if valid & _UID else -1, gid if valid & _GID else -1)
         if valid & _MODE:
-            os.chmod(place(held), mode & 0o7777)
+            os.chmod(proc_path(fd), mode & 0o7777)
         elif valid & _KILL:
-            kill_privileges(held)
+            kill_privileges(fd)
         if valid & (_ATIME | _MTIME | _ATIME_NOW | _MTIME_NOW):
             set_times(
-                held,
+                fd,
                 _time(bool(valid & _ATIME), bool(valid & _ATIME_NOW), atime, atimensec),
                 _time(bool(valid & _MTIME), bool(valid & _MTIME_NOW), mtime, mtimensec),
             )
@@ -380,27 +380,27 @@ class Session:
         name, rest = _attribute(request, _SETXATTR.size)
         if size != len(rest) or size > _MOST_XATTR:
             raise OSError(errno.EINVAL, "a value of another length")
-        os.setxattr(place(self._nodes.held(node)), name, rest, flags & 3)
+        os.setxattr(proc_path(self._nodes.fd(node)), name, rest, flags & 3)
         return b""
 
     def getxattr(self, request: Request) -> bytes:
         (size, _), node = request.take(_GETXATTR), self._nodes.node(request.node)
         name, _ = _attribute(request, _GETXATTR.size, reading=True)
-        return _sized(os.getxattr(place(self._nodes.held(node)), name), size)
+        return _sized(os.getxattr(proc_path(self._nodes.fd(node)), name), size)
 
     def listxattr(self, request: Request) -> bytes:
         (size, _), node = request.take(_GETXATTR), self._nodes.node(request.node)
-        names = [os.fsencode(name) for name in os.listxattr(place(self._nodes.held(node)))]
+        names = [os.fsencode(name) for name in os.listxattr(proc_path(self._nodes.fd(node)))]
         return _sized(b"".join(name + b"\0" for name in names if _ours(name)), size)
 
     def removexattr(self, request: Request) -> bytes:
         node = self._writable(request.node)
         name, _ = _attribute(request, 0)
-        os.removexattr(place(self._nodes.held(node)), name)
+        os.removexattr(proc_path(self._nodes.fd(node)), name)
         return b""
 
     def statfs(self, request: Request) -> bytes:
-        return wire.statfs_reply(os.fstatvfs(self._nodes.held(self._nodes.node(request.node))))
+        return wire.statfs_reply(os.fstatvfs(self._nodes.fd(self._nodes.node(request.node))))
 
     # permissions
 
@@ -429,7 +429,7 @@ class Session:
         node = self._nodes.node(request.node)
         if node.kind != stat.S_IFREG:
             raise OSError(errno.EISDIR, "not a file")
-        return os.pread(self._nodes.data(node, write=False), min(size, wire.MAX_DATA), _offset(offset))
+        return os.pread(self._nodes.data_fd(node, write=False), min(size, wire.MAX_DATA), _offset(offset))
 
     def write(self, request: Request) -> bytes:
         _, offset, size, flags, *_ = request.take(_READ)
@@ -437,7 +437,7 @@ class Session:
         if size != len(data):
             raise OSError(errno.EINVAL, "another length than it says")
         node = self._nodes.node(request.node)
-        fd = self._nodes.data(node, write=True)
+        fd = self._nodes.data_fd(node, write=True)
         done = os.pwrite(fd, data, _offset(offset))
         if flags & _WRITE_KILL:
             kill_privileges(fd)
@@ -446,7 +446,7 @@ class Session:
     def fsync(self, request: Request) -> bytes:
         _, flags, _ = request.take(_FSYNC)
         node = self._nodes.node(request.node)
-        fd = node.data if node.data >= 0 else self._nodes.data(node, write=False)
+        fd = node.data_fd if node.data_fd >= 0 else self._nodes.data_fd(node, write=False)
         (os.fdatasync if flags & 1 else os.fsync)(fd)
         return b""
 
@@ -454,7 +454,9 @@ class Session:
         _, offset, length, mode, _ = request.take(_FALLOCATE)
         if mode & ~_ALLOCATE_MODES:
             raise OSError(errno.EOPNOTSUPP, "such an allocation")
-        allocate(self._nodes.data(self._nodes.node(request.node), write=True), mode, _offset(offset), _offset(length))
+        allocate(
+            self._nodes.data_fd(self._nodes.node(request.node), write=True), mode, _offset(offset), _offset(length)
+        )
         return b""
 
     def lseek(self, request: Request) -> bytes:
@@ -462,7 +464,7 @@ class Session:
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise OSError(errno.EINVAL, "another seek")
         return _WIDE.pack(
-            os.lseek(self._nodes.data(self._nodes.node(request.node), write=False), _offset(offset), whence)
+            os.lseek(self._nodes.data_fd(self._nodes.node(request.node), write=False), _offset(offset), whence)
         )
 
     def copy_file_range(self, request: Request) -> bytes:
@@ -470,10 +472,10 @@ class Session:
         source, sink = self._nodes.node(request.node), self._nodes.node(target)
         if source.kind != stat.S_IFREG:
             raise OSError(errno.EINVAL, "not a file")
-        with closing(os.dup(self._nodes.data(sink, write=True))) as out:
-            here = self._nodes.data(source, write=False)
+        with closing(os.dup(self._nodes.data_fd(sink, write=True))) as out:
+            source_fd = self._nodes.data_fd(source, write=False)
             count, start, end = min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
-            done = os.copy_file_range(here, out, count, start, end)
+            done = os.copy_file_range(source_fd, out, count, start, end)
         return _WORD.pack(done, 0)
 
     # directories
@@ -484,8 +486,8 @@ class Session:
         listing = self._listing(node, fresh=offset == 0)
         out, room = bytearray(), min(size, wire.MAX_DATA)
         for at in range(bisect_right(listing, (offset, b"\xff" * 256, 0, 0)), len(listing)):
-            place, name, ino, kind = listing[at]
-            record = wire.directory_entry(name, ino, kind, place)
+            proc_path, name, ino, kind = listing[at]
+            record = wire.directory_entry(name, ino, kind, proc_path)
             if len(out) + len(record) + (wire.ENTRY_BYTES if plus else 0) > room:
                 break
             if plus:
@@ -498,7 +500,7 @@ class Session:
         if name in (b".", b"..") or self._nodes.full:
             return wire.no_entry(0)
         try:
-            return self._found(parent, name)
+            return self._look_up(parent, name)
         except OSError:
             return wire.no_entry(0)
 
@@ -514,7 +516,7 @@ class Session:
 
     def _scan(self, node: Node) -> Listing:
         # A new descriptor: btrfs only shows the entries of the time when a program opened or rewound it.
-        with closing(self._nodes.listed(node)) as fd:
+        with closing(self._nodes.open_dir(node)) as fd:
             return _entries(fd, node.export.index)
 
 

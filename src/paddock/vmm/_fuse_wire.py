@@ -23,7 +23,7 @@ FSYNC, SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR, INIT, READDIR, FSYNCDIR = 20,
 BATCH_FORGET, FALLOCATE, READDIRPLUS, RENAME2, LSEEK, COPY_FILE_RANGE = 42, 43, 44, 45, 46, 47
 UNANSWERED = frozenset({FORGET, BATCH_FORGET})
 
-PAUSE, QUIET, GO = 1, 2, 3  # host to relay, relay to host, host to relay
+PAUSE, PAUSED, RESUME = 1, 2, 3  # host to relay, relay to host, host to relay
 
 _ASYNC_READ, _BIG_WRITES, _AUTO_INVAL, _READDIRPLUS, _READDIRPLUS_AUTO = 1 << 0, 1 << 5, 1 << 12, 1 << 13, 1 << 14
 _NO_OPEN, _PARALLEL_DIROPS, _MAX_PAGES, _CACHE_SYMLINKS, _NO_OPENDIR = 1 << 17, 1 << 18, 1 << 22, 1 << 23, 1 << 24
@@ -35,7 +35,7 @@ _PAGE = 4096
 
 _IN = struct.Struct("=IIQQIIIHH")
 _OUT = struct.Struct("=IiQ")
-_WORD = struct.Struct("=II")
+_CONTROL = struct.Struct("=II")
 _LENGTH = struct.Struct("=I")
 _ATTR = struct.Struct("=6Q10I")
 _ENTRY = struct.Struct("=4QII")
@@ -105,18 +105,18 @@ class Splitter:
 
     def _length(self, data: bytes | bytearray | memoryview, at: int) -> int:
         length: int = _LENGTH.unpack_from(data, at)[0]
-        if length != _WORD.size and not self._smallest <= length <= MAX_MESSAGE:
+        if length != _CONTROL.size and not self._smallest <= length <= MAX_MESSAGE:
             raise BadMessage(f"a message of {length} bytes")
         return length
 
 
-def word(message: memoryview | bytes) -> int | None:
+def control_value(message: memoryview | bytes) -> int | None:
     """Return the value of our own message, or None if it is FUSE's."""
-    return _WORD.unpack(message)[1] if len(message) == _WORD.size else None
+    return _CONTROL.unpack(message)[1] if len(message) == _CONTROL.size else None
 
 
-def say(what: int) -> bytes:
-    return _WORD.pack(_WORD.size, what)
+def control_message(value: int) -> bytes:
+    return _CONTROL.pack(_CONTROL.size, value)
 
 
 def parse(message: memoryview) -> Request:

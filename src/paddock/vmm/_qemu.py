@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from . import _own_pages
 from ._blocks import BlockServer, View
 from ._lending import Lending
-from ._place import Done, Place
+from ._machine_files import Done, MachineFiles
 from ._qmp import Awaited, Command, Failed, Monitor, Script
 from .control import Json
 from .controller import NO_ROOM
@@ -33,40 +33,40 @@ if TYPE_CHECKING:
     from .controller import Controller
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
-_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
+_MIGRATION_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
 
 
 class Qemu:
-    def __init__(self, controller: Controller, place: Place, options: Json, *, boots: bool) -> None:
-        self._controller, self._place, self._boots = controller, place, boots
+    def __init__(self, controller: Controller, machine_files: MachineFiles, options: Json, *, boots: bool) -> None:
+        self._controller, self._machine_files, self._boots = controller, machine_files, boots
         self._options: Any = options
         self._ours: dict[str, socket.socket] = {}
         self._monitor: Monitor | None = None
         self._pid = -1
-        self._told_to_load = 0.0
+        self._load_started = 0.0
 
     def start(self, ends: Mapping[str, int]) -> int:
         theirs: dict[str, socket.socket] = {}
         descriptors = self._options["descriptors"]
         for name in descriptors:
             self._ours[name], theirs[name] = socket.socketpair()
-        given = {**ends, **{name: end.fileno() for name, end in theirs.items()}}
+        ends = {**ends, **{name: end.fileno() for name, end in theirs.items()}}
         child: Json = {"argv": self._options["argv"], "streams": {**self._options["streams"], **descriptors}}
-        self._pid = self._boot(child, given) if self._boots else self._restore(child, given)
+        self._pid = self._boot(child, ends) if self._boots else self._restore(child, ends)
         for end in theirs.values():
             end.close()
-        view = View(self._place.path("view"), self._place.path("table"))
+        view = View(self._machine_files.path("view"), self._machine_files.path("table"))
         BlockServer(self._controller.loop, self._ours["blocks"], view)
         self._monitor = Monitor(self._controller.loop, self._ours["monitor"])
         return self._pid
 
     def _boot(self, child: Json, ends: dict[str, int]) -> int:
-        with open(self._place.path("ram"), "wb") as file:
+        with open(self._machine_files.path("ram"), "wb") as file:
             file.truncate(self._options["memory_bytes"])
         return self._controller.spawn(child, ends)
 
     def _restore(self, child: Json, ends: dict[str, int]) -> int:
-        path = self._place.path("ram")
+        path = self._machine_files.path("ram")
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         size, wanted = os.fstat(fd).st_size, self._options["memory_bytes"]
         if size != wanted:
@@ -96,42 +96,42 @@ class Qemu:
         yield Command("migrate-set-capabilities", _EVENTS)
 
     def load(self) -> Script:
-        """Load the state, and let the machine go on."""
+        """Load the state, and resume the machine."""
         yield from self.boot()
-        fd = os.open(self._place.path("state"), os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(self._machine_files.path("state"), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            self._told_to_load = time.monotonic()
+            self._load_started = time.monotonic()
             yield Command("migrate-incoming", {"uri": "fd:state"})
         finally:
             os.close(fd)
-        if (yield _ENDED)["status"] != "completed":
+        if (yield _MIGRATION_ENDED)["status"] != "completed":
             raise Failed("the state of the machine cannot be loaded")
-        yield from self.go_on()
+        yield from self.resume()
 
     def save(self, image: int | None, memory: str) -> Script:
         """Save the state. `image` is a copy of the machine's first memory for its present one, named `memory`."""
         if image is None and not self._boots:
-            raise Failed("what it has changed of its memory has nowhere to go")
+            raise Failed("there is no image for its changed memory")
         # The memory refers to this view, so its copy stays with it, even if the template's later changes.
-        self._place.own("view", "table")
+        self._machine_files.copy_up("view", "table")
         yield Command("stop")
-        yield Command("xen-save-devices-state", {"filename": self._place.path("state.new"), "live": False})
+        yield Command("xen-save-devices-state", {"filename": self._machine_files.path("state.new"), "live": False})
         if image is not None:
             self._save_memory(image)
-        self._place.keep(memory)
+        self._machine_files.commit(memory)
 
     def _save_memory(self, image: int) -> None:
         try:
-            _own_pages.save(self._pid, self._place.path("ram"), self._options["memory_bytes"], image)
+            _own_pages.save(self._pid, self._machine_files.path("ram"), self._options["memory_bytes"], image)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise Failed(f"{NO_ROOM} for its memory: {os.strerror(error.errno)}") from None
             raise
 
-    def go_on(self) -> Script:
-        self._place.forget()
+    def resume(self) -> Script:
+        self._machine_files.forget()
         yield Command("cont")
-        if self._told_to_load:
-            self._controller.figures["restore"] = time.monotonic() - self._told_to_load
-            self._told_to_load = 0.0
+        if self._load_started:
+            self._controller.figures["restore"] = time.monotonic() - self._load_started
+            self._load_started = 0.0

@@ -10,27 +10,27 @@ from typing import Any
 from ._fuse_nodes import Export
 from ._fuse_server import start_file_server
 from ._loop import IN, Loop, Timer
-from ._place import Done
+from ._machine_files import Done
 
-_QUIET_SECONDS = 10.0
+_PAUSE_SECONDS = 10.0
 _MOST = 65536
 
 
 class Shares:
     """The file server of a machine.
 
-    `exports`: `name`, `place` in here, `writable`, `shared`, `across`.
+    `exports`: `name`, `place` (its path in the jail), `writable`, `shared`, `across`.
 
-    `directory` has the state while the machine stands. If there is one already, the server restores it.
+    `directory` has the state while the machine is paused. If there is one already, the server restores it.
     """
 
     def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
         self._loop, self._directory = loop, directory
         self._done: Done | None = None
-        self._patience: Timer | None = None
+        self._pause_timer: Timer | None = None
         shown = tuple(_export(export) for export in exports)
-        kept = os.path.exists(os.path.join(directory, "files.json"))
-        saved = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if kept else None
+        is_saved = os.path.exists(os.path.join(directory, "files.json"))
+        saved = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if is_saved else None
         server = start_file_server(stream.fileno(), shown, saved=saved)
         for fd in (*(export.directory for export in shown), *(() if saved is None else (saved,))):
             os.close(fd)
@@ -38,53 +38,53 @@ class Shares:
         self.pid = server.pid
         self._control = server.control
         self._control.setblocking(False)
-        loop.watch(self._control.fileno(), IN, self._heard)
+        loop.watch(self._control.fileno(), IN, self._answered)
 
-    def stand(self, done: Done) -> None:
+    def pause(self, done: Done) -> None:
         """Pause the file server.
 
-        Call `done(None)` when it has saved its state and waits for `go`, or `done(why)` if it goes on.
+        Call `done(None)` when it has saved its state and waits for `resume`, or `done(why)` if it resumes at once.
         """
         self._done = done
-        self._patience = self._loop.after(_QUIET_SECONDS, self._impatient)
+        self._pause_timer = self._loop.after(_PAUSE_SECONDS, self._pause_timed_out)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        self._say({"op": "stand", "directory": self._directory})
+        self._send({"op": "pause", "directory": self._directory})
 
-    def go(self) -> None:
-        self._say({"op": "go"})
+    def resume(self) -> None:
+        self._send({"op": "resume"})
 
-    def _heard(self, events: int) -> None:
+    def _answered(self, events: int) -> None:
         try:
             data = self._control.recv(_MOST)
         except BlockingIOError:
             return
         if not data:
             self._loop.unwatch(self._control.fileno())
-            self._finish("what serves the machine's files has ended")
+            self._finish("the machine's file server has ended")
             return
         answer: Any = json.loads(data)
         if "lost" in answer:
             self._finish(None)
         elif "error" in answer:
-            self.go()
+            self.resume()
             self._finish(answer["error"])
 
-    def _impatient(self) -> None:
-        self.go()
-        self._finish(f"the machine did not leave its files alone within {_QUIET_SECONDS:.0f} seconds")
+    def _pause_timed_out(self) -> None:
+        self.resume()
+        self._finish(f"the machine did not stop its requests for files within {_PAUSE_SECONDS:.0f} seconds")
 
     def _finish(self, why: str | None) -> None:
         done, self._done = self._done, None
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
         if done is not None:
             done(why)
 
-    def _say(self, order: dict[str, Any]) -> None:
-        self._control.send(json.dumps(order).encode())
+    def _send(self, request: dict[str, Any]) -> None:
+        self._control.send(json.dumps(request).encode())
 
 
 def _export(fields: dict[str, Any]) -> Export:
-    held = os.open(fields["place"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    directory = os.open(fields["place"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     name, across = fields["name"].encode(), fields.get("across") is True
-    return Export(name, held, fields["writable"], fields["shared"], across)
+    return Export(name, directory, fields["writable"], fields["shared"], across)

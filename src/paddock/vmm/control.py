@@ -92,9 +92,9 @@ class Control:
     def unsent(self) -> bool:
         return bool(self._out)
 
-    def answer(self, id: int, said: Json) -> None:
+    def answer(self, id: int, answer: Json) -> None:
         if not self._closed:
-            self._out += json.dumps({**said, "id": id}).encode() + b"\n"
+            self._out += json.dumps({**answer, "id": id}).encode() + b"\n"
             self._flush()
 
     def refuse(self, id: int, error: BaseException) -> None:
@@ -142,9 +142,9 @@ class Control:
 
     def _take(self, id: int, request: Json, descriptors: list[int]) -> None:
         try:
-            said = self._serve(self, id, request, descriptors)
-            if said is not None:
-                self.answer(id, said)
+            answer = self._serve(self, id, request, descriptors)
+            if answer is not None:
+                self.answer(id, answer)
         except Exception as error:
             if not isinstance(error, (Fault, OSError)):
                 report(error)  # a fault of ours; it ends this request and nothing else

@@ -1,7 +1,7 @@
 """The controller: it runs in a VMM's jail beside the guest, starts it, and is its only peer.
 
-A service passes a socket in to it (`_came`), for one identity inside, or for `control`. The service that starts it has
-its connection on the standard input.
+A service passes it a socket (`_accept`), for one identity inside, or for `control`. The service that starts it has its
+connection on the standard input.
 
 Its configuration: `name` of its socket, `identities`, and `driver`, which names the module `_driver_<driver>` of a
 level, with its `options`. `env` is the environment of the sandbox's commands.
@@ -28,8 +28,8 @@ from importlib import import_module
 from struct import unpack
 
 from ._loop import IN, ChildWatch, Loop, described, report
+from ._machine_files import Done
 from ._peer import Stream
-from ._place import Done
 from ._trunk import Trunk
 from .control import Control, Fault, Json, read_orders
 from .process import end_with, prepare_process
@@ -45,42 +45,42 @@ if TYPE_CHECKING:
         """
 
         pipes: bool
-        """The line is two pipes: `ends` has `LINE` for the guest's input, and `OUT` for its output.
+        """The port is two pipes: `ends` has `PORT` for the guest's input, and `PORT_OUTPUT` for its output.
 
-        Otherwise it is a socket, which is `LINE`.
+        Otherwise it is a socket, which is `PORT`.
         """
 
         def start(self, ends: dict[str, int]) -> list[int]:
-            """Start the guest. `ends` are its ends of the line. The end of any of these processes ends all."""
+            """Start the guest. `ends` are its ends of the port. The end of any of these processes ends all."""
             ...
 
         def show(self, request: Json) -> None:
             """Serve the requested files."""
             ...
 
-        def stand(self, request: Json, descriptors: list[int], done: Done) -> None:
+        def save(self, request: Json, descriptors: list[int], done: Done) -> None:
             """Save the state.
 
-            Call `done(None)` when the guest stands with its state saved, or `done(why)` after a failure. Raises Fault
+            Call `done(None)` when the guest is paused and its state saved, or `done(why)` after a failure. Raises Fault
             if it can't.
             """
             ...
 
         def thaw(self, done: Done) -> None:
-            """Goes on, as if it had never stood."""
+            """Resume the guest."""
             ...
 
-        def ending(self) -> None:
-            """One of the processes has ended."""
+        def on_end(self) -> None:
+            """Prepare for the end: one of the processes has ended."""
             ...
 
 
 NO_ROOM = "there is no room"
 """Prefix of the reason of a failed save if the disk is full."""
 LOG_BYTES = 16 * 1024
-LINE, OUT = "line", "out"
+PORT, PORT_OUTPUT = "line", "out"
 _CONTROL = "control"
-_FAREWELL_SECONDS = 1.0
+_REPORT_SECONDS = 1.0
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
 
@@ -105,8 +105,8 @@ class Controller:
     def __init__(self, config: Json) -> None:
         self.loop = Loop()
         self._config = config
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._log = Log(self.loop)
         self._trunk: Trunk | None = None
         self._controls: set[Control] = set()
@@ -120,36 +120,33 @@ class Controller:
         self.figures: dict[str, float] = {}
         """Durations of some steps in seconds, for `ping`."""
         self._ended: Json | None = None
-        self._told = False
+        self._end_reported = False
         module: Any = import_module(f"{__package__}._driver_{config['driver']}")
         self._driver: Driver = module.Driver(self, config["options"])
 
     def run(self) -> None:
         try:
-            self._set_out()
+            self._start()
         except Exception as error:
             report(error)
             self._log.add(described(error))
             self.end({"code": 1, "signal": None})
         self.loop.run()
 
-    def _set_out(self) -> None:
-        self._take_first()
-        self._door.bind(b"\0" + self._config["name"].encode())
+    def _start(self) -> None:
+        self._serve_starter()
+        self._socket.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
-        line = _pipes(ends) if self._driver.pipes else _socket(ends)
+        port = _pipes(ends) if self._driver.pipes else _socket(ends)
         children = ChildWatch(self.loop, self._died)
         self._pids = self._driver.start(ends)
         for end in ends.values():
             os.close(end)
-        self._trunk = Trunk(self.loop, line, self._offended)
-        self.loop.watch(self._door.fileno(), IN, self._came)
+        self._trunk = Trunk(self.loop, port, lambda why: self.end({"code": None, "signal": None, "words": why}))
+        self.loop.watch(self._socket.fileno(), IN, self._accept)
         children.reap()
 
-    def _offended(self, words: str) -> None:
-        self.end({"code": None, "signal": None, "words": words})
-
-    def _take_first(self) -> None:
+    def _serve_starter(self) -> None:
         if stat.S_ISSOCK(os.fstat(0).st_mode):
             stream = socket.socket(fileno=_copy_above(0, 3))
             null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -159,12 +156,12 @@ class Controller:
 
     @property
     def trunk(self) -> Trunk:
-        """There from when it has set out."""
+        """The trunk to the guest, which has started."""
         assert self._trunk is not None
         return self._trunk
 
     def note(self, words: str) -> None:
-        """Into the log."""
+        """Add a line to the log."""
         self._log.add(words.encode("utf-8", "backslashreplace") + b"\n")
 
     def log_text(self) -> str:
@@ -196,7 +193,7 @@ class Controller:
         return pid
 
     @property
-    def waits(self) -> bool:
+    def is_spare(self) -> bool:
         """Whether it is still a spare."""
         return not self._claimed
 
@@ -205,23 +202,23 @@ class Controller:
         self._pids.append(pid)
 
     def end(self, status: Json) -> None:
-        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a driver knows why."""
+        """Report how it ended, and end. Idempotent. `status`: `code`, `signal`, and `words`, if a driver knows why."""
         if self._ended is not None:
             return
-        self._driver.ending()
+        self._driver.on_end()
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._ended = {**status, "log": self._log.text()}
         for control, id in self._waiting:
             control.answer(id, self._ended)
-        self._told = bool(self._waiting)
-        self.loop.after(_FAREWELL_SECONDS, self.loop.stop)
+        self._end_reported = bool(self._waiting)
+        self.loop.after(_REPORT_SECONDS, self.loop.stop)
         self._leave()
 
     def _leave(self) -> None:
         """Leave after all services have received the last message. One may be about to ask."""
-        if not self._told or any(control.unsent for control in self._controls):
+        if not self._end_reported or any(control.unsent for control in self._controls):
             self.loop.after(0.01, self._leave)
         else:
             self.loop.stop()
@@ -232,10 +229,10 @@ class Controller:
             code = os.waitstatus_to_exitcode(status)
             self.end({"code": code if code >= 0 else None, "signal": -code if code < 0 else None})
 
-    def _came(self, events: int) -> None:
+    def _accept(self, events: int) -> None:
         space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) + socket.CMSG_SPACE(12)
         try:
-            data, ancillary, _, _ = self._door.recvmsg(_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = self._socket.recvmsg(_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return
         uid, descriptors = -1, array.array("i")
@@ -263,18 +260,18 @@ class Controller:
 
     def _hung_up(self, control: Control) -> None:
         self._controls.discard(control)
-        self._waiting = [one for one in self._waiting if one[0] is not control]
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] is not control]
         if self._frozen is not None and self._frozen.control is control:
             self._frozen.thaw(None)
         if not self._claimed:
-            self.end({"code": None, "signal": None, "words": "nobody has claimed it"})
+            self.end({"code": None, "signal": None, "words": "no sandbox claimed it"})
 
     def _serve_control(self, control: Control, id: int, request: Json, descriptors: list[int]) -> Json | None:
         match request.get("op"):
             case "end" if self._ended is None:
                 self._waiting.append((control, id))
             case "end":
-                self._told = True
+                self._end_reported = True
                 return self._ended
             case "ping":
                 return {
@@ -299,7 +296,7 @@ class Controller:
                 for_good = request.get("for_good") is True
                 self._frozen = frozen = _Freeze(self._driver, control, id, self._thawed, for_good=for_good)
                 try:
-                    self._driver.stand(request, descriptors, frozen.stands)
+                    self._driver.save(request, descriptors, frozen.saved)
                 except Fault:
                     self._frozen = None
                     raise
@@ -326,18 +323,18 @@ class _Freeze:
     ) -> None:
         self.control = control
         self._driver, self._id, self._thawed, self._for_good = driver, id, thawed, for_good
-        self._stands = self._closing = False
+        self._is_saved = self._closing = False
         self._asked: int | None = None
 
-    def stands(self, why: str | None) -> None:
+    def saved(self, why: str | None) -> None:
         if why is not None:
             words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
             full = why.startswith(NO_ROOM)
             fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
             self.control.refuse(self._id, fault)
-            self._driver.thaw(self._over)
+            self._driver.thaw(self._resumed)
             return
-        self._stands = True
+        self._is_saved = True
         self.control.answer(self._id, {})
         if self._closing:
             self.thaw(self._asked)
@@ -345,11 +342,11 @@ class _Freeze:
     def thaw(self, id: int | None) -> None:
         """Thaw the guest. `id` is the request to answer when it goes on."""
         self._closing, self._asked = True, id
-        if self._stands and not self._for_good:
-            self._stands = False
-            self._driver.thaw(self._over)
+        if self._is_saved and not self._for_good:
+            self._is_saved = False
+            self._driver.thaw(self._resumed)
 
-    def _over(self, why: str | None) -> None:
+    def _resumed(self, why: str | None) -> None:
         self._thawed()
         if self._asked is None:
             return
@@ -368,7 +365,7 @@ class Log:
         os.set_blocking(self._reader, False)
         self._parts: deque[bytes] = deque()
         self._bytes = 0
-        loop.watch(self._reader, IN, self._came)
+        loop.watch(self._reader, IN, self._readable)
 
     def add(self, data: bytes) -> None:
         self._parts.append(data)
@@ -376,7 +373,7 @@ class Log:
         while self._bytes - len(self._parts[0]) >= LOG_BYTES:
             self._bytes -= len(self._parts.popleft())
 
-    def _came(self, events: int) -> None:
+    def _readable(self, events: int) -> None:
         self._read()
 
     def _read(self) -> bool:
@@ -397,13 +394,13 @@ class Log:
 
 def _socket(ends: dict[str, int]) -> Stream:
     ours, theirs = socket.socketpair()
-    ends[LINE] = theirs.detach()
+    ends[PORT] = theirs.detach()
     return ours
 
 
 def _pipes(ends: dict[str, int]) -> Stream:
-    ends[LINE], writer = os.pipe2(os.O_CLOEXEC)
-    reader, ends[OUT] = os.pipe2(os.O_CLOEXEC)
+    ends[PORT], writer = os.pipe2(os.O_CLOEXEC)
+    reader, ends[PORT_OUTPUT] = os.pipe2(os.O_CLOEXEC)
     return reader, writer
 
 

@@ -1,4 +1,4 @@
-"""An asyncio connection on which both sides ask.
+"""Connections in an event loop. On a `Duplex` both sides send requests.
 
 Apart from the package's interface: blocking clients import no asyncio.
 """
@@ -37,8 +37,8 @@ class OtherVersion(Exception):
         self.pid = pid
 
 
-class Line(ABC):
-    """Frames over a socket, read as they come and written as the peer takes them."""
+class LoopConnection(ABC):
+    """Frames over a socket, in an event loop. A subclass has `_on_frame` and `_on_end`."""
 
     def __init__(self, peer: socket.socket, inbox: Inbox) -> None:
         peer.setblocking(False)
@@ -76,24 +76,24 @@ class Line(ABC):
         self._inbox.close()
         for frame, _ in self._unsent:
             close_all(frame.descriptors)
-        self._over()
+        self._on_end()
         self._unsent.clear()
 
     @abstractmethod
-    def _take(self, frame: Frame) -> None:
-        """Take a frame, whose descriptors are the callee's then. A WireError ends the connection."""
+    def _on_frame(self, frame: Frame) -> None:
+        """Handle a frame, and own its descriptors. A WireError ends the connection."""
 
     @abstractmethod
-    def _over(self) -> None:
+    def _on_end(self) -> None:
         """Note the end of incoming data. It runs once."""
 
     def _fail(self, error: OSError | WireError) -> None:
         self.close()
 
-    def _unwritten(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         self._fail(error)
 
-    def _sent(self) -> None:
+    def _on_drained(self) -> None:
         """Note that the peer has taken all there was."""
         self._wait_for_room(False)
 
@@ -121,9 +121,9 @@ class Line(ABC):
         except BlockingIOError:
             self._wait_for_room(True)
         except OSError as error:
-            self._unwritten(error)
+            self._on_write_error(error)
         else:
-            self._sent()
+            self._on_drained()
 
     def _wait_for_room(self, wanted: bool) -> None:
         if wanted:
@@ -136,7 +136,7 @@ class Line(ABC):
         try:
             data, descriptors, lost = receive_some(self._peer)
             for frame in self._inbox.feed(data, descriptors, lost=lost):
-                self._take(frame)
+                self._on_frame(frame)
         except BlockingIOError:
             return
         except (OSError, WireError) as error:
@@ -146,24 +146,24 @@ class Line(ABC):
             self.close()
 
 
-class Duplex(Line):
+class Duplex(LoopConnection):
     """A connection in an event loop.
 
-    It calls `heard` with each frame that isn't an answer, which then owns the descriptors.
+    It calls `on_frame` with each frame that isn't an answer, which then owns the descriptors.
 
-    It calls `ended` once, at the end of incoming data. A WireError that `heard` raises ends the connection.
+    It calls `on_end` once, at the end of incoming data. A WireError that `on_frame` raises ends the connection.
     """
 
     def __init__(
         self,
         peer: socket.socket,
-        heard: Callable[[Duplex, Frame], None],
-        ended: Callable[[Duplex], None],
+        on_frame: Callable[[Duplex, Frame], None],
+        on_end: Callable[[Duplex], None],
         most_bytes: int = MAX_BODY,
     ) -> None:
         super().__init__(peer, Inbox(most_bytes))
-        self._heard, self._ended = heard, ended
-        self._asked: dict[int, asyncio.Future[Frame]] = {}
+        self._frame_callback, self._end_callback = on_frame, on_end
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
         self.why = ConnectionError("the other side went away before it answered")
         """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
@@ -177,7 +177,7 @@ class Duplex(Line):
         the descriptors of the request or of the answer don't fit.
         """
         channel = 0 if kind is Kind.HELLO else next(self._channels)
-        answer = self._asked[channel] = self._loop.create_future()
+        answer = self._pending[channel] = self._loop.create_future()
         try:
             self.send(kind, channel, body, descriptors)
             frame = await answer
@@ -186,25 +186,25 @@ class Duplex(Line):
                 close_all(answer.result().descriptors)
             raise
         finally:
-            del self._asked[channel]
+            del self._pending[channel]
         if frame.lost:
             close_all(frame.descriptors)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return frame
 
-    def _over(self) -> None:
-        unheard = {frame.channel for frame, _ in self._unsent if frame.kind in _ASKS}
-        for channel, answer in self._asked.items():
+    def _on_end(self) -> None:
+        unsent = {frame.channel for frame, _ in self._unsent if frame.kind in _ASKS}
+        for channel, answer in self._pending.items():
             if not answer.done():
-                answer.set_exception(NotSent(*self.why.args) if channel in unheard else self.why)
+                answer.set_exception(NotSent(*self.why.args) if channel in unsent else self.why)
                 answer.exception()  # the waiting caller may have left
-        self._ended(self)
+        self._end_callback(self)
 
-    def _unwritten(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         frame, data = self._unsent[0]
-        answer = self._asked.get(frame.channel) if frame.kind in _ASKS else None
+        answer = self._pending.get(frame.channel) if frame.kind in _ASKS else None
         if error.errno != errno.ETOOMANYREFS or answer is None:
-            return super()._unwritten(error)
+            return super()._on_write_error(error)
         self._unsent.popleft()  # the kernel has taken no byte of it (unix(7)): the connection is as it was
         self._unsent_bytes -= len(data)
         close_all(frame.descriptors)
@@ -212,21 +212,21 @@ class Duplex(Line):
             answer.set_exception(error)
         self._write()
 
-    def _take(self, frame: Frame) -> None:
-        answer = self._asked.get(frame.channel) if frame.kind in _ANSWERS else None
+    def _on_frame(self, frame: Frame) -> None:
+        answer = self._pending.get(frame.channel) if frame.kind in _ANSWERS else None
         if answer is not None and not answer.done():
             answer.set_result(frame)
         elif answer is not None or frame.kind in (Kind.REPLY, Kind.ERROR) or frame.lost or self.closed:
             close_all(frame.descriptors)
         else:
-            self._heard(self, frame)
+            self._frame_callback(self, frame)
 
 
 async def greet(
     connect: Callable[[], socket.socket | None],
     hello: bytes,
-    heard: Callable[[Duplex, Frame], None],
-    ended: Callable[[Duplex], None],
+    on_frame: Callable[[Duplex, Frame], None],
+    on_end: Callable[[Duplex], None],
 ) -> tuple[Duplex, Frame] | None:
     """Connect, send HELLO, and return the connection with the answer.
 
@@ -235,18 +235,18 @@ async def greet(
     A leaving process ends the connection. Then this waits for its end, and connects to the next one.
     """
     while (peer := connect()) is not None:
-        line = Duplex(peer, heard, ended)
+        connection = Duplex(peer, on_frame, on_end)
         try:
-            answer = await line.ask(hello, kind=Kind.HELLO)
+            answer = await connection.ask(hello, kind=Kind.HELLO)
         except ConnectionError:
-            if line.pid != os.getpid() and not await _ends(line.pid):
-                raise OtherVersion(line.pid) from None
+            if connection.pid != os.getpid() and not await _ends(connection.pid):
+                raise OtherVersion(connection.pid) from None
             continue
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        if not line.closed:
-            return line, answer
+        if not connection.closed:
+            return connection, answer
         close_all(answer.descriptors)
     return None
 

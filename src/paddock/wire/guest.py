@@ -193,7 +193,7 @@ class PartFlags(IntFlag):
     HOSTNAME = 4
     HOSTS = 8
     LIMITS = 16
-    CARD = 32
+    MAC_ADDRESS = 32
     MACHINE_ID = 64
     NETWORK = 128
     CLOCK = 256
@@ -1223,14 +1223,14 @@ class Renew(Message):
 
     SHAPE = Shape(
         Struct("<IIQQQQ"),
-        ("parts", "out", "open_files", "processes", "tmp_bytes", "clock"),
+        ("parts", "online", "open_files", "processes", "tmp_bytes", "clock"),
         (),
         (
             Field(1, "absent", "strings", 65536),
             Field(2, "entropy", "bytes", 512),
             Field(3, "hostname", "text", 64),
             Field(4, "hosts", "text", 64),
-            Field(5, "card", "bytes", 6),
+            Field(5, "mac_address", "bytes", 6),
             Field(6, "machine_id", "text", 32),
         ),
     )
@@ -1238,7 +1238,7 @@ class Renew(Message):
     def __init__(
         self,
         parts: int = 0,
-        out: int = 0,
+        online: int = 0,
         open_files: int = 0,
         processes: int = 0,
         tmp_bytes: int = 0,
@@ -1247,11 +1247,11 @@ class Renew(Message):
         entropy: bytes = b"",
         hostname: bytes = b"",
         hosts: bytes = b"",
-        card: bytes = b"",
+        mac_address: bytes = b"",
         machine_id: bytes = b"",
     ) -> None:
         self.parts = parts
-        self.out = out
+        self.online = online
         self.open_files = open_files
         self.processes = processes
         self.tmp_bytes = tmp_bytes
@@ -1260,7 +1260,7 @@ class Renew(Message):
         self.entropy = entropy
         self.hostname = hostname
         self.hosts = hosts
-        self.card = card
+        self.mac_address = mac_address
         self.machine_id = machine_id
 
 

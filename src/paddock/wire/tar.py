@@ -110,16 +110,16 @@ class Headers:
             self._globals |= {key: records[key] for key in (b"uid", b"gid", b"mtime") if key in records}
 
     def _entry(self, header: bytes, kind: bytes, size: int) -> Entry:
-        said = {key: value for key, value in (self._globals | self._own).items() if value or key.startswith(_XATTR)}
-        name = said.get(b"path", said.get(b"\0path", _name(header)))
-        if any(key.startswith(_SPARSE) for key in said) or kind == b"S":
+        pax = {key: value for key, value in (self._globals | self._own).items() if value or key.startswith(_XATTR)}
+        name = pax.get(b"path", pax.get(b"\0path", _name(header)))
+        if any(key.startswith(_SPARSE) for key in pax) or kind == b"S":
             raise TarError(f"{shown(name)} is a sparse file: make the archive without --sparse")
         if kind in _FILES:
             # Old archives write a directory this way.
             kind = DIRECTORY if name.endswith(b"/") else FILE
         elif kind not in _KINDS:
             raise TarError(f"{shown(name)} is of a kind {kind!r} that is not known")
-        size = _decimal(said, b"size", size)
+        size = _decimal(pax, b"size", size)
         if not 0 <= size <= _LARGEST:
             raise TarError(f"{shown(name)} has a size of {size}")
         return Entry(
@@ -128,11 +128,11 @@ class Headers:
             # The header may say otherwise: the size of a hard link is that of its target.
             size=size if kind == FILE else 0,
             mode=_number(header[100:108]) & 0o7777,
-            uid=_decimal(said, b"uid", _number(header[108:116])),
-            gid=_decimal(said, b"gid", _number(header[116:124])),
-            mtime=_time(said.get(b"mtime"), _number(header[136:148])),
-            target=said.get(b"linkpath", said.get(b"\0linkpath", _text(header[157:257]))),
-            xattrs={key.removeprefix(_XATTR): value for key, value in said.items() if key.startswith(_XATTR)},
+            uid=_decimal(pax, b"uid", _number(header[108:116])),
+            gid=_decimal(pax, b"gid", _number(header[116:124])),
+            mtime=_time(pax.get(b"mtime"), _number(header[136:148])),
+            target=pax.get(b"linkpath", pax.get(b"\0linkpath", _text(header[157:257]))),
+            xattrs={key.removeprefix(_XATTR): value for key, value in pax.items() if key.startswith(_XATTR)},
         )
 
 
@@ -228,8 +228,8 @@ def _number(field: bytes) -> int:
     return int(digits or b"0", 8)
 
 
-def _decimal(said: dict[bytes, bytes], key: bytes, default: int) -> int:
-    value = said.get(key)
+def _decimal(pax: dict[bytes, bytes], key: bytes, default: int) -> int:
+    value = pax.get(key)
     if value is None:
         return default
     if not _DECIMAL.fullmatch(value):

@@ -120,8 +120,8 @@ class AsyncCheckout:
         """
         result = await self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
-            said = result.stderr.strip() or result.observation()
-            raise InvalidStateError(f"the patch does not apply: {cut(said, _SAID_CHARS)}")
+            output = result.stderr.strip() or result.observation()
+            raise InvalidStateError(f"the patch does not apply: {cut(output, _SAID_CHARS)}")
         return result.stdout.strip()
 
     async def test(self, sandbox: AsyncSandbox, test: Test) -> Verdict:

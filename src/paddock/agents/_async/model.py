@@ -255,7 +255,7 @@ class AsyncScriptModel:
             print((await model.complete([], [])).message.text)  # done
             ```
         """
-        said = sum(message.role is Role.ASSISTANT for message in messages)
-        if said >= len(self._replies):
+        answers = sum(message.role is Role.ASSISTANT for message in messages)
+        if answers >= len(self._replies):
             raise ModelFailedError(f"{self.name} has no more than {len(self._replies)} replies")
-        return self._replies[said]
+        return self._replies[answers]

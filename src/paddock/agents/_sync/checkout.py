@@ -121,8 +121,8 @@ class Checkout:
         """
         result = self._git(sandbox, _checkout.APPLY, patch=patch)
         if not result.ok:
-            said = result.stderr.strip() or result.observation()
-            raise InvalidStateError(f"the patch does not apply: {cut(said, _SAID_CHARS)}")
+            output = result.stderr.strip() or result.observation()
+            raise InvalidStateError(f"the patch does not apply: {cut(output, _SAID_CHARS)}")
         return result.stdout.strip()
 
     def test(self, sandbox: Sandbox, test: Test) -> Verdict:

@@ -85,9 +85,9 @@ class Engine:
     async def post(self, path: str, content: object | None = None, **query: str) -> Any:
         """Send a request, and return the answer if it is JSON. Raises PlatformError."""
         body = None if content is None else msgspec.json.encode(content)
-        said = await in_its_own_thread(self.call, "POST", path, query, body)
+        answer = await in_its_own_thread(self.call, "POST", path, query, body)
         try:
-            return msgspec.json.decode(said) if said else None
+            return msgspec.json.decode(answer) if answer else None
         except msgspec.DecodeError:
             return None
 
@@ -107,8 +107,8 @@ class Engine:
             asked = f"/containers/{name}/archive"
             answer = await in_its_own_thread(self._answer, connection, "GET", asked, {"path": path}, None)
             try:
-                told = b64decode(answer.headers["x-docker-container-path-stat"] or "")
-                mode = msgspec.json.decode(told, type=_Stat).mode
+                stat = b64decode(answer.headers["x-docker-container-path-stat"] or "")
+                mode = msgspec.json.decode(stat, type=_Stat).mode
             except (ValueError, msgspec.DecodeError) as error:
                 raise self._strange(f"it does not say what is at {path}: {error}") from None
             if mode & _SYMLINK:
@@ -157,9 +157,9 @@ class Engine:
         except http.client.HTTPException as error:
             raise self._strange(f"it does not speak HTTP, or went away in the middle: {error!r}") from None
         if answer.status >= 400:
-            said = _words(self._whole(answer))
+            message = _words(self._whole(answer))
             raise PlatformError(
-                f"the container engine refused {method} {path}: {said}",
+                f"the container engine refused {method} {path}: {message}",
                 hint="paddock doctor",
                 engine_status=answer.status,
             )

@@ -83,9 +83,9 @@ class Images:
                 archive.seek(0)
                 return engine.call("POST", "/images/load", {"quiet": "1"}, archive, seconds=_LOAD_SECONDS)
 
-        said = await in_its_own_thread(load)
-        if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:
-            words = said[-400:].decode("utf-8", "replace").strip()
+        output = await in_its_own_thread(load)
+        if b'"error"' in output or await engine.get(f"/images/{name}/json", _Known) is None:
+            words = output[-400:].decode("utf-8", "replace").strip()
             raise PlatformError(f"the container engine did not take template {template.name!r}: {words}")
 
 

@@ -91,15 +91,15 @@ class Life:
         while True:
             try:
                 channel = await self._open(pid1.pause_clock(self.pause_clock.now))
-                told = await channel.reply(PauseClockReply)
+                clock = await channel.reply(PauseClockReply)
             except OSError:
                 return
             except PaddockError:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
-                self.seen(told.paused != 0)
+                self.seen(clock.paused != 0)
                 with logged("note the times", self.record.id):  # it has ended, or the disk is full
-                    self._note(told)
+                    self._note(clock)
 
     def seen(self, paused: bool) -> None:
         if paused:

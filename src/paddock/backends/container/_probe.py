@@ -49,7 +49,7 @@ class Info(msgspec.Struct, frozen=True):
         return frozenset(name for name, holds in held.items() if holds)
 
     def has(self, option: str) -> bool:
-        return any(option in one.split(",") for one in self.SecurityOptions)
+        return any(option in entry.split(",") for entry in self.SecurityOptions)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -111,7 +111,7 @@ def find() -> Found | str:
 
 def _forbidden(place: Path) -> str:
     """Say which part of the path this user may not use."""
-    closed = next((one for one in reversed(place.parents) if not os.access(one, os.X_OK)), place)
+    closed = next((parent for parent in reversed(place.parents) if not os.access(parent, os.X_OK)), place)
     return f"{place} may not be used by this user: {closed} is closed to it"
 
 

@@ -95,9 +95,9 @@ class GuestStart:
         guest.setblocking(False)
         return guest
 
-    async def _tell(self, guest: GuestConnection, told: Orders) -> None:
+    async def _tell(self, guest: GuestConnection, by_name: Orders) -> None:
         try:
-            for name, order in told.items():
+            for name, order in by_name.items():
                 await guest.open(order, fds=[os.dup(self._listeners[name].fileno())]).call(Nothing)
         except PaddockError as error:
             raise PlatformError(

@@ -125,16 +125,16 @@ class NamespaceEntry:
         with closing(process):
             try:
                 socket.send_fds(self._peer, [json.dumps(orders).encode()], [process, *mounts])
-                said, fds, _, _ = socket.recv_fds(self._peer, namespace_entry.MOST_BYTES, _MOST_SOCKETS)
+                answer, fds, _, _ = socket.recv_fds(self._peer, namespace_entry.MOST_BYTES, _MOST_SOCKETS)
             except OSError as error:
                 self._process.kill()
-                said, fds = str(error).encode(), []
+                answer, fds = str(error).encode(), []
             finally:
                 self.close()
         made = [socket.socket(fileno=fd) for fd in fds]
-        if said == namespace_entry.MADE or said == namespace_entry.TAKEN:
+        if answer == namespace_entry.MADE or answer == namespace_entry.TAKEN:
             return made
-        words = said.decode("utf-8", "replace") or "it died"
+        words = answer.decode("utf-8", "replace") or "it died"
         raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")
 
     def close(self) -> None:

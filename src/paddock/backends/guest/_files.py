@@ -69,9 +69,9 @@ class _Files:
         return await self._call(self._about(Op.MKDIR, wire.Mkdir, action.path, flags=wanted, mode=action.mode or 0))
 
     async def set(self, action: SetFileAttributes) -> FileInfo:
-        given = {SetFlags.MODE: action.mode, SetFlags.UID: action.uid, SetFlags.GID: action.gid}
-        wanted = flags({flag: value is not None for flag, value in given.items()})
-        mode, uid, gid = (value or 0 for value in given.values())
+        changes = {SetFlags.MODE: action.mode, SetFlags.UID: action.uid, SetFlags.GID: action.gid}
+        wanted = flags({flag: value is not None for flag, value in changes.items()})
+        mode, uid, gid = (value or 0 for value in changes.values())
         return await self._call(self._about(Op.SET, wire.Set, action.path, flags=wanted, mode=mode, uid=uid, gid=gid))
 
     async def move(self, action: MoveFile) -> FileInfo:

@@ -56,8 +56,8 @@ def check() -> Check:
         else:
             build = _build_module()
             try:
-                there = build.kept().exists()
-                detail = "compiled from this checkout" if there else "will be compiled from this checkout"
+                is_kept = build.kept().exists()
+                detail = "compiled from this checkout" if is_kept else "will be compiled from this checkout"
             except build.NoCompiler as error:
                 status, detail, fix = "missing", str(error), "apt-get install gcc"
             except OSError as error:

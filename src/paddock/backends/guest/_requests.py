@@ -45,10 +45,10 @@ class Request(NamedTuple):
 
     def error(self, body: bytes) -> PaddockError:
         """Return what the body of an ERROR means. WireError."""
-        told = Error.unpack(body)
-        if told.errno not in errno.errorcode:
+        failure = Error.unpack(body)
+        if failure.errno not in errno.errorcode:
             raise WireError("an error that no kernel has")
-        return self.refused(told.errno, told.step.decode("ascii", "replace"), *self.about)
+        return self.refused(failure.errno, failure.step.decode("ascii", "replace"), *self.about)
 
 
 class Nothing(Message):

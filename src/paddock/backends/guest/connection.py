@@ -28,7 +28,7 @@ from paddock.errors import (
 )
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, close_all
-from paddock.wire.duplex import Line
+from paddock.wire.duplex import LoopConnection
 from paddock.wire.guest import VERSION, Credit, GuestHello, HostHello, Limit, Stream
 from paddock.wire.message import Message
 
@@ -458,7 +458,7 @@ def _greeting(frame: Frame) -> int:
     raise WireError(f"no greeting in version {VERSION}")
 
 
-class GuestConnection(Line):
+class GuestConnection(LoopConnection):
     """Run many channels over one stream socket. It belongs to the event loop that made it, and owns the socket.
 
     A call fails when its guest is silent for `patience_seconds`, or takes longer than allowed. When the other side has
@@ -617,13 +617,13 @@ class GuestConnection(Line):
             self.heard_at = self._loop.time()
             self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
             for frame in self._inbox.feed(data):
-                self._take(frame)
+                self._on_frame(frame)
         except BlockingIOError:
             return
         except (OSError, WireError) as error:
             self._fail(error)
 
-    def _take(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         frames.require_sound(frame)
         if self.peer_pid is None:
             self.peer_pid = _greeting(frame)
@@ -634,10 +634,10 @@ class GuestConnection(Line):
         if channel.receive(frame):
             del self._channels[channel.id]
 
-    def _unwritten(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         exhausted = exhaustion(error) if error.errno == errno.ETOOMANYREFS else None
         if exhausted is None:
-            super()._unwritten(error)
+            super()._on_write_error(error)
             return
         frame, data = (
             self._unsent.popleft()
@@ -674,5 +674,5 @@ class GuestConnection(Line):
                 channel.fail(error)
         return self._failure
 
-    def _over(self) -> None:
+    def _on_end(self) -> None:
         self._wake_writers()

@@ -355,13 +355,13 @@ class GuestExecHandle:
         if keeping is None or self._kept or any(one.closed for one in readers):
             return
         journals = [await asyncio.to_thread(keeping.journal) for _ in readers]
-        given = () if self.stdin is None else await self.stdin.kept()
+        input_fds = () if self.stdin is None else await self.stdin.kept()
         if any(one.closed for one in readers):
             return  # it ended meanwhile
         for reader, journal in zip(readers, journals, strict=True):
             reader.journal = journal
         self._kept = True
-        await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *given))
+        await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *input_fds))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(Nothing)
@@ -505,8 +505,8 @@ async def take_up(
             journal.close()
         raise
     if has_pipes:
-        given = [os.dup(fd) for fd in held[_OUTPUTS:]]
-        stdin = PipeWriter(*given) if given else None
+        output_fds = [os.dup(fd) for fd in held[_OUTPUTS:]]
+        stdin = PipeWriter(*output_fds) if output_fds else None
         stdout, stderr = (PipeReader(os.dup(fd)) for fd in held[:_OUTPUTS:2])
         stdout.journal, stderr.journal = journals
     else:

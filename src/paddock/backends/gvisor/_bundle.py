@@ -14,7 +14,7 @@ _CAPABILITIES = tuple(
     for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
 )
 _TO_BE_RENAMED = "CAP_SYS_ADMIN"
-"""An additional capability of init. It doesn't pass it to its children (`native/led.c`)."""
+"""An additional capability of init. It doesn't pass it to its children (`native/init_trunk.c`)."""
 _TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 _TO_NAME_IT = "CAP_DAC_OVERRIDE"  # /etc/hosts is that user's too
 _MIB = 1 << 20

@@ -60,10 +60,10 @@ def programs(state_dir: Path) -> tuple[Path, ...]:
 
 def look(state_dir: Path) -> Found | str:
     """Return the present runsc, or a sentence about what is missing."""
-    there = programs(state_dir)
-    if not there:
+    programs_found = programs(state_dir)
+    if not programs_found:
         return f"runsc (gVisor) is not installed: {FIX}"
-    found = remembered(state_dir) or _find(state_dir, there)
+    found = remembered(state_dir) or _find(state_dir, programs_found)
     return found.refused or found if isinstance(found, Found) else found
 
 
@@ -84,11 +84,11 @@ def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
     return kvm
 
 
-def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
+def _find(state_dir: Path, programs_found: tuple[Path, ...]) -> Found | str:
     platform = read_config(state_dir).gvisor_platform
-    facts = _facts(there, platform)
+    facts = _facts(programs_found, platform)
     reasons: list[str] = []
-    for runsc in there:
+    for runsc in programs_found:
         found = _try(runsc, facts, platform)
         if isinstance(found, Found):
             remember(state_dir / _FILE, found)
@@ -116,19 +116,19 @@ def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
         return names
     reasons: list[str] = []
     for platform in names:
-        said = attempt(runsc, platform, date)
-        if not isinstance(said, str):
+        answer = attempt(runsc, platform, date)
+        if not isinstance(answer, str):
             return Found(
                 program=str(runsc),
                 version=version,
                 date=date,
                 platform=platform,
-                terminals=said["terminals"],
-                stats=said["stats"],
+                terminals=answer["terminals"],
+                stats=answer["stats"],
                 facts=facts,
                 tries_kvm=_platforms.why_not_kvm(given) is None,
             )
-        reasons.append(f"{platform}: {said}")
+        reasons.append(f"{platform}: {answer}")
     return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
 
 
@@ -145,10 +145,10 @@ def _facts(there: tuple[Path, ...], platform: str | None) -> tuple[str, ...]:
 
 def _version(runsc: Path) -> tuple[str, int]:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [runsc, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False, env={}
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return "", 0
-    match = _VERSION.search(said.decode("utf-8", "replace"))
+    match = _VERSION.search(output.decode("utf-8", "replace"))
     return (match[1], int(match[2])) if match else ("", 0)

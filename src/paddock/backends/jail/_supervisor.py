@@ -79,7 +79,7 @@ class SupervisorClient:
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         self.state_dir, self._for_tests = state_dir, for_tests
         self._listeners: list[Listener] = []
-        self._line: Duplex | None = None
+        self._connection: Duplex | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._was_connected = False
         self._forgotten: list[str] = []
@@ -101,10 +101,10 @@ class SupervisorClient:
 
     def close(self) -> None:
         self._send_forgotten()
-        line, self._line = self._line, None
+        connection, self._connection = self._connection, None
         self._connecting, self._opening, self._was_connected = asyncio.Lock(), asyncio.Lock(), False
-        if line is not None:
-            line.close()
+        if connection is not None:
+            connection.close()
         if self._templates is not None:
             self._templates.pool.close()
             self._templates = None
@@ -125,7 +125,7 @@ class SupervisorClient:
 
     @property
     def connected(self) -> bool:
-        return self._line is not None
+        return self._connection is not None
 
     async def request(self, operation: str, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
         """Ask and wait for the answer, whose descriptors are in `fds`. The supervisor gets copies of `descriptors`.
@@ -149,9 +149,9 @@ class SupervisorClient:
     async def tell(self, operation: str, **fields: object) -> None:
         """Send a request that needs no answer. The supervisor carries it out before any later request."""
         await self.connect()
-        if self._line is not None:
+        if self._connection is not None:
             with contextlib.suppress(NotSent):
-                self._line.send(Kind.OPEN, 0, self._body(operation, fields), flags=NO_REPLY)
+                self._connection.send(Kind.OPEN, 0, self._body(operation, fields), flags=NO_REPLY)
 
     def forget(self, id: str) -> None:
         """Drop the record of a sandbox that has ended: with the next request, which may be its next create, or soon."""
@@ -161,20 +161,20 @@ class SupervisorClient:
 
     def _send_forgotten(self) -> None:
         """Without a supervisor they wait for the next request."""
-        if self._forgotten and self._line is not None:
+        if self._forgotten and self._connection is not None:
             body = self._body("forget", {"id": self._forgotten.pop()})
             with contextlib.suppress(NotSent):
-                self._line.send(Kind.OPEN, 0, body, flags=NO_REPLY)
+                self._connection.send(Kind.OPEN, 0, body, flags=NO_REPLY)
 
     def _body(self, operation: str, fields: Message) -> bytes:
         forgotten, self._forgotten = self._forgotten, []
         return _encode({"op": operation, **fields, **({"forgotten": forgotten} if forgotten else {})})
 
     async def connect(self) -> None:
-        if self._line is not None:
+        if self._connection is not None:
             return
         async with self._connecting:
-            if self._line is not None or await self._greet():
+            if self._connection is not None or await self._greet():
                 return
             await to_its_end(self._start)  # else it would start an unwanted supervisor
             if not await self._greet():
@@ -185,16 +185,16 @@ class SupervisorClient:
     async def _greet(self) -> bool:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
-            met = await greet(connect, _encode({"version": VERSION}), self._heard, self._lost)
+            greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost)
         except OtherVersion as error:
             raise _foreign(error.pid) from None
-        if met is None:
+        if greeting is None:
             return False
-        line, answer = met
+        connection, answer = greeting
         if answer.kind is Kind.ERROR:
-            line.close()
-            raise _foreign(line.pid)
-        self._line, self.facts = line, json.loads(answer.body)
+            connection.close()
+            raise _foreign(connection.pid)
+        self._connection, self.facts = connection, json.loads(answer.body)
         if self.pool is not None:
             os.close(self.pool)
         (self.pool,) = answer.descriptors
@@ -204,10 +204,10 @@ class SupervisorClient:
         return True
 
     async def _exchange(self, body: bytes, descriptors: tuple[int, ...]) -> Message:
-        if self._line is None:
+        if self._connection is None:
             raise SupervisorUnavailableError("the supervisor went away", unheard=True)
         try:
-            answer = await self._line.ask(body, copy_all(descriptors))
+            answer = await self._connection.ask(body, copy_all(descriptors))
         except ConnectionError as error:
             raise SupervisorUnavailableError(
                 "the supervisor went away before it answered", unheard=isinstance(error, NotSent), lost=True
@@ -217,7 +217,7 @@ class SupervisorClient:
             raise _error(result)
         return {**result, "fds": list(answer.descriptors)} if answer.descriptors else result
 
-    def _heard(self, line: Duplex, frame: Frame) -> None:
+    def _on_frame(self, connection: Duplex, frame: Frame) -> None:
         close_all(frame.descriptors)
         self._tell_all(json.loads(frame.body))
 
@@ -225,9 +225,9 @@ class SupervisorClient:
         for listener in tuple(self._listeners):
             listener(event)
 
-    def _lost(self, line: Duplex) -> None:
-        if self._line is line:
-            self._line = None
+    def _lost(self, connection: Duplex) -> None:
+        if self._connection is connection:
+            self._connection = None
             self._tell_all({"event": "lost"})
 
     def _start(self) -> None:

@@ -47,10 +47,10 @@ class _Kept(msgspec.Struct, frozen=True):
     choice: Choice
 
 
-def choose(state_dir: Path, programs: tuple[str, ...], given: str | None = None) -> Choice:
-    """Return the accelerator: `given`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
-    if given is not None:
-        return Choice(given, "config.toml says so")
+def choose(state_dir: Path, programs: tuple[str, ...], accelerator: str | None = None) -> Choice:
+    """Return `accelerator`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
+    if accelerator is not None:
+        return Choice(accelerator, "config.toml says so")
     if (closed := kvm.closed()) is not None:
         return Choice(TCG, closed)
     kept = recall(state_dir / _FILE, _Kept)
@@ -66,8 +66,8 @@ def booted(state_dir: Path, programs: tuple[str, ...]) -> Choice:
 
 def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
     """Remembers that none has, with KVM, and one has without."""
-    said = _SANDBOX.sub("", words)[:_MOST_WORDS]
-    return _remember(state_dir, programs, Choice(TCG, f"{kvm.DEVICE} is there and boots nothing: {said}"))
+    message = _SANDBOX.sub("", words)[:_MOST_WORDS]
+    return _remember(state_dir, programs, Choice(TCG, f"{kvm.DEVICE} is there and boots nothing: {message}"))
 
 
 def processor() -> str:

@@ -52,7 +52,7 @@ _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
 _MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
-_PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.CARD | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
+_PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.MAC_ADDRESS | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
 _WARM = ("/bin/sh", "-c", "exec /bin/true")
 
 
@@ -131,7 +131,7 @@ class MicrovmBackend(VmmBackend):
         assert isinstance(instance, MicrovmInstance)
         renewal = Renew(
             parts=parts,
-            out=int(plan.exits),
+            online=int(plan.exits),
             open_files=limits.open_files,
             processes=limits.processes,
             tmp_bytes=limits.tmp_mib * _MIB,
@@ -140,7 +140,7 @@ class MicrovmBackend(VmmBackend):
             entropy=os.urandom(_ENTROPY_BYTES),
             hostname=plan.hostname.encode(),
             hosts=plan.hostname.encode() if Part.HOSTS in parts else b"",
-            card=_own_address(),
+            mac_address=_own_address(),
             machine_id=uuid.uuid4().hex.encode(),
         )
         done = await instance.tell(renewal, may_fail=_MAY_FAIL)
@@ -169,7 +169,7 @@ class MicrovmBackend(VmmBackend):
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
                 assert isinstance(instance, MicrovmInstance)
-                await instance.tell(Renew(parts=Part.NETWORK, out=1))
+                await instance.tell(Renew(parts=Part.NETWORK, online=1))
             finally:
                 await instance.aclose()
         return found
@@ -294,8 +294,8 @@ class MicrovmInstance(VmmInstance):
 
     async def show(self, shares: Sequence[_shares.Share]) -> None:
         """Directories of the host's, the outermost first."""
-        told = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
-        await asyncio.gather(*map(self.order, told))
+        requests = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
+        await asyncio.gather(*map(self.order, requests))
 
     async def warm(self) -> None:
         """Run a command, so that the machine's memory has its files.
@@ -354,7 +354,7 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
 
 
 def _own_address() -> bytes:
-    """Return a network address for a card: random, locally administered, unicast (IEEE 802: the first byte's lowest two
+    """Return a MAC address: random, locally administered, unicast (IEEE 802: the first byte's lowest two
     bits).
     """
     return bytes((0x02,)) + os.urandom(5)

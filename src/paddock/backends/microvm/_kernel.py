@@ -80,10 +80,10 @@ def _read(path: Path) -> bytes:
         raise NotConfiguredError(f"{path} can't be decompressed: {error}", hint=REMEDY) from None
 
 
-def find(given: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
+def find(choice: str | None = None, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
     """Return the configured kernel, or else the newest cloud kernel. NotConfiguredError says why there is none."""
-    if given is not None:
-        image = Path(given)
+    if choice is not None:
+        image = Path(choice)
         return _checked(image, image.parent.parent)
     for place in places:
         for image in sorted((place / "boot").glob("vmlinuz-*-cloud-*"), key=_by_version, reverse=True):

@@ -73,8 +73,8 @@ class Share(NamedTuple):
 
 def shares(plan: SandboxPlan) -> list[Share]:
     """Return the mounts for the guest, outermost first."""
-    told = zip(exports(plan), _targets(plan), strict=True)
-    found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(told)]
+    numbered = zip(exports(plan), _targets(plan), strict=True)
+    found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(numbered)]
     return sorted(found, key=lambda share: share.target.count("/"))
 
 

@@ -207,8 +207,8 @@ class VmmBackend(JailBackend):
             instance.pid = answer["pid"]
             instance.take_over(waiting)
             async with instance.kept_awake(plan.spec.idle_seconds):
-                told = instance.claim(env), instance.tell_deadline(plan.deadline), self.become(plan, instance)
-                await asyncio.gather(*told)
+                steps = instance.claim(env), instance.tell_deadline(plan.deadline), self.become(plan, instance)
+                await asyncio.gather(*steps)
         finally:
             self._being_made.discard(plan.id)
         return instance

@@ -1,4 +1,4 @@
-"""A connection with a controller (`vmm/control.py`): requests as lines of JSON, answers in any order."""
+"""The daemon's connection with a controller (`vmm/control.py`): requests as lines of JSON, replies in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from paddock.backends.pause_clock import PauseClock, Stopwatch
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
 
-# The controller says what went wrong there. It can't make us say that the machine, the policy or the supervisor failed.
+# The error codes that a controller may report. It can't report a failure of the machine, policy or supervisor.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
 _MAX_MESSAGE = 2000
 _MOST_BYTES = 4 << 20
@@ -22,15 +22,15 @@ _READ = 1 << 16
 _SECONDS = 60.0
 
 
-class Said(msgspec.Struct, frozen=True):
-    """An answer. As it is, one of which nothing is wanted."""
+class Reply(msgspec.Struct, frozen=True):
+    """A reply. This class is for replies without fields."""
 
 
-class Environment(Said, frozen=True):
+class Environment(Reply, frozen=True):
     env: dict[str, str]
 
 
-class _Error(Said, frozen=True):
+class _Error(Reply, frozen=True):
     code: str
     message: str
     errno: str | None = None
@@ -40,17 +40,16 @@ T = TypeVar("T")
 
 
 class Control:
-    """Belongs to the event loop it is made in; owns the socket. A message outside the protocol ends it."""
+    """Belongs to the event loop that makes it, and owns the socket. A message outside the protocol ends it."""
 
     def __init__(self, stream: socket.socket, pause_clock: PauseClock | None = None) -> None:
-        """Start on a stream. The controller is frozen with the sandbox that `pause_clock` is of, and can't
-        answer then."""
+        """Start on a stream. While the sandbox of `pause_clock` is paused, the controller can't answer."""
         stream.setblocking(False)
         self._loop, self._stream = asyncio.get_running_loop(), stream
         self.pause_clock = pause_clock or PauseClock()
         self._sending = asyncio.Lock()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._received = bytearray()
         self._failure: PaddockError | None = None
         self._loop.add_reader(stream.fileno(), self._readable)
@@ -62,13 +61,13 @@ class Control:
     async def ask(
         self,
         op: str,
-        kind: type[T] = Said,
+        kind: type[T] = Reply,
         *,
         fds: Sequence[int] = (),
         seconds: float | None = _SECONDS,
         **fields: object,
     ) -> T:
-        """Return the answer. PaddockError: what the controller refuses; SandboxDiedError, GuestLost."""
+        """Return the reply. Raises the PaddockError of a refusal, SandboxDiedError, or GuestLostError."""
         waited = Stopwatch(self.pause_clock)
         answer = await self._send(op, fds, fields)
         try:
@@ -78,23 +77,23 @@ class Control:
                 if left <= 0:
                     raise GuestLostError(f"the controller has not answered for {seconds:g} s", hint="try again")
                 await asyncio.wait((answer,), timeout=left)
-            said = answer.result()
+            reply = answer.result()
         finally:
             answer.cancel()
         try:
-            return msgspec.convert(said, kind)
+            return msgspec.convert(reply, kind)
         except msgspec.ValidationError as error:
-            raise self._broke(f"an answer with {error}") from None
+            raise self._violation(f"an answer with {error}") from None
 
     async def tell(self, op: str) -> None:
-        """Ask, and wait for no answer."""
+        """Send a request without waiting for its reply."""
         (await self._send(op, (), {})).cancel()
 
     async def _send(self, op: str, fds: Sequence[int], fields: dict[str, object]) -> asyncio.Future[Any]:
         if self._failure is not None:
             raise self._failure
         id = next(self._numbers)
-        answer = self._asked[id] = self._loop.create_future()
+        answer = self._pending[id] = self._loop.create_future()
         line = json.dumps({"id": id, "op": op, "fds": len(fds), **fields}).encode() + b"\n"
         try:
             async with self._sending:
@@ -112,7 +111,7 @@ class Control:
 
     def _readable(self) -> None:
         try:
-            data = self._stream.recv(_READ)  # never recvmsg: descriptors that come are closed by the kernel, unseen
+            data = self._stream.recv(_READ)  # recv, not recvmsg: the kernel closes descriptors that a guest sends
         except BlockingIOError:
             return
         except OSError:
@@ -120,26 +119,26 @@ class Control:
         *lines, self._received = (self._received + data).split(b"\n")
         try:
             for line in lines:
-                self._take(json.loads(line))
+                self._handle(json.loads(line))
             if len(self._received) > _MOST_BYTES:
                 raise ValueError("a line without an end")
         except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
-            self._broke(str(error))
+            self._violation(str(error))
         if not data:
             self._fail(_lost())
 
-    def _take(self, said: Any) -> None:
-        id, error = said["id"], _refusal(said["error"]) if "error" in said else None
-        answer = self._asked.pop(id)
+    def _handle(self, reply: Any) -> None:
+        id, error = reply["id"], _refusal(reply["error"]) if "error" in reply else None
+        answer = self._pending.pop(id)
         if answer.done():
             return  # the caller has left
         if error is None:
-            answer.set_result(said)
+            answer.set_result(reply)
         else:
             answer.set_exception(error)
 
-    def _broke(self, words: str) -> PaddockError:
-        error = GuestProtocolError(f"the controller broke the protocol: {words[:200]}", hint="kill the sandbox")
+    def _violation(self, detail: str) -> PaddockError:
+        error = GuestProtocolError(f"the controller broke the protocol: {detail[:200]}", hint="kill the sandbox")
         self._fail(error)
         return error
 
@@ -148,22 +147,22 @@ class Control:
             self._failure = error
             self._loop.remove_reader(self._stream.fileno())
             self._stream.close()
-            for answer in self._asked.values():
+            for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(error)
-            self._asked.clear()
+            self._pending.clear()
 
 
 def _lost() -> PaddockError:
     return SandboxDiedError("the connection to the sandbox's controller was lost", hint="`paddock ls --all` says why")
 
 
-def _refusal(told: Any) -> PaddockError:
-    """ValueError: it may not say that."""
-    said = msgspec.convert(told, _Error)
-    if said.code not in _CODES:
+def _refusal(reported: Any) -> PaddockError:
+    """Return the error of a refusal. Raises ValueError for a code outside `_CODES`."""
+    reply = msgspec.convert(reported, _Error)
+    if reply.code not in _CODES:
         raise ValueError("an error of a kind that no controller may report")
-    error = BY_CODE[said.code](said.message[:_MAX_MESSAGE])
-    if said.errno is not None:
-        error.details["errno"] = said.errno[:32]
+    error = BY_CODE[reply.code](reply.message[:_MAX_MESSAGE])
+    if reply.errno is not None:
+        error.details["errno"] = reply.errno[:32]
     return error

@@ -32,7 +32,7 @@ from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewRepl
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.message import Message
 
-from ._control import Control, Environment, Said
+from ._control import Control, Environment, Reply
 
 if TYPE_CHECKING:
     from ._backend import VmmBackend
@@ -70,7 +70,7 @@ def plan_of_nobody(plan: SandboxPlan) -> SandboxPlan:
     return replace(plan, instance_id=0, parent=None, trees=(), protect=(), spec=nobodys(plan.spec))
 
 
-class _ExitReport(Said, frozen=True):
+class _ExitReport(Reply, frozen=True):
     code: int | None
     signal: int | None
     log: str = ""
@@ -78,20 +78,20 @@ class _ExitReport(Said, frozen=True):
 
     def sentence(self, what: str) -> str:
         how = f"was ended by signal {self.signal}" if self.signal is not None else f"ended with code {self.code}"
-        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it said: ', self.log)}"
+        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it printable: ', self.log)}"
 
 
 def _printable(before: str, text: str) -> str:
     # It comes from behind the isolation: for people to read, and nothing else.
-    said = "".join(char if char.isprintable() else " " for char in text[-_MOST_WORDS:]).strip()
-    return before + said if said else ""
+    printable = "".join(char if char.isprintable() else " " for char in text[-_MOST_WORDS:]).strip()
+    return before + printable if printable else ""
 
 
-class _Log(Said, frozen=True):
+class _Log(Reply, frozen=True):
     log: str
 
 
-class _Pinged(Said, frozen=True):
+class _Pinged(Reply, frozen=True):
     restored: bool
 
 
@@ -189,18 +189,18 @@ class VmmInstance(JailInstance):
         connection.tells = self._level.tells
         return connection
 
-    async def start_vmm(self, told: Orders) -> None:
+    async def start_vmm(self, launch: Orders) -> None:
         """Start the controller and wait until the guest has begun. SandboxDiedError with its last words,
         SandboxError."""
-        self._environment = told.env
-        config = {**msgspec.structs.asdict(told), "name": _CONTROLLER, "identities": self._level.identities}
+        self._environment = launch.env
+        config = {**msgspec.structs.asdict(launch), "name": _CONTROLLER, "identities": self._level.identities}
         self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())
         listening = self._listening
         assert listening is not None
         try:
-            await asyncio.wait((greeted, listening), timeout=told.greeting_seconds, return_when="FIRST_COMPLETED")
+            await asyncio.wait((greeted, listening), timeout=launch.greeting_seconds, return_when="FIRST_COMPLETED")
             if greeted.done() and greeted.exception() is None:
                 return
             if listening.done() or greeted.done():
@@ -210,7 +210,7 @@ class VmmInstance(JailInstance):
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError), logged("hear the guest's greeting", self.id):
                 await greeted
-        words = f"nobody answered behind the wall of {self.id} within {told.greeting_seconds:g} s"
+        words = f"nobody answered behind the wall of {self.id} within {launch.greeting_seconds:g} s"
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:

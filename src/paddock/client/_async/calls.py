@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.client._async_lines import AsyncLines
+from paddock.client._async_connections import AsyncDaemonConnections
 from paddock.client._session import answered, handle_methods, lost_call, not_started, nothing, too_many_under_way
 from paddock.errors import DaemonLostError, PaddockError
 from paddock.wire import AGAIN, Frame, NotSent, WireError
@@ -27,7 +27,7 @@ class AsyncCalls:
     """
 
     def __init__(self, session: Session) -> None:
-        self._lines = AsyncLines(session)
+        self._connections = AsyncDaemonConnections(session)
         self.session = session
         self.give_up, self.state_dir = session.give_up, session.state_dir
 
@@ -59,17 +59,17 @@ class AsyncCalls:
         them to the next one. It repeats a request in progress only if that is `repeatable`, five times in all.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
-        line = None
+        connection = None
         for _ in range(_ATTEMPTS if repeatable else 2):
             try:
-                line = await self._lines.take(line)
+                connection = await self._connections.take(connection)
             except (OSError, PaddockError) as error:
                 if not flags:
                     raise
                 problem = str(error)
                 break
             try:
-                frame = await line.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
+                frame = await connection.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
             except NotSent as error:
                 problem = str(error)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from paddock.client._async_lines import AsyncMutex, AsyncPipe
+from paddock.client._async_connections import AsyncMutex, AsyncPipe
 from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec

@@ -61,13 +61,13 @@ def _watch(root: Path) -> int:
 
 
 def _has_news(events: int) -> bool:
-    told = False
+    has_changed = False
     try:
         while os.read(events, 1 << 16):
-            told = True
+            has_changed = True
     except BlockingIOError:
         pass
-    return told
+    return has_changed
 
 
 def _identity(path: str) -> tuple[int, int] | None:

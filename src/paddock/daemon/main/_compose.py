@@ -48,8 +48,8 @@ class Node:
         from ._older import forget_figures
 
         self.config = read_config(state_dir)
-        told = forget_figures(state_dir, self.config)
-        self.notices = [told] if told else []
+        notice = forget_figures(state_dir, self.config)
+        self.notices = [notice] if notice else []
         """Messages for the first client."""
         self._state_dir, self._jail = state_dir, JailBackend(state_dir)
         self._opening, self._importing = asyncio.Lock(), Lock()

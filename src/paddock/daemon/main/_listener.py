@@ -25,7 +25,7 @@ from paddock.errors import (
 from paddock.linux.local_sockets import reached
 from paddock.model import codec
 from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack
-from paddock.wire.duplex import Line
+from paddock.wire.duplex import LoopConnection
 
 from ._requests import Requests, let_go
 from ._sessions import Session
@@ -118,7 +118,7 @@ class Listener:
     def _session_ended(self, session: Session) -> None:
         if self.sessions.get(session.token) is session:
             del self.sessions[session.token]
-        self.requests.memory.end(session.token)
+        self.requests.recent.end(session.token)
         for connection in tuple(session.connections):
             if isinstance(connection, _Connection):
                 connection.close()
@@ -144,7 +144,7 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
 
-class _Connection(Line):
+class _Connection(LoopConnection):
     """One client's connection: starts a task for each OPEN, and reads no more from a client that leaves its answers."""
 
     def __init__(self, peer: socket.socket, listener: Listener, greet: Callable[[codec.Hello], codec.Welcome]) -> None:
@@ -172,21 +172,21 @@ class _Connection(Line):
         self._is_broken = True
         self.close()
 
-    def _over(self) -> None:
+    def _on_end(self) -> None:
         if self._finished is not None:
             self._finished.set_result(None)
         self._silent.cancel()
         self._listener.forget(self)
         is_lost = False
         for task in self._open.values():
-            if self._listener.requests.memory.leave(task):
+            if self._listener.requests.recent.connection_lost(task):
                 is_lost = True
             else:
                 task.cancel()
         if self._session is not None:
             self._session.disconnected(self, is_lost=is_lost or self._is_broken)
 
-    def _take(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if self.closed:
             pass
         elif frame.lost:
@@ -277,14 +277,14 @@ class _Connection(Line):
         if self._unsent_bytes > _UNREAD_BYTES:
             self._read(False)
 
-    def _sent(self) -> None:
-        super()._sent()
+    def _on_drained(self) -> None:
+        super()._on_drained()
         if self._finished is None:
             self._read(True)
         else:
             self.close()
 
-    def _unwritten(self, error: OSError) -> None:
+    def _on_write_error(self, error: OSError) -> None:
         """Try again soon if the kernel has no room. Release a handle whose descriptors can't be sent."""
         exhausted = exhaustion(error)
         if exhausted is None or isinstance(error, ConnectionError):

@@ -18,7 +18,6 @@ from paddock.model import codec, replace
 from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS
 from paddock.wire import AGAIN, Frame, Kind
 
-from ._asked import Asked, Memory, Reply
 from ._handles import (
     Opened,
     open_exec,
@@ -29,6 +28,7 @@ from ._handles import (
     open_watch,
     open_writer,
 )
+from ._recent_requests import PendingRequest, RecentRequests, Reply
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
@@ -52,9 +52,9 @@ class ProgressHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == _log.name and (to := _progress.get()) is not None:
             loop, reply = to
-            said = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
+            message = {"warning" if record.levelno == logging.WARNING else "progress": record.getMessage()[:1000]}
             with contextlib.suppress(RuntimeError):  # from any thread
-                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(said))
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(message))
 
 
 _OPENED: tuple[tuple[tuple[type[model.Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
@@ -74,7 +74,7 @@ _UNDONE = frozenset(
 
 
 class Requests:
-    """What the connections of one daemon ask, and what `control` answers about the daemon itself."""
+    """Performs the requests of all connections. `control` answers the ones about the daemon itself."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Requests:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
         self._kept = kept
         self._pump = Pump()
-        self.memory = Memory()
+        self.recent = RecentRequests()
         self.leaves = False
         """This daemon leaves: finished sandboxes live on, and the next daemon finds their owners."""
 
@@ -107,14 +107,14 @@ class Requests:
                 )
             if frame.flags & AGAIN and await self._answered(session, request, key, reply):
                 return None
-            reply = self.memory.begin(key, task, reply)
+            reply = self.recent.begin(key, task, reply)
         _progress.set((task.get_loop(), reply))
         try:
             if request.action is not None:
                 session.has_asked = True
-                await self._act(task, session, request.action, request, frame, reply)
+                await self._perform(task, session, request.action, request, frame, reply)
             else:
-                reply(Kind.REPLY, codec.encode(await self._tell(session, request)))
+                reply(Kind.REPLY, codec.encode(await self._control_or_call(session, request)))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
         except ImportError as error:  # some modules are loaded at their first use
@@ -130,13 +130,13 @@ class Requests:
             reply(Kind.ERROR, codec.encode_error(exhausted or error))
         finally:
             _progress.set(None)  # a cycle through the task's context would keep the answer until the collector comes
-            if isinstance(reply, Asked):
-                self.memory.over(key, reply)
+            if isinstance(reply, PendingRequest):
+                self.recent.finish(key, reply)
 
     async def _answered(self, session: Session, request: codec.Request, key: tuple[str, str], reply: Reply) -> bool:
         """Tell whether a repeated request has got its answer. If not, it may be performed: nothing happens twice."""
-        found = self.memory.find(key)
-        if isinstance(found, Asked):
+        found = self.recent.find(key)
+        if isinstance(found, PendingRequest):
             if await found.answered_to(reply):
                 return True
         elif found is not None:
@@ -153,7 +153,7 @@ class Requests:
         reply(Kind.ERROR, codec.encode_error(DaemonLostError("nobody knows what became of it", unknown=True)))
         return True
 
-    async def _tell(self, session: Session, request: codec.Request) -> object:
+    async def _control_or_call(self, session: Session, request: codec.Request) -> object:
         if request.control is not None:
             return await self._control(request.control, session)
         if request.call is None:
@@ -164,7 +164,7 @@ class Requests:
             session.handles.pop(request.call.handle, None)
         return result
 
-    async def _act(
+    async def _perform(
         self,
         task: asyncio.Task[None],
         session: Session,
@@ -185,13 +185,13 @@ class Requests:
             again = replace(named, idempotency_key=f"{named.idempotency_key} again")
             result = await self._api.perform(again, self._principal)
         if type(action) not in _UNDONE:
-            await self._keep(session, action, result)
+            await self._record_owner(session, action, result)
             reply(Kind.REPLY, await _encoded(result))
             return
         try:
             if task.cancelling() and not (self.leaves and isinstance(action, model.CreateSandbox | model.ForkSandbox)):
                 raise asyncio.CancelledError
-            await self._keep(session, action, result)
+            await self._record_owner(session, action, result)
             opened = self._open(session, action, result, frame.descriptors[0] if request.has_input else None)
         except BaseException:  # no room to note whose it is, no descriptor for its streams, or its caller has left
             await self._undo(action, result)
@@ -201,7 +201,7 @@ class Requests:
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
 
-    async def _keep(self, session: Session, action: model.Action[Any], result: object) -> None:
+    async def _record_owner(self, session: Session, action: model.Action[Any], result: object) -> None:
         if isinstance(action, model.CreateSandbox | model.GetSandbox):
             await self._owned(session, cast("model.Sandbox", result))
         elif isinstance(action, model.ForkSandbox):
@@ -222,18 +222,18 @@ class Requests:
         """Give back what a client asked for and left before it came."""
         if self.leaves and isinstance(action, model.AttachExec):
             return  # the next daemon is asked for it
-        made: tuple[model.Sandbox, ...] = ()
+        sandboxes: tuple[model.Sandbox, ...] = ()
         if isinstance(action, model.CreateSandbox) and not action.idempotency_key:
-            made = (result,)
+            sandboxes = (result,)
         elif isinstance(action, model.ForkSandbox):
-            made = result
+            sandboxes = result
         elif hasattr(result, "leave"):
             await result.leave()
         elif hasattr(result, "abort"):
             await result.abort()
         elif hasattr(result, "aclose"):
             await result.aclose()
-        await all_of(self._api.perform(model.KillSandbox(sandbox=one.id), self._principal) for one in made)
+        await all_of(self._api.perform(model.KillSandbox(sandbox=sandbox.id), self._principal) for sandbox in sandboxes)
 
 
 async def _encoded(result: object) -> bytes:

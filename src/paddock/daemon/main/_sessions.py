@@ -17,8 +17,8 @@ from paddock.linux import pidfd
 from paddock.linux.proc import start_time
 from paddock.model import SandboxId
 
-from ._asked import RETURN_SECONDS
 from ._handles import Opened
+from ._recent_requests import RETURN_SECONDS
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,16 +38,16 @@ class Session:
         self.handles: dict[int, Opened] = {}
         self.sandboxes: set[SandboxId] = set()
         self.has_asked = False
-        """For more than how the daemon is."""
+        """Whether it has sent a request other than one for the daemon's status."""
         self._ended: Callable[[Session], None] | None = ended
         self._first = self._number = int.from_bytes(os.urandom(4)) << 16
-        """Of handles: those of an earlier daemon have other numbers."""
-        self._return: asyncio.TimerHandle | None = None
-        self._process = self._watch()
+        """Numbers of handles. Those of an earlier daemon differ."""
+        self._return_timer: asyncio.TimerHandle | None = None
+        self._process = self._open_pidfd()
         self.start_time: str | None = None
         with contextlib.suppress(OSError):
             self.start_time = str(start_time(pid))
-        """Read while the pidfd was open: both belong to the same process if this is the expected time."""
+        """Read while the pidfd is open: with the expected time, both belong to the same process."""
 
     def next_handle(self) -> int:
         self._number += 1
@@ -68,14 +68,14 @@ class Session:
         if self.connections:
             return
         if is_lost and self._process is not None:
-            if self._return is not None:
-                self._return.cancel()
-            self._return = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
-        elif self._return is None:
+            if self._return_timer is not None:
+                self._return_timer.cancel()
+            self._return_timer = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
+        elif self._return_timer is None:
             self.end()
 
     def _end_if_alone(self) -> None:
-        self._return = None
+        self._return_timer = None
         if not self.connections:
             self.end()
 
@@ -89,7 +89,7 @@ class Session:
         if ended is not None:
             ended(self)
 
-    def _watch(self) -> int | None:
+    def _open_pidfd(self) -> int | None:
         """Return a pidfd of the client. A forked child may keep the connection open after the process has died: the
         pidfd shows that (pidfd_open(2)). A process in another pid namespace appears as 0, and only the end of its
         connections shows its death."""
@@ -134,12 +134,12 @@ class SessionFiles:
             sandboxes=tuple(session.sandboxes),
         )
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        place = self._directory / f"{session.token}.json"
-        staged = place.with_suffix(".new")
+        path = self._directory / f"{session.token}.json"
+        staged = path.with_suffix(".new")
         staged.touch(0o600)
         staged.write_bytes(msgspec.json.encode(row) + b"\n")
-        staged.rename(place)
-        return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        staged.rename(path)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -152,19 +152,19 @@ class SessionFiles:
         (self._directory / f"{token}.json").unlink(missing_ok=True)
 
     def read(self) -> Iterable[SessionRow]:
-        for place in sorted(self._directory.glob("*")):
-            if place.suffix == ".json":
-                first, *later = place.read_bytes().split(b"\n")
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of ours: it ends nothing
+        for path in sorted(self._directory.glob("*")):
+            if path.suffix == ".json":
+                first, *later = path.read_bytes().split(b"\n")
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of our files
                     row = msgspec.json.decode(first, type=SessionRow)
-                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last one has not been written whole
-                    if row.token == place.stem:
+                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last line may be incomplete
+                    if row.token == path.stem:
                         yield msgspec.structs.replace(row, sandboxes=(*row.sandboxes, *added))
             else:
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 async def all_of(work: Iterable[Awaitable[object]]) -> list[BaseException]:
-    """Each to its end; the errors."""
+    """Await all of them, and return their errors."""
     results = await asyncio.gather(*work, return_exceptions=True)
     return [result for result in results if isinstance(result, BaseException)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 STOPPED_SECONDS = 0.1
 _LOOK_SECONDS = 0.05
-_MOST_PASSED = 3
+_MOST_SKIPPED = 3
 _NOTE_SECONDS = 60.0  # at most one note for each place in that time
 _PACKAGE = str(Path(__file__).parents[2])
 _log = logging.getLogger("paddock")
@@ -23,41 +23,41 @@ Note = Callable[[str], None]
 
 
 class Watchdog:
-    """Watches the loop of the thread that makes it. The thread that looks waits without a timeout while the loop does,
-    so an idle daemon isn't woken."""
+    """Watches the event loop of the thread that makes it, from another thread. While the loop waits, that thread waits
+    without a timeout, so an idle daemon uses no processor time."""
 
     def __init__(self, note: Note = _log.warning) -> None:
         self.stops, self.last_stop = 0, ""
         self._note = note
         self._loop_thread = threading.get_ident()
-        self.since: float | None = None  # when the loop's step began; None: the loop waits
-        self.is_asleep = True
-        self._awake = threading.Event()
+        self.step_began: float | None = None  # None: the loop waits
+        self.is_idle = True
+        self._loop_runs = threading.Event()
         self._noted: dict[str, float] = {}
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(_Selector(self))
 
     def start(self) -> None:
-        """Begin to look: once the daemon serves. Its start holds up no client's request but the first."""
-        threading.Thread(target=self._look, name="watchdog", daemon=True).start()
+        """Start the thread. The daemon calls this once it serves, because its start delays only the first request."""
+        threading.Thread(target=self._watch_loop, name="watchdog", daemon=True).start()
 
     def wake(self) -> None:
-        self.is_asleep = False
-        self._awake.set()
+        self.is_idle = False
+        self._loop_runs.set()
 
-    def _look(self) -> None:
-        known: float | None = None
-        while self._awake.wait():
+    def _watch_loop(self) -> None:
+        reported: float | None = None
+        while self._loop_runs.wait():
             time.sleep(_LOOK_SECONDS)
-            since = self.since
-            if since is None:
-                self._awake.clear()
-                self.is_asleep = True
-                if self.since is not None:  # a step began before the line above
+            began = self.step_began
+            if began is None:
+                self._loop_runs.clear()
+                self.is_idle = True
+                if self.step_began is not None:  # a step began before the line above
                     self.wake()
-            elif since != known and time.monotonic() - since >= STOPPED_SECONDS:
-                known = since
+            elif began != reported and time.monotonic() - began >= STOPPED_SECONDS:
+                reported = began
                 self._stopped()
 
     def _stopped(self) -> None:
@@ -69,8 +69,8 @@ class Watchdog:
         now = time.monotonic()
         if now - self._noted.get(place, -_NOTE_SECONDS) >= _NOTE_SECONDS:
             self._noted[place] = now
-            shown = " < ".join(map(_name, stack))  # one line of the log
-            self._note(f"the event loop is stopped for more than {STOPPED_SECONDS * 1000:.0f} ms at {place}: {shown}")
+            trace = " < ".join(map(_name, stack))  # one line of the log
+            self._note(f"the event loop is stopped for more than {STOPPED_SECONDS * 1000:.0f} ms at {place}: {trace}")
         self.last_stop = place
         self.stops += 1
 
@@ -80,25 +80,25 @@ def _name(line: traceback.FrameSummary) -> str:
 
 
 class _Selector(selectors.EpollSelector):
-    """Tells the watchdog when the loop begins to wait, and when a step begins. A loop that has steps to do hears of
-    descriptors only every fourth time: a request is a few steps, and each time costs a system call."""
+    """Tells the watchdog when the loop begins to wait, and when a step begins. While the loop has
+    steps to do, only every fourth call polls: a request is a few steps, and each poll costs a system call."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         super().__init__()
         self._watchdog = watchdog
-        self._passed = 0
+        self._skipped = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        watchdog, asks = self._watchdog, timeout != 0 or self._passed == _MOST_PASSED
-        self._passed = 0 if asks else self._passed + 1
-        watchdog.since = None
+        watchdog, polls = self._watchdog, timeout != 0 or self._skipped == _MOST_SKIPPED
+        self._skipped = 0 if polls else self._skipped + 1
+        watchdog.step_began = None
         try:
-            return super().select(timeout) if asks else []
+            return super().select(timeout) if polls else []
         finally:
-            watchdog.since = time.monotonic()
-            if watchdog.is_asleep:
+            watchdog.step_began = time.monotonic()
+            if watchdog.is_idle:
                 watchdog.wake()
 
     def close(self) -> None:
-        self._watchdog.since = None
+        self._watchdog.step_began = None
         super().close()

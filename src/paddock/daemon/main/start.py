@@ -37,7 +37,7 @@ _LOG_BYTES = 10 << 20
 _CLOSE_SECONDS = 20.0
 _AGAIN_SECONDS = 5.0
 _UNCLAIMED_SECONDS = 30.0
-"""In which a program whose create the death of the daemon interrupted can ask again, with its key."""
+"""Time for a program to repeat, with its key, a create that the daemon's death interrupted."""
 
 _log = logging.getLogger("paddock")
 
@@ -61,21 +61,21 @@ def main(options: dict[str, Any]) -> None:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
         watchdog = Watchdog()
         with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
-            runner.run(_until_told(Daemon(state_dir, lock, watchdog), ready))
+            runner.run(_run(Daemon(state_dir, lock, watchdog), ready))
     except BaseException as error:
         if isinstance(error, PaddockError):
             _log.error("the daemon could not start: %s", error.message)
         else:
             _log.exception("the daemon could not go on")
         exhausted = exhaustion(error) if isinstance(error, OSError | RuntimeError) else None
-        _tell(ready, codec.encode_error(exhausted or error))
+        _report_ready(ready, codec.encode_error(exhausted or error))
         code = 1
     logging.shutdown()
     os._exit(code)  # doesn't wait for threads that hang in a call to a registry; the lock falls with the process
 
 
 class Daemon:
-    """One state directory's service, and who uses it."""
+    """The service of one state directory, and the sessions that use it."""
 
     def __init__(self, state_dir: Path, lock: int, watchdog: Watchdog) -> None:
         self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
@@ -83,12 +83,12 @@ class Daemon:
         self._instance, self._start, self._boot = os.urandom(8).hex(), time.time(), boot_id()
         self._code = Code(state_dir / FILE)
         self._files = SessionFiles(state_dir / SESSIONS)
-        self._ends_own = self._closing = False
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ends_sessions = self._closing = False
+        self._end_tasks: set[asyncio.Task[None]] = set()
         self._idle: asyncio.TimerHandle | None = None
-        self._over = asyncio.Event()
-        self._changes = -1
-        """Tells of the state directory (inotify)."""
+        self._stopped = asyncio.Event()
+        self._inotify = -1
+        """Descriptor that reports changes of the state directory. -1: none."""
 
     async def run(self, ready: int) -> None:
         from ._compose import Node
@@ -96,20 +96,20 @@ class Daemon:
         refuse_older_programs(self._state_dir)
         rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
-        requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._keeps)
+        requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._is_kept)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
         try:
             await node.open()
             await node.service.start()
-            self._take_up_sessions()
+            self._restore_sessions()
             self._listener.listen(self._state_dir)
             self._watchdog.start()
             self._watch_directory()
-            _tell(ready, b"{}")
+            _report_ready(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
-            self._look_whether_idle()
-            gc.freeze()  # what lives by now lives on: the collector needn't walk over it with each exec
-            await self._over.wait()
+            self._restart_idle()
+            gc.freeze()  # these objects live as long as the process: no collection needs to walk them
+            await self._stopped.wait()
         finally:
             await self._close()
 
@@ -117,52 +117,52 @@ class Daemon:
     def service(self) -> Service:
         return self._node.service
 
-    def _keeps(self, command: str) -> bool:
+    def _is_kept(self, command: str) -> bool:
         return command in self.service.execs.kept
 
     def leave(self, why: str = "SIGTERM") -> None:
-        """End `run`: what lives goes on, and the next daemon takes over."""
+        """End `run`: sandboxes continue, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
-        if not self._ends_own:
+        if not self._ends_sessions:
             self.service.execs.leaves = True
         self._listener.stop()
-        self._over.set()
+        self._stopped.set()
 
     async def _close(self) -> None:
         self._closing = True
-        self._watch_no_more()
+        self._unwatch_directory()
         self._listener.stop()
         await self._listener.aclose()
         for session in tuple(self._listener.sessions.values()):
             session.end()
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        if self._end_tasks:
+            await asyncio.wait(self._end_tasks, timeout=_CLOSE_SECONDS)
         self._files.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
-    def _take_up_sessions(self) -> None:
+    def _restore_sessions(self) -> None:
         """Take over the last daemon's sessions. A session lives as long as its process, whether it calls again or not.
         One in another pid namespace, seen as 0, counts as alive while a sandbox of it lives."""
-        rows, there = tuple(self._files.read()), self.service.not_persistent(self._principal)
+        rows, running = tuple(self._files.read()), self.service.not_persistent(self._principal)
         dead: list[Session] = []
         for row in rows:
             session = self._listener.session(row.token, row.pid)
             session.sandboxes.update(row.sandboxes)
             session.has_asked = row.pid > 0
-            lives = session.start_time == row.start_time if row.pid > 0 else not there.isdisjoint(row.sandboxes)
+            lives = session.start_time == row.start_time if row.pid > 0 else not running.isdisjoint(row.sandboxes)
             if row.boot_id != self._boot or not lives:
                 dead.append(session)
-        for session in dead:  # when all are known: a sandbox may be a living one's, too
+        for session in dead:  # after the loop: a living session may own the same sandbox
             session.end()
-        # Of those that no file names the daemon before had no time to note whose they are.
-        unclaimed = there.difference(*(row.sandboxes for row in rows))
+        # No file names these: the previous daemon died before it recorded their session.
+        unclaimed = running.difference(*(row.sandboxes for row in rows))
         if unclaimed:
             asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_orphans, unclaimed)
 
     def _end_orphans(self, sandboxes: set[SandboxId]) -> None:
         if not self._closing:
-            self._begin(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
+            self._start_end_task(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
 
     def _owned_by_sessions(self) -> set[SandboxId]:
         return {id for session in self._listener.sessions.values() for id in session.sandboxes}
@@ -193,17 +193,17 @@ class Daemon:
             await self._files.add(session, sandbox.id, self._boot)
 
     def _session_ended(self, session: Session) -> None:
-        if self._closing and not self._ends_own:
-            return  # its file tells the next daemon of it
-        self._begin(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
+        if self._closing and not self._ends_sessions:
+            return  # its file names it to the next daemon
+        self._start_end_task(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
 
     async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
         await all_of(opened.let_go() for opened in session.handles.values())
         session.handles.clear()
         await self._end_sandboxes(sandboxes)
-        await asyncio.to_thread(self._files.forget, session.token)  # until then it tells the next daemon of them
+        await asyncio.to_thread(self._files.forget, session.token)  # until then it names them to the next daemon
         if session.has_asked:
-            self._look_whether_idle()
+            self._restart_idle()
 
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
         """End these sandboxes, and repeat until they have ended: nothing else ends them."""
@@ -212,49 +212,49 @@ class Daemon:
                 _log.error("a sandbox could not be ended with its program: %s", error)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_end_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._end_tasks.add(task)
+        task.add_done_callback(self._end_tasks.discard)
 
     def _is_used(self, by: str | None = None) -> bool:
-        """Whether a session uses it, other than `by`, or a sandbox runs."""
-        sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
-        return bool(sessions or self._ending or self._listener.tasks) or self.service.has_running()
+        """Tell whether a session other than `by` uses the daemon, or a sandbox runs."""
+        others = any(session.has_asked and session.token != by for session in self._listener.sessions.values())
+        return others or bool(self._end_tasks or self._listener.tasks) or self.service.has_running()
 
-    def _look_whether_idle(self) -> None:
+    def _restart_idle(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(self._node.config.idle_exit_seconds, self._leave_if_idle)
 
     def _leave_if_idle(self) -> None:
         if self._is_used():
-            self._look_whether_idle()
+            self._restart_idle()
         else:
             self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
 
     def _watch_directory(self) -> None:
         """Watch the state directory. If it is deleted or moved, its sandboxes and this daemon end."""
         mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
-        self._changes = inotify.watch(self._state_dir, mask)
-        asyncio.get_running_loop().add_reader(self._changes, self._directory_changed)
+        self._inotify = inotify.watch(self._state_dir, mask)
+        asyncio.get_running_loop().add_reader(self._inotify, self._directory_changed)
 
     def _directory_changed(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._changes, 65536)
+            os.read(self._inotify, 65536)
         if not self._owns_directory():
-            self._watch_no_more()
-            self._begin(self._end_everything())
+            self._unwatch_directory()
+            self._start_end_task(self._end_everything())
 
-    def _watch_no_more(self) -> None:
+    def _unwatch_directory(self) -> None:
         self._code.close()
-        if self._changes >= 0:
-            asyncio.get_running_loop().remove_reader(self._changes)
-            os.close(self._changes)
-            self._changes = -1
+        if self._inotify >= 0:
+            asyncio.get_running_loop().remove_reader(self._inotify)
+            os.close(self._inotify)
+            self._inotify = -1
 
     def _owns_directory(self) -> bool:
-        """Whether the lock that this process holds is still the one by which clients find the daemon."""
+        """Tell whether clients still find the lock that this process holds."""
         try:
             return os.path.samestat(os.stat(self._state_dir / LOCK), os.fstat(self._lock))
         except OSError:
@@ -262,9 +262,9 @@ class Daemon:
 
     async def _end_everything(self) -> None:
         self._listener.stop()
-        self._ends_own = True
+        self._ends_sessions = True
         found = await self._node.perform(ListSandboxes(), self._principal)
-        kills = (self._node.perform(KillSandbox(sandbox=one.id), self._principal) for one in found)
+        kills = (self._node.perform(KillSandbox(sandbox=sandbox.id), self._principal) for sandbox in found)
         for error in await all_of(kills):
             _log.error("a sandbox could not be ended with its state directory: %s", error)
         self.leave("its state directory was deleted or moved")
@@ -278,7 +278,7 @@ class Daemon:
                     instance=self._instance,
                     started_at=self._start,
                     state_dir=str(self._state_dir),
-                    sessions=sum(one.pid != session.pid for one in self._listener.sessions.values()),
+                    sessions=sum(other.pid != session.pid for other in self._listener.sessions.values()),
                     requests=len(self._listener.tasks) - 1,
                     idle_exit_seconds=self._node.config.idle_exit_seconds,
                     stops=self._watchdog.stops,
@@ -286,14 +286,14 @@ class Daemon:
                     control_group=control_group(),
                 )
             case "stop" | "restart":
-                self._ends_own = what == "stop"
+                self._ends_sessions = what == "stop"
                 asyncio.get_running_loop().call_soon(self.leave, what)  # after this answer
                 return None
             case _:
                 raise InvalidArgumentError(f"the daemon knows no {what!r}")
 
 
-async def _until_told(daemon: Daemon, ready: int) -> None:
+async def _run(daemon: Daemon, ready: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.leave)
     await daemon.run(ready)
 
@@ -324,7 +324,7 @@ def _open_log(state_dir: Path) -> None:
     _log.addHandler(ProgressHandler())
 
 
-def _tell(ready: int, said: bytes) -> None:
+def _report_ready(ready: int, outcome: bytes) -> None:
     with contextlib.suppress(OSError):
-        os.write(ready, said)
+        os.write(ready, outcome)
         os.close(ready)

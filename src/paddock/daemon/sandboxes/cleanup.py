@@ -46,8 +46,8 @@ class Cleanup(Component):
             if verdict is None:
                 verdict = state, limit, reason = self._verdict(row, ending)
                 if not audited:
-                    told = {"state": state.value, "limit": limit and limit.value, "reason": reason}
-                    self._audit.event("sandbox.ended", sandbox=row.id, **told)
+                    detail = {"state": state.value, "limit": limit and limit.value, "reason": reason}
+                    self._audit.event("sandbox.ended", sandbox=row.id, **detail)
                     self._unrecorded[row.id] = verdict
             try:
                 row = self._record(row, *verdict)

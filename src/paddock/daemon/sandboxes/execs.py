@@ -252,10 +252,10 @@ def _owner_lives(owner: str) -> bool:
 def _not_started(id: model.ExecId, error: PaddockError, op: Operation) -> model.ExecResult:
     """Say it as a shell does (POSIX, 2.8.2): the program that asked for the command knows what to do with that."""
     code = 127 if isinstance(error, ProgramNotFoundError) else 126
-    status, said = model.ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
+    status, text = model.ExitStatus(code=code, signal=None, duration_seconds=0.0), error.message.encode() + b"\n"
     op.done({"exec": id, "status": status, "refused": error.message})
     return model.ExecResult(
-        id=id, status=status, out=model.Output(), err=model.Output(head=said, total_bytes=len(said))
+        id=id, status=status, out=model.Output(), err=model.Output(head=text, total_bytes=len(text))
     )
 
 

@@ -31,5 +31,5 @@ class RunningSandbox:
 
     def _tell_of_pause(self) -> None:
         name = self.row.sandbox.spec.name or self.id
-        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
-        _log.warning(said, name, name)
+        text = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
+        _log.warning(text, name, name)

@@ -166,11 +166,11 @@ class Nested(Component):
         try:
             return Kind.REPLY, codec.encode_whole(await self._do(frame.body, principal))
         except PaddockError as error:
-            told = error
+            reported = error
         except Exception:
             _log.exception("a request of %s failed", principal.id)
-            told = InternalError("the request failed")
-        return Kind.ERROR, codec.encode({"code": told.code, "message": told.message, "hint": told.hint})
+            reported = InternalError("the request failed")
+        return Kind.ERROR, codec.encode({"code": reported.code, "message": reported.message, "hint": reported.hint})
 
     async def _do(self, body: bytes, principal: Principal) -> object:
         outer = self.outer(principal)
@@ -188,21 +188,21 @@ class Nested(Component):
 
     def _completed(self, asked: SandboxSpec, body: bytes, outer: Row) -> SandboxSpec:
         """Complete the spec of a child from its outer sandbox."""
-        given = json.loads(body)["action"].get("spec", {})
-        limits = {name: getattr(asked.limits, name) for name in given.get("limits", ())}
+        raw_spec = json.loads(body)["action"].get("spec", {})
+        limits = {name: getattr(asked.limits, name) for name in raw_spec.get("limits", ())}
         return replace(
             asked,
             template=outer.sandbox.spec.template,
             level=outer.sandbox.level,
             limits=replace(share(outer.sandbox.spec), **limits),
-            ttl_seconds=asked.ttl_seconds if "ttl_seconds" in given else self.seconds_left(outer),
+            ttl_seconds=asked.ttl_seconds if "ttl_seconds" in raw_spec else self.seconds_left(outer),
         )
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:
     """Return what a program inside needs to find the socket and the package."""
-    given = spec.env.get("PYTHONPATH")
-    return {"PADDOCK_SOCKET": SOCKET, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
+    python_path = spec.env.get("PYTHONPATH")
+    return {"PADDOCK_SOCKET": SOCKET, **spec.env, "PYTHONPATH": f"{FOLDER}:{python_path}" if python_path else FOLDER}
 
 
 async def install(instance: Instance) -> None:

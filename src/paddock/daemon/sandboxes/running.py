@@ -99,7 +99,7 @@ class RunningSandboxes(Component):
 
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
         """Check rows first, then the backends: a row that says running followed a living sandbox."""
-        said: dict[str, Mapping[SandboxId, Ending | None]] = {}
+        living_by_backend: dict[str, Mapping[SandboxId, Ending | None]] = {}
         still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
         for row in rows:
@@ -110,9 +110,9 @@ class RunningSandboxes(Component):
             if backend is None:
                 checked.append(row)
                 continue
-            if backend.name not in said:
-                said[backend.name] = await backend.living()
-            living = said[backend.name]
+            if backend.name not in living_by_backend:
+                living_by_backend[backend.name] = await backend.living()
+            living = living_by_backend[backend.name]
             if living.get(row.id, _GONE) is not None:
                 checked.append(await self.ended(row, living.get(row.id)))
                 continue
@@ -232,7 +232,7 @@ class RunningSandboxes(Component):
         except PaddockError as error:
             raise InvalidStateError(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
         if commands:
-            named = "; ".join(self._named(one) for one in commands[:_NAMED])
+            named = "; ".join(self._named(command) for command in commands[:_NAMED])
             more = f"; and {len(commands) - _NAMED} more" if len(commands) > _NAMED else ""
             runs = "1 command runs" if len(commands) == 1 else f"{len(commands)} commands run"
             raise InvalidStateError(

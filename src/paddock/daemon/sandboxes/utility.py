@@ -140,8 +140,8 @@ class UtilitySandbox:
             self._left = max(0.0, seconds - (time.monotonic() - began))
         self._done.append({"argv": list(argv[:2]), "status": status})
         if status.exit_code:
-            said = bytes(errors).decode(errors="replace").strip() or "no words"
-            raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {said}"[:_ERROR_BYTES])
+            text = bytes(errors).decode(errors="replace").strip() or "no words"
+            raise ErrandFailedError(f"{argv[0]} ended with {status.exit_code}: {text}"[:_ERROR_BYTES])
         return bytes(out)
 
 

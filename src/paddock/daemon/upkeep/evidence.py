@@ -85,9 +85,9 @@ class Evidence:
         return AuditKey(id=found.id, pem=audit.public_pem(found.public))
 
     async def statement(self, row: Row, op: Operation) -> AuditStatement:
-        made = await asyncio.to_thread(self._statement, row)
-        op.done({"sha256": hashlib.sha256(made.payload.encode()).hexdigest()})
-        return made
+        signed = await asyncio.to_thread(self._statement, row)
+        op.done({"sha256": hashlib.sha256(signed.payload.encode()).hexdigest()})
+        return signed
 
     def _statement(self, row: Row) -> AuditStatement:
         """Signed after the records are, up to a head that vouches for all of them."""
@@ -103,8 +103,8 @@ class Evidence:
         if head is None:
             raise InvalidStateError("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")
         key = self._key()
-        told = audit.envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
-        return msgspec.convert(told, AuditStatement)
+        envelope = audit.envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
+        return msgspec.convert(envelope, AuditStatement)
 
     def _key(self) -> audit.SigningKey:
         if self._found is None:

@@ -290,9 +290,9 @@ class Storage(Component):
                 continue  # said above, or gone in order
             if usage is not None:
                 limited += 1
-                asked = row.sandbox.spec.limits.disk_mib << 20
-                if usage.limit_bytes != asked:
-                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
+                limit = row.sandbox.spec.limits.disk_mib << 20
+                if usage.limit_bytes != limit:
+                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {limit}")
         return _check("limits", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
 
     def _mounts(self) -> Check:
@@ -310,9 +310,9 @@ def measure(directory: Path) -> tuple[int, int]:
     """Return how many files are in a directory, and their bytes; zeros if there is none."""
     sizes: list[int] = []
     with suppress(OSError), os.scandir(directory) as entries:
-        for one in entries:
+        for entry in entries:
             with suppress(OSError):  # it has just gone
-                sizes.append(one.stat(follow_symlinks=False).st_size)
+                sizes.append(entry.stat(follow_symlinks=False).st_size)
     return len(sizes), sum(sizes)
 
 

@@ -170,9 +170,9 @@ class Reports(Component):
         status, fix = ("ok", None) if report.ok else ("missing", "paddock audit verify")
         checks.append(Check(area="audit", name="log", status=status, detail=report.problem or _told(report), fix=fix))
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._since))
-        said = f"pid {os.getpid()}, paddock {__version__}, since {since}, of {self._state_dir}"
+        detail = f"pid {os.getpid()}, paddock {__version__}, since {since}, of {self._state_dir}"
         checks += (
-            _fine("daemon", said),
+            _fine("daemon", detail),
             _fine("database", f"{self._store.path}: survives kill -9 of its writers"),
             await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES),
         )
@@ -230,12 +230,12 @@ async def _try(level: Level, perform: Perform, principal: Principal) -> _Trial:
     _log.info("making a sandbox of level %s", level.value)
     start = time.monotonic()
     try:
-        made = await perform(model.CreateSandbox(spec=SandboxSpec(level=level, ttl_seconds=_TTL_SECONDS)), principal)
+        created = await perform(model.CreateSandbox(spec=SandboxSpec(level=level, ttl_seconds=_TTL_SECONDS)), principal)
         try:
             spec = ExecSpec(argv=(PROGRAM,), timeout_seconds=_TRUE_SECONDS)
-            status = (await perform(model.RunExec(sandbox=made.id, spec=spec), principal)).status
+            status = (await perform(model.RunExec(sandbox=created.id, spec=spec), principal)).status
         finally:
-            await perform(model.KillSandbox(sandbox=made.id), principal)
+            await perform(model.KillSandbox(sandbox=created.id), principal)
     except PaddockError as error:
         return _Trial(time.monotonic() - start, f"no sandbox of it runs: {error.message}", _remedy(error))
     except Exception as error:  # a report that says so is worth more than none
@@ -253,9 +253,9 @@ def _levels(
     backends: Sequence[Backend], checks: Sequence[Check], trials: Mapping[Level, _Trial]
 ) -> tuple[LevelReport, ...]:
     """Describe every level that isolates, strongest first. `checks` are those of all `backends`."""
-    told = {check.name: check for check in checks if check.area == "level"}
-    isolating = [one for one in backends if one.level is not Level.PROCESS]
-    found = [_level(one, told.get(one.level.value), trials.get(one.level)) for one in isolating]
+    by_name = {check.name: check for check in checks if check.area == "level"}
+    isolating = [backend for backend in backends if backend.level is not Level.PROCESS]
+    found = [_level(one, by_name.get(one.level.value), trials.get(one.level)) for one in isolating]
     return tuple(sorted(found, key=lambda report: -RANK.index(Level(report.level))))
 
 

@@ -162,27 +162,27 @@ class Archiver:
 
     async def _status(self, row: WorkspaceRow, utility: UtilitySandbox) -> WorkspaceStatus:
         if row.cache is None:
-            said = await utility.run(_COUNT, user=utility.owner, output_bytes=_SAID_BYTES)
-            return read_count(row.workspace, said)
+            output = await utility.run(_COUNT, user=utility.owner, output_bytes=_SAID_BYTES)
+            return read_count(row.workspace, output)
         try:
-            said = await utility.run(_STATUS, _commit(row), user=utility.owner, output_bytes=_SAID_BYTES)
+            output = await utility.run(_STATUS, _commit(row), user=utility.owner, output_bytes=_SAID_BYTES)
         except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
-        return read_status(row.workspace, said)
+        return read_status(row.workspace, output)
 
 
-def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+def read_count(workspace: Workspace, output: bytes) -> WorkspaceStatus:
     """Of the files that are there. ErrandFailedError: it is not what the script prints."""
-    count, _, names = said.partition(b"\n")
+    count, _, names = output.partition(b"\n")
     try:
         return WorkspaceStatus(workspace=workspace, untracked=read_number(count), paths=_names(names))
     except ValueError:
         raise ErrandFailedError(STRANGE) from None
 
 
-def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+def read_status(workspace: Workspace, output: bytes) -> WorkspaceStatus:
     """ErrandFailedError: it is not what the script prints."""
-    *lines, names = said.split(b"\n", 6)
+    *lines, names = output.split(b"\n", 6)
     facts: dict[bytes, bytes] = {}
     for line in lines:
         key, _, facts[key] = line.partition(b" ")

@@ -134,8 +134,8 @@ class Submodule(msgspec.Struct, frozen=True):
 
 async def submodules(utility: UtilitySandbox, parent: Acquired, path: str) -> list[Submodule]:
     """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
-    said = await utility.run(_LIST, path, env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
-    return _listed(said, path, parent.url)
+    output = await utility.run(_LIST, path, env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+    return _listed(output, path, parent.url)
 
 
 async def acquire_submodule(acquire: Acquire, submodule: Submodule, scope: str, home: str) -> Acquired:
@@ -171,9 +171,9 @@ def mounts(found: Sequence[tuple[Submodule, Acquired]]) -> list[TreeMount]:
     return [TreeMount(tree=id, target=place(acquired), writable=False) for id, acquired in needed.items()]
 
 
-def _listed(said: bytes, path: str, base: str) -> list[Submodule]:
+def _listed(output: bytes, path: str, base: str) -> list[Submodule]:
     """Return a bounded list. Skip entries that are not UTF-8, have no URL or lead out of the tree."""
-    links, _, keys = said.decode(errors="replace").partition("\0\0")
+    links, _, keys = output.decode(errors="replace").partition("\0\0")
     paths: dict[str, str] = {}
     urls: dict[str, str] = {}
     for match in filter(None, map(_KEY.fullmatch, keys.split("\0"))):

@@ -91,9 +91,9 @@ own pack-objects --quiet --revs --stdout --delta-base-offset --threads=1 <revisi
 """
 
 
-def read_commit(said: bytes) -> str:
+def read_commit(output: bytes) -> str:
     """Return the commit id. Raises PlatformError if it is none."""
-    text = said.decode("ascii", "replace").strip()
+    text = output.decode("ascii", "replace").strip()
     if not _COMMIT.fullmatch(text):
         raise PlatformError(STRANGE)
     return text
@@ -107,9 +107,9 @@ class _Raw(msgspec.Struct):
     renamed_from: str | None
 
 
-def read_changes(said: bytes) -> tuple[Change, ...]:
+def read_changes(output: bytes) -> tuple[Change, ...]:
     """Return what `RAW` prints, by path. PlatformError: it is not what git prints."""
-    fields = iter(said.split(b"\0"))
+    fields = iter(output.split(b"\0"))
     rows: dict[str, _Raw] = {}
     counts: dict[str, tuple[int | None, int | None]] = {}
     try:

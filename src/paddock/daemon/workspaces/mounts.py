@@ -22,7 +22,7 @@ from paddock.linux.descriptors import closing
 from paddock.model import DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 
 if TYPE_CHECKING:
-    from paddock.storage.diff.differences import Seen
+    from paddock.storage.diff.differences import Promoted
     from paddock.storage.diff.mount_changes import MountChanges, Plan
 
 _NAMED = 100
@@ -47,7 +47,7 @@ class MountResults(Component):
     async def diff(self, action: DiffMount, op: Operation) -> MountDiff:
         row, held = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
-        work = self._holding(row, held, number, mount, action.paths, lambda changes: changes.tell(patch=action.patch))
+        work = self._holding(row, held, number, mount, action.paths, lambda changes: changes.report(patch=action.patch))
         # Once begun it continues even if the caller leaves.
         found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
         op.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
@@ -59,7 +59,7 @@ class MountResults(Component):
         number, mount = _mount(row, action.target)
 
         def promoted(plan: Plan) -> Promotion:
-            changes = {"applied": plan.words, "left_out": plan.left_out}
+            changes = {"applied": plan.changes, "left_out": plan.left_out}
             return Promotion(
                 sandbox=row.id, target=mount.target, source=mount.source, dry_run=action.dry_run, **changes
             )
@@ -73,7 +73,7 @@ class MountResults(Component):
             return plan
 
         def end(changes: MountChanges, plan: Plan) -> Mapping[bytes, str]:
-            promoted, digests = changes.taken_over(plan, promoting.noted())
+            promoted, digests = changes.promoted_after(plan, promoting.noted())
             if promoted:
                 self._remember(row.id, number, promoted)
             return digests
@@ -118,12 +118,12 @@ class MountResults(Component):
             with ExitStack() as stack:
                 return await work(await asyncio.to_thread(look, copy, stack))
 
-    def _remember(self, name: str, number: int, promoted: Seen) -> None:
-        from paddock.storage.diff.differences import keep_promoted
+    def _remember(self, name: str, number: int, promoted: Promoted) -> None:
+        from paddock.storage.diff.differences import save_promoted
 
         # OSError: the sandbox has filled its disk. The next promotion of these files will ask.
         with closing(self._pool().open(name)) as tree, suppress(OSError):
-            keep_promoted(tree, number, promoted)
+            save_promoted(tree, number, promoted)
 
 
 class Promoting:
@@ -131,14 +131,14 @@ class Promoting:
 
     task: asyncio.Task[None]
 
-    def __init__(self, told: Callable[[Plan], Promotion]) -> None:
+    def __init__(self, on_planned: Callable[[Plan], Promotion]) -> None:
         self.plan = PromotionPlan(source="", directory=(0, 0), changes=())
         self.layer = self.journal = -1
         self.written = asyncio.Event()
         self.missing: PlatformError | None = None
         """Set if it ended before all was done."""
         self._begun: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
-        self._told = told
+        self._on_planned = on_planned
 
     def begin(self, changes: MountChanges, plan: Plan, source: str) -> None:
         self.plan = changes.message(plan, source)
@@ -173,7 +173,7 @@ class Promoting:
         await self.aclose()
         if self.missing is not None:
             raise self.missing
-        return self._told(self._begun.result())
+        return self._on_planned(self._begun.result())
 
     async def aclose(self) -> None:
         self.written.set()
@@ -195,18 +195,20 @@ def _mount(row: Row, target: str | None) -> tuple[int, Mount]:
     found = mounts if target is None else [(n, m) for n, m in mounts if m.target == target.rstrip("/")]
     if len(found) == 1:
         return found[0]
-    there = ", ".join(m.target for _, m in mounts)
+    targets = ", ".join(m.target for _, m in mounts)
     if not mounts:
         raise InvalidArgumentError(f"sandbox {row.id} has no copy-on-write mount", hint="paddock create --mount DIR")
     what = "several copy-on-write mounts" if target is None else f"no copy-on-write mount at {target!r}"
     raise InvalidArgumentError(
-        f"sandbox {row.id} has {what}; there are: {there}", hint="--mount TARGET", field="target"
+        f"sandbox {row.id} has {what}; there are: {targets}", hint="--mount TARGET", field="target"
     )
 
 
 def _recorded(mount: Mount, plan: Plan, digests: Mapping[bytes, str]) -> dict[str, object]:
     """Return what the audit record keeps: the first paths with the digests of their content, and the digest of all."""
-    lines = [f"{change.kind.value} {change.path} {digests.get(os.fsencode(change.path), '-')}" for change in plan.words]
+    lines = [
+        f"{change.kind.value} {change.path} {digests.get(os.fsencode(change.path), '-')}" for change in plan.changes
+    ]
     return {
         "source": mount.source,
         "target": mount.target,

@@ -199,52 +199,52 @@ class WorkspaceResults(Component):
         workspace, origin = source.origin()
         url, began = origin.url, origin.commit
         check_epoch(workspace, action.epoch)
-        ref, there = await self._target(action, source, origin, op)
-        ours = there is not None and self._rows.last_pushed(op.principal.id, source.id, ref) == (ref, there)
+        ref, tip = await self._target(action, source, origin, op)
+        ours = tip is not None and self._rows.last_pushed(op.principal.id, source.id, ref) == (ref, tip)
         name, email = _identity(action.author or _AUTHOR)
         message = (action.message or f"Work of {source.name}").encode()
         environment = git_environment(author=name, email=email)
         async with self._sources.utility(source, op) as utility:
             await _check(utility, scripts.TREE, began)
-            arguments = (began, there or "", "ours" if ours else "")
-            said = await _check(utility, scripts.COMMIT, *arguments, input=message, env=environment)
-            commit = scripts.read_commit(said)
-            if commit != there:
+            arguments = (began, tip or "", "ours" if ours else "")
+            output = await _check(utility, scripts.COMMIT, *arguments, input=message, env=environment)
+            commit = scripts.read_commit(output)
+            if commit != tip:
 
                 async def exact() -> tuple[str, ...]:
                     """Return the tree and what it is on: the commit itself would be another one each time."""
-                    return url, ref, there or "", (await _check(utility, scripts.STATE)).decode("ascii", "replace")
+                    return url, ref, tip or "", (await _check(utility, scripts.STATE)).decode("ascii", "replace")
 
                 what = f"push {source.name} to {ref} of {url}"
                 await self._ask("git.push", action, source, op, exact, what)
             pack = None
-            if commit != there and await self._repositories.git.commit(origin.repository, commit) != commit:
+            if commit != tip and await self._repositories.git.commit(origin.repository, commit) != commit:
                 pack = await _check(utility, scripts.PACK, began, output_bytes=_PACK_BYTES)
         pushed = PushedBranch(
-            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+            workspace=source.id, repository=url, ref=ref, commit=commit, previous=tip, pushed=commit != tip
         )
-        told = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
+        detail = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
 
         def done(_: object) -> PushedBranch:
-            if commit != there:
+            if commit != tip:
                 self._rows.pushed(op.principal.id, source.id, ref, commit, self._clock.wall())
-            op.done(told)
+            op.done(detail)
             return pushed
 
         async with AsyncExitStack() as resources:
-            if commit == there:
+            if commit == tip:
                 return Publishing(op, resources.pop_all(), done)
             name = await resources.enter_async_context(self._quarantine(origin.repository, pack, commit))
             lender = origin.repository if name != origin.repository else None
             git = self._repositories.git
-            if there is not None and not action.force and not await git.leads(name, there, commit, lender=lender):
+            if tip is not None and not action.force and not await git.leads(name, tip, commit, lender=lender):
                 raise InvalidStateError(
-                    f"{ref} of {url} has {there}, which is not in what the workspace has",
+                    f"{ref} of {url} has {tip}, which is not in what the workspace has",
                     hint="another branch, or --force, which takes the place of what is there",
                 )
             digest = None if pack is None else hashlib.sha256(pack).hexdigest()
-            self._audit.event("workspace.push", asked_by=op.number, what=told, pack_sha256=digest, force=action.force)
-            plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=there)
+            self._audit.event("workspace.push", asked_by=op.number, what=detail, pack_sha256=digest, force=action.force)
+            plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=tip)
             return Publishing(op, resources.pop_all(), done, push=plan)
 
     @asynccontextmanager

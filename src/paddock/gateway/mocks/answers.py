@@ -62,8 +62,8 @@ class Cassette:
 
     def __init__(self, exchanges: Sequence[Recorded]) -> None:
         self._left: dict[tuple[str, str], list[Recorded]] = {}
-        for one in exchanges:
-            self._left.setdefault((one.method, one.url), []).append(one)
+        for exchange in exchanges:
+            self._left.setdefault((exchange.method, exchange.url), []).append(exchange)
 
     def answer(self, method: str, url: str, body: bytes, rule: str) -> MockAnswer:
         """Return the next matching answer, and remove it. Raise Refused if there is none."""
@@ -129,7 +129,7 @@ class Handler:
             in_step = False
             try:
                 async with asyncio.timeout(seconds):
-                    said = await self._converse(asked)
+                    reply = await self._converse(asked)
                 in_step = True
             except TimeoutError:
                 raise self._failed(f"took longer than {seconds:g} s", 504) from None
@@ -140,13 +140,13 @@ class Handler:
             finally:
                 if not in_step:  # the answer to another's question would be the next one's
                     self._stop()
-        if said.error is not None:
-            raise self._failed(f"failed: {said.error}", 502)
+        if reply.error is not None:
+            raise self._failed(f"failed: {reply.error}", 502)
         try:
-            check(said)
+            check(reply)
         except ValueError as error:
             raise self._failed(f"gave no answer: {error}", 502) from None
-        return said
+        return reply
 
     def end(self) -> None:
         """End the handler for good. A waiting request gets a refusal."""

@@ -102,12 +102,12 @@ def _serve(peer: socket.socket) -> NoReturn:
     handle, error = _load(msgspec.msgpack.decode(_read(messages), type=str))
     while True:
         asked = msgspec.msgpack.decode(_read(messages), type=Request)
-        said = MockAnswer(error=error) if handle is None else _ask(handle, asked)
-        _say(peer, said)
+        answer = MockAnswer(error=error) if handle is None else _ask(handle, asked)
+        _say(peer, answer)
 
 
-def _say(peer: socket.socket, said: MockAnswer) -> None:
-    data = msgspec.msgpack.encode(said)
+def _say(peer: socket.socket, answer: MockAnswer) -> None:
+    data = msgspec.msgpack.encode(answer)
     peer.sendall(LENGTH.pack(len(data)) + data)
 
 

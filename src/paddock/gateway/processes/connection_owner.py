@@ -1,4 +1,4 @@
-"""Asks the process resolver which process made a connection: one question of each sandbox at a time, in turn."""
+"""Asks the process resolver which process made a connection. Each sandbox has one question at a time."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .process_resolver import MOST_BYTES, First, unknown
 
 MOST_WAITING = 64
 ANSWER_SECONDS = 10.0
-News = Callable[[str, str, dict[str, Any]], None]
+Report = Callable[[str, str, dict[str, Any]], None]
 """Reports an event: its name, the sandbox, and the details."""
 
 
 class ConnectionOwners:
-    """Ask within one event loop. Once the process resolver has ended, every owner is unknown.
+    """The owners of connections, for one event loop. Once the process resolver has ended, every owner is unknown.
 
-    `news` hears of watched processes.
+    `report` gets the events of watched processes.
     """
 
-    def __init__(self, process_resolver: socket.socket, news: News) -> None:
-        self._process_resolver, self._news = process_resolver, news
+    def __init__(self, process_resolver: socket.socket, report: Report) -> None:
+        self._process_resolver, self._report = process_resolver, report
         self._turns: dict[str, asyncio.Lock] = {}
         self._waiting: Counter[str] = Counter()
-        """Questions of each sandbox, of which one is under way."""
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        """The number of each sandbox's questions, pending and under way."""
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._watched: dict[str, int] = {}
         self._numbers = itertools.count(1)
-        self._why = ""
-        """Why nothing answers any more."""
+        self._reason = ""
+        """Why the process resolver no longer answers. Empty while it does."""
         process_resolver.setblocking(False)
         asyncio.get_running_loop().add_reader(process_resolver, self._heard)
 
-    async def who(
+    async def owner_of(
         self, diag: socket.socket, sock: socket.socket, remote: tuple[str, int], sandbox: str, first: First
     ) -> dict[str, Any]:
         """Return the process that made the connection `sock` to `remote`, or the reason why it isn't known.
@@ -71,47 +71,47 @@ class ConnectionOwners:
                 del self._waiting[sandbox], self._turns[sandbox]
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        if self._why:
-            return unknown(self._why)
+        if self._reason:
+            return unknown(self._reason)
         number = next(self._numbers)
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        reply = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             self._process_resolver.send(json.dumps({"n": number, **question}).encode())
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await answered
+                return await reply
         except TimeoutError:
             return unknown("the process resolver did not answer in time")
         except OSError:  # it has died, or can't keep up
             return unknown("the process resolver does not take questions")
         finally:
-            del self._asked[number]
+            del self._pending[number]
 
     async def watch(self, sandbox: str, instance_id: int, first: First | None) -> None:
         """Report processes of a sandbox from when this returns, or stop reporting them: without `first`."""
-        found = await self._ask({"sandbox": sandbox, "instance_id": instance_id, "watch": first})
-        if "watched" not in found:
+        result = await self._ask({"sandbox": sandbox, "instance_id": instance_id, "watch": first})
+        if "watched" not in result:
             if first is None:
                 return
-            found = {"watched": False, "why": found["why"]}
-        if found["watched"]:
+            result = {"watched": False, "why": result["why"]}
+        if result["watched"]:
             self._watched[sandbox] = instance_id
-        self._news("process.watch", sandbox, {"instance_id": instance_id, **found})
+        self._report("process.watch", sandbox, {"instance_id": instance_id, **result})
 
     def close(self, why: str = "there is no process resolver") -> None:
-        if self._why:
+        if self._reason:
             return
-        self._why = why
+        self._reason = why
         asyncio.get_running_loop().remove_reader(self._process_resolver)
         self._process_resolver.close()
-        for answered in self._asked.values():
-            if not answered.done():
-                answered.set_result(unknown(why))
+        for reply in self._pending.values():
+            if not reply.done():
+                reply.set_result(unknown(why))
 
     def _died(self) -> None:
         """Record for each watched sandbox that its processes aren't reported any more."""
         self.close("the process resolver has died")
         for sandbox, instance_id in self._watched.items():
-            self._news("process.watch", sandbox, {"instance_id": instance_id, "watched": False, "why": self._why})
+            self._report("process.watch", sandbox, {"instance_id": instance_id, "watched": False, "why": self._reason})
 
     def _heard(self) -> None:
         try:
@@ -124,13 +124,13 @@ class ConnectionOwners:
             return self._died()
         answer = json.loads(data)
         if "what" in answer:
-            return self._news(answer["what"], answer["sandbox"], answer["detail"])
-        answered = self._asked.get(answer["n"])
-        if answered is not None and not answered.done():
-            answered.set_result(answer["answer"])
+            return self._report(answer["what"], answer["sandbox"], answer["detail"])
+        reply = self._pending.get(answer["n"])
+        if reply is not None and not reply.done():
+            reply.set_result(answer["answer"])
 
 
-def tell(log: AuditLog, what: str, sandbox: str, detail: dict[str, Any]) -> None:
+def record_event(log: AuditLog, what: str, sandbox: str, detail: dict[str, Any]) -> None:
     """Record an event of a process inside. If the log is full, the record is missing."""
     if "argv" in detail:
         detail = {**detail, "argv": redact_secrets(detail["argv"])}

@@ -94,22 +94,22 @@ def _answer(peer: socket.socket, process_resolver: ProcessResolver, starts: Star
     question = peer.recv(MOST_BYTES)
     if not question:
         return False
-    asked: dict[str, Any] = json.loads(question)
-    sandbox = asked["sandbox"]
+    request: dict[str, Any] = json.loads(question)
+    sandbox = request["sandbox"]
     answer: dict[str, Any]
-    if "watch" in asked:
-        first, why = asked["watch"], None
+    if "watch" in request:
+        first, why = request["watch"], None
         if first is not None:
-            why = starts.watch(sandbox, asked["instance_id"], pid_of(first))
+            why = starts.watch(sandbox, request["instance_id"], pid_of(first))
         else:
             starts.leave(sandbox)
         answer = {"watched": first is not None and why is None} | ({} if why is None else {"why": why})
     else:
         try:
-            answer = process_resolver.look(sandbox, asked["first"], asked["inode"])
+            answer = process_resolver.look(sandbox, request["first"], request["inode"])
         except Exception as error:  # one question must not end the answers to all others
             answer = unknown(f"the process resolver failed: {type(error).__name__}")
-    peer.send(json.dumps({"n": asked["n"], "answer": answer}).encode())
+    peer.send(json.dumps({"n": request["n"], "answer": answer}).encode())
     return True
 
 
@@ -319,9 +319,9 @@ class Starts:
         if lost:
             detail = {**detail, "lost_before": lost}
         detail = {"instance_id": watched.instance_id, **detail}
-        said = {"what": what, "sandbox": watched.sandbox, "detail": detail}
+        record = {"what": what, "sandbox": watched.sandbox, "detail": detail}
         try:
-            self._say(said)
+            self._say(record)
         except OSError:
             watched.lost += lost + 1
 

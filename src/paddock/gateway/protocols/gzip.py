@@ -41,5 +41,5 @@ class Gzip:
 
     def encode(self, data: bytes, *, last: bool = False) -> bytes:
         """Encode data and return all of it at once: a program that streams waits for an answer."""
-        made = self._encoder.compress(data)
-        return made + self._encoder.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        output = self._encoder.compress(data)
+        return output + self._encoder.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)

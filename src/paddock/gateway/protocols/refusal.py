@@ -80,11 +80,11 @@ def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
 
 def _json(refused: Refused) -> bytes:
     # `title` and `detail` are the ones of RFC 9457, which uv shows. npm shows `error`.
-    said: dict[str, object] = {"error": f"refused by paddock: {refused.reason}"}
-    said |= {"title": "refused by paddock", "detail": refused.reason}
-    said |= {"status": refused.status, "id": refused.id, "rule": refused.rule, "reason": refused.reason}
-    said |= {"hint": refused.hint, "approval_id": refused.approval}
-    return json.dumps({name: value for name, value in said.items() if value not in ("", None)}).encode("ascii") + b"\n"
+    reply: dict[str, object] = {"error": f"refused by paddock: {refused.reason}"}
+    reply |= {"title": "refused by paddock", "detail": refused.reason}
+    reply |= {"status": refused.status, "id": refused.id, "rule": refused.rule, "reason": refused.reason}
+    reply |= {"hint": refused.hint, "approval_id": refused.approval}
+    return json.dumps({name: value for name, value in reply.items() if value not in ("", None)}).encode("ascii") + b"\n"
 
 
 def _text(refused: Refused) -> bytes:

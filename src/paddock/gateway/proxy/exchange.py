@@ -92,7 +92,7 @@ class Exchange:
         target, path = self._name(request)
         if self._fixed is None:
             self._allow(target)
-        verdict = self._approve(request, target, path)
+        verdict = self._authorize(request, target, path)
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         number = self._network.decide("request", connection.flow, target, verdict, method=request.method, path=digest)
         if not verdict.allowed:
@@ -112,34 +112,34 @@ class Exchange:
                 await self._authorize_push(authorized, relay)
                 probes = not authorized.pushed
             if authorized.verdict.approve is not None and not probes:
-                await self._claim(authorized, relay)
+                await self._require_approval(authorized, relay)
             goes_on = await (self._forward if verdict.mock is None else self._mock)(authorized, relay)
             error = None
             return goes_on
         except Refused as refused:
             error = refused.reason
             if refused.rule == "secret":
-                refused.number = self._astray(target, error, verdict)
+                refused.number = self._record_misplaced_secret(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
             refused.number = number if refused.number is None else refused.number
             raise
         except Lost as lost:
             error = str(lost)
             if isinstance(lost, MisplacedSecret):
-                self._astray(target, error, verdict)
+                self._record_misplaced_secret(target, error, verdict)
             raise
         finally:
             connection.authorized = None
             relay.close()
-            about = {} if gate is None else gate.outcome()
+            detail = {} if gate is None else gate.outcome()
             try:
                 self._network.outcome(
-                    number, sent=client.received - sent, received=client.sent - received, error=error, **about
+                    number, sent=client.received - sent, received=client.sent - received, error=error, **detail
                 )
             except UnrecordedError:
                 client.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
-    def _approve(self, request: Request, target: Target, path: str) -> RequestVerdict:
+    def _authorize(self, request: Request, target: Target, path: str) -> RequestVerdict:
         """Authorize a request in each way in which a server may read it: all have to get one verdict. Refused."""
         policy = self._network.policy
         verdict = policy.request(target, self._scheme, request.method, path)
@@ -162,7 +162,7 @@ class Exchange:
             return None
         return FormWatch.of(request.fields)
 
-    def _astray(self, target: Target, reason: str, authorized: Verdict) -> int:
+    def _record_misplaced_secret(self, target: Target, reason: str, authorized: Verdict) -> int:
         found = msgspec.structs.replace(authorized, allowed=False, rule="secret", reason=reason)
         return self._network.decide("secret", self._connection.flow, target, found)
 
@@ -231,14 +231,14 @@ class Exchange:
             request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:
                 body = filter.feed(body) + filter.end()
-        given = await network.mocks.answer(mock, authorized, body, network.limits.handler)
+        mock_answer = await network.mocks.answer(mock, authorized, body, network.limits.handler)
         del client.buffer[:size]
-        response = mocked(given, head_only=request.method == "HEAD")
-        client.answer(response, given.body, keep_alive=request.keep_alive)
+        response = mocked(mock_answer, head_only=request.method == "HEAD")
+        client.answer(response, mock_answer.body, keep_alive=request.keep_alive)
         await client.drain()
         return request.keep_alive
 
-    async def _claim(self, authorized: AuthorizedRequest, relay: Relay) -> None:
+    async def _require_approval(self, authorized: AuthorizedRequest, relay: Relay) -> None:
         """Use up a person's approval of exactly this request.
 
         Raise Refused if there is none yet.
@@ -248,8 +248,8 @@ class Exchange:
         """
         network, verdict = self._network, authorized.verdict
         body = b"" if authorized.pushed else await relay.collect()
-        asked = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
-        answer = await network.claim(asked)
+        question = of_request(authorized, body, sandbox=network.sandbox, instance_id=network.instance_id)
+        answer = await network.claim(question)
         network.check_revision(verdict, "while a person was asked")
         if not answer.granted:
             pending = answer.state is ApprovalState.PENDING

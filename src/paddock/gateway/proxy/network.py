@@ -22,7 +22,7 @@ from paddock.gateway.mocks.answers import Mocks
 from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.mocks.recorder import Recorder
 from paddock.gateway.outside import Outside
-from paddock.gateway.processes.connection_owner import ConnectionOwners, tell
+from paddock.gateway.processes.connection_owner import ConnectionOwners, record_event
 from paddock.gateway.processes.process_resolver import First
 from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
 from paddock.gateway.protocols.names import canonical, is_address
@@ -227,7 +227,7 @@ class SandboxNetwork:
 
         A program that waits for an answer can't end before the search: it gets no answer before this returns.
         """
-        asking = self.gateway.owners.who(self.diag, sock, connection.destination, self.sandbox, self.first)
+        asking = self.gateway.owners.owner_of(self.diag, sock, connection.destination, self.sandbox, self.first)
         self.owners[connection.flow] = task = self.loop.create_task(asking)
         await asyncio.wait([task], timeout=PATIENCE_SECONDS)
 
@@ -256,15 +256,15 @@ class SandboxNetwork:
             sandbox=self.sandbox,
             detail={**detail, "revision": verdict.revision},
         )
-        asked = self.owners.pop(flow, None)
-        if asked is not None:
-            asked.add_done_callback(partial(self._record_owner, flow, number))
+        owner = self.owners.pop(flow, None)
+        if owner is not None:
+            owner.add_done_callback(partial(self._record_owner, flow, number))
         return number
 
-    def _record_owner(self, flow: int, number: int, asked: asyncio.Task[dict[str, Any]]) -> None:
-        if not asked.cancelled():
+    def _record_owner(self, flow: int, number: int, owner: asyncio.Task[dict[str, Any]]) -> None:
+        if not owner.cancelled():
             about = {"instance_id": self.instance_id, "flow": flow, "decision": number}
-            tell(self.audit_log, "egress.origin", self.sandbox, {**about, **asked.result()})
+            record_event(self.audit_log, "egress.origin", self.sandbox, {**about, **owner.result()})
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None, **about: Any) -> None:
         """Record the outcome of decision `number`.

@@ -141,8 +141,8 @@ class RegistryFilter:
         digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
         number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
-        asked = Request(method="GET", target=wanted.path, fields=own)
-        authorized = AuthorizedRequest(asked, target, scheme, wanted.path, verdict)
+        page_request = Request(method="GET", target=wanted.path, fields=own)
+        authorized = AuthorizedRequest(page_request, target, scheme, wanted.path, verdict)
         inner = RegistryFilter(self._connection, authorized, is_our_own=True)
         relay = Relay(self._connection, authorized, inner)
         error = None

@@ -140,13 +140,13 @@ class Relay:
         content = body.take_filtered(client.buffer)
         if rewrites and (request.chunked or request.length is not None):
             request.chunked, request.length = not body.done, len(content) if body.done else None
-        sent, last = request if self._gate is None else self._written_anew(swap, self._gate), body.last
+        sent, last = request if self._gate is None else self._rewritten(swap, self._gate), body.last
 
         def begin(server: ProxyStream) -> None:
             server.ask(sent, path, self._authorized.host)
             server.send(content, last)
 
-        return await self._send_to_one(begin)
+        return await self._send(begin)
 
     def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
         """Return the substitution of placeholders in this request.
@@ -162,7 +162,7 @@ class Relay:
             value=value,
         )
 
-    def _written_anew(self, swap: Substitution, gate: RegistryFilter) -> Request:
+    def _rewritten(self, swap: Substitution, gate: RegistryFilter) -> Request:
         """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
         coding = b"identity" if gate.page is None else b"gzip"
         fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
@@ -172,13 +172,13 @@ class Relay:
                 fields.append((name, value))
         return msgspec.structs.replace(self._request, fields=fields)
 
-    async def _send_to_one(self, begin: Callable[[ProxyStream], None]) -> bool:
+    async def _send(self, begin: Callable[[ProxyStream], None]) -> bool:
         """Send the present part of the request by `begin`, and again if the server ended a kept connection."""
         if self._gate is not None and (goes_on := await self._recall(self._gate)) is not None:
             return goes_on
         complete = self._body.done  # what comes later can be sent only once
         repeatable = complete and self._request.method in _REPEATABLE
-        upstream = self._kept(repeatable=repeatable)
+        upstream = self._pooled(repeatable=repeatable)
         while True:
             if upstream is None:
                 upstream = await self._dial()
@@ -191,7 +191,7 @@ class Relay:
                 upstream.close()
                 upstream = None
 
-    def _kept(self, *, repeatable: bool) -> ProxyStream | None:
+    def _pooled(self, *, repeatable: bool) -> ProxyStream | None:
         connection, target = self._connection, self._target
         shared = self._network.pool.stream(target) if isinstance(connection.client, H2Stream) else None
         if shared is not None or connection.client.is_grpc:

@@ -109,7 +109,7 @@ async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages,
             group.create_task(_pass_on(client, server, outwards))
             group.create_task(_pass_on(server, client, inwards))
     except ExceptionGroup as failed:
-        violation = next((one for one in failed.exceptions if isinstance(one, Violation)), None)
+        violation = next((exception for exception in failed.exceptions if isinstance(exception, Violation)), None)
         if violation is None:
             raise failed.exceptions[0] from None
         client.write(websocket.write_close(violation.code, f"paddock: {violation}".encode(), masked=False))

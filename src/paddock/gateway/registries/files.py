@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -41,8 +41,8 @@ class UnreadPage(msgspec.Struct, frozen=True):
 class KnownFiles:
     """The files that pages have linked, for one sandbox and one revision. It keeps the latest ones."""
 
-    def __init__(self, known: MalwareIndexes, clock: Callable[[], float] = time.time) -> None:
-        self._known, self._clock, self._revision = known, clock, ""
+    def __init__(self, known: MalwareIndexes) -> None:
+        self._known, self._revision = known, ""
         self._files: dict[bytes, bytes] = {}
         self._downloads: dict[tuple[int, str, int, str], str | None] = {}
         self.held = 0
@@ -78,7 +78,7 @@ class KnownFiles:
             path=path,
             package=package,
             rule=rule,
-            now=self._clock(),
+            now=time.time(),
             known=self.known(rule, package),
             downloads=downloads,
             item=item,
@@ -108,7 +108,7 @@ class KnownFiles:
 
     def check_age(self, rule: Allow, kept: PackageFile, published: float | None) -> None:
         """Check the age of a file that has its date with its answer only. Raise Refused."""
-        why = too_young(rule, published, self._clock())
+        why = too_young(rule, published, time.time())
         if why is not None:
             raise _refused(kept, why)
 

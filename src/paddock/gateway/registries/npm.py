@@ -137,7 +137,7 @@ def _tags(tags: Document, kept: dict[str, Document]) -> dict[str, str]:
     if "latest" not in found and kept:
         releases = [version for version in kept if _order(version)[3]] or list(kept)
         was = tags.get("latest")
-        below = [one for one in releases if _order(one) <= _order(was)] if isinstance(was, str) else []
+        below = [release for release in releases if _order(release) <= _order(was)] if isinstance(was, str) else []
         found["latest"] = max(below or releases, key=_order)
     return found
 

@@ -14,7 +14,7 @@ import secrets
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -152,11 +152,9 @@ class PackageStore:
     It creates its directory, and is the only writer there.
     """
 
-    def __init__(
-        self, directory: Path, *, most_bytes: int, spare_bytes: int, clock: Callable[[], float] = time.time
-    ) -> None:
-        """Use `clock`, the wall clock that the dates of pages are of."""
-        self._directory, self._most, self._spare, self.clock = directory, most_bytes, spare_bytes, clock
+    def __init__(self, directory: Path, *, most_bytes: int, spare_bytes: int) -> None:
+        self._directory, self._most, self._spare = directory, most_bytes, spare_bytes
+        self.clock = time.time
         self._drafted = 0
         directory.mkdir(mode=0o700, exist_ok=True)
         self._sizes = self._found()
@@ -165,12 +163,12 @@ class PackageStore:
     def _found(self) -> OrderedDict[str, int]:
         found: list[tuple[int, str, int]] = []
         with os.scandir(self._directory) as entries:
-            for one in entries:
-                if one.name.startswith(_DRAFT):
-                    os.unlink(one.path)
-                elif one.is_file(follow_symlinks=False):
-                    status = one.stat(follow_symlinks=False)
-                    found.append((status.st_mtime_ns, one.name, status.st_size))
+            for entry in entries:
+                if entry.name.startswith(_DRAFT):
+                    os.unlink(entry.path)
+                elif entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, entry.name, status.st_size))
         return OrderedDict((name, size) for _, name, size in sorted(found))
 
     @property
@@ -335,8 +333,8 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -
     control = response.get(b"cache-control") or b""
     if NEVER_KEPT.search(control) or response.get(b"set-cookie") is not None or len(read.answer.body) > _MOST_BYTES:
         return
-    given = _MAX_AGE.search(control)
-    seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(given[1]) if given else FRESH_SECONDS)
+    max_age = _MAX_AGE.search(control)
+    seconds = 0.0 if _ASK.search(control) else min(FRESH_SECONDS, float(max_age[1]) if max_age else FRESH_SECONDS)
     content = _encode(msgspec.structs.replace(read, until=store.clock() + seconds))
     url, name = _place(page)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -349,8 +347,8 @@ def keep_page(store: PackageStore, page: Page, response: Response, read: Read) -
 
 def _place(page: Page) -> tuple[str, str]:
     """Return the key of a page: all inputs of its filter, except the index's content and the time."""
-    asked = _encode(msgspec.structs.replace(page, now=0.0))
-    return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(asked).hexdigest()}"
+    encoded = _encode(msgspec.structs.replace(page, now=0.0))
+    return f"{page.scheme}://{page.host}:{page.port}{page.path}", f"page:{hashlib.sha256(encoded).hexdigest()}"
 
 
 _encode = msgspec.msgpack.Encoder().encode

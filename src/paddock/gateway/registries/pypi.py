@@ -98,8 +98,8 @@ def _anchors(text: str) -> Iterator[dict[str, object]]:
         if "data-yanked" in attributes:
             entry["yanked"] = attributes["data-yanked"] or True
         for key in ("core-metadata", "dist-info-metadata"):
-            if (said := attributes.get(f"data-{key}")) is not None:
-                hashed = _HASH.fullmatch(said)
+            if (value := attributes.get(f"data-{key}")) is not None:
+                hashed = _HASH.fullmatch(value)
                 entry[key] = {hashed[1]: hashed[2]} if hashed else True
         yield entry
 
@@ -183,8 +183,8 @@ def _digest(hashes: dict[str, str]) -> str | None:
 
 def _metadata_digest(written: dict[str, Any]) -> str | None:
     """Return the digest of the metadata file beside a wheel (PEP 658)."""
-    said: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
-    return _digest(said[0]) if said else None
+    metadata: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
+    return _digest(metadata[0]) if metadata else None
 
 
 def _hashes(value: object) -> dict[str, str]:
@@ -199,7 +199,7 @@ def _hashes(value: object) -> dict[str, str]:
 
 
 def _html(package: str, files: list[dict[str, Any]]) -> bytes:
-    lines = [f"<a{_attributes(one)}>{html.escape(one['filename'])}</a><br>" for one in files]
+    lines = [f"<a{_attributes(file)}>{html.escape(file['filename'])}</a><br>" for file in files]
     head = '<!DOCTYPE html><html><head><meta name="pypi:repository-version" content="1.1">'
     title = f"<title>Links for {html.escape(package)}</title></head><body>"
     return "\n".join([head + title, *lines, "</body></html>\n"]).encode()
@@ -215,6 +215,6 @@ def _attributes(file: dict[str, Any]) -> str:
         found["data-yanked"] = "" if file["yanked"] is True else str(file["yanked"])
     metadata = next((file[key] for key in _METADATA if file.get(key)), None)
     if metadata:
-        said = "true" if metadata is True else next(f"{name}={digest}" for name, digest in metadata.items())
-        found |= {"data-core-metadata": said, "data-dist-info-metadata": said}
+        attribute = "true" if metadata is True else next(f"{name}={digest}" for name, digest in metadata.items())
+        found |= {"data-core-metadata": attribute, "data-dist-info-metadata": attribute}
     return "".join(f' {name}="{html.escape(value)}"' for name, value in found.items())

@@ -78,18 +78,18 @@ class Reader(ForkServer):
                 ours.shutdown(socket.SHUT_WR)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it may have answered all the same
-            said = bytearray()
+            answer = bytearray()
             while piece := await loop.sock_recv(ours, _CHUNK):
-                said += piece
-                if len(said) > 4 * MOST_PAGE_BYTES:
+                answer += piece
+                if len(answer) > 4 * MOST_PAGE_BYTES:
                     raise ValueError("an answer without end")
-        if not said:
+        if not answer:
             raise Refused(
                 f"the index's page can't be read within {_MOST_SECONDS} s and {_MOST_MEMORY_BYTES >> 30} GiB",
                 status=502,
                 rule="registry",
             )
-        return _answer(said)
+        return _answer(answer)
 
 
 # -- the other side ----------------------------------------------------------------------------------------------------
@@ -98,10 +98,10 @@ class Reader(ForkServer):
 def _answer_one(sock: socket.socket, _: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
-    said = bytearray()
+    job = bytearray()
     while piece := sock.recv(_CHUNK):
-        said += piece
-    sock.sendall(_encode(read(_job(said))))
+        job += piece
+    sock.sendall(_encode(read(_job(job))))
 
 
 def _confine() -> None:

@@ -65,7 +65,7 @@ def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, inst
     """
     method, target, kind = authorized.request.method, authorized.target, authorized.verdict.approve or ""
     fields = [(name.lower(), value) for name, value in authorized.request.fields]
-    said = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
+    parts = [part for field in sorted(fields) if field[0] not in _VOLATILE for part in field]
     changes = [str(update).encode() for update in authorized.pushed]
     where = f"{authorized.scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
@@ -74,7 +74,7 @@ def of_request(authorized: AuthorizedRequest, body: bytes, *, sandbox: str, inst
         instance_id=instance_id,
         revision=authorized.verdict.revision,
         digest=arguments_digest(
-            kind.encode(), method.encode(), where.encode(), authorized.path.encode(), *said, b"", body, *changes
+            kind.encode(), method.encode(), where.encode(), authorized.path.encode(), *parts, b"", body, *changes
         ),
         summary=f"{method} {where}{authorized.path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")

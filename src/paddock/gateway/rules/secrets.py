@@ -85,7 +85,7 @@ class SecretBook:
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._clock = clock
-        self._bound = {one.name: one for one in secrets}
+        self._bound = {secret.name: secret for secret in secrets}
         self._names = {one.placeholder.encode(): one.name for one in self._bound.values()}
         self.needles = Needles(tuple(self._names))
         self._past: list[tuple[bytes, bytes]] = []
@@ -127,7 +127,7 @@ class SecretBook:
 
     def is_bound_to(self, target: Target) -> bool:
         """Tell whether some request to that target could have got a value, which later answers may repeat."""
-        bindings = (one for bound in self._bound.values() for one in bound.bindings)
+        bindings = (binding for bound in self._bound.values() for binding in bound.bindings)
         return any(one.port == target.port and host_matches(one.host, target.host) for one in bindings)
 
     def put(self, bound: Bound) -> None:

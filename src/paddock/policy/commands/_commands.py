@@ -52,7 +52,7 @@ class Commands:
         return self._line(read_line(text))
 
     def _line(self, line: Line) -> Judgement:
-        verdicts = [self._command(one) for one in line.commands]
+        verdicts = [self._command(command) for command in line.commands]
         if line.unclear is not None:
             verdicts.append(self._unclear(line.unclear))
         if not verdicts:
@@ -115,7 +115,7 @@ def command_faults(rules: CommandRules) -> Iterator[tuple[str, int, str, str]]:
 
 
 def _is_about(rule: CommandRule, example: str, *, exact: bool) -> bool:
-    return any(matches(rule, one, exact=exact) == "yes" for one in read_line(example).commands)
+    return any(matches(rule, command, exact=exact) == "yes" for command in read_line(example).commands)
 
 
 def _shown(command: Command) -> str:

@@ -116,11 +116,11 @@ def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[
     """Explain the verdict on a path."""
     files = Files(document.files or FileRules(), workdir=_WORKDIR, home=_HOME)
     verdict = files.remove(path) if delete else files.write(path)
-    said = {"enforced": "on what is asked for from outside (write, cp, rm, the SDK)"}
+    enforcement = {"enforced": "on what is asked for from outside (write, cp, rm, the SDK)"}
     if verdict.verdict == "approve":
-        said["advisory"] = "on what programs inside delete: nobody asks them"
+        enforcement["advisory"] = "on what programs inside delete: nobody asks them"
     elif verdict.verdict == "deny" and not files.can_mount(verdict):
-        said["advisory"] = "on programs inside: a pattern can't be mounted read-only"
+        enforcement["advisory"] = "on programs inside: a pattern can't be mounted read-only"
     elif verdict.verdict == "deny":
-        said["inside"] = "enforced, by a read-only mount, if it is there when the sandbox is made"
-    return verdict, said
+        enforcement["inside"] = "enforced, by a read-only mount, if it is there when the sandbox is made"
+    return verdict, enforcement

@@ -105,8 +105,8 @@ def read_line(text: str) -> Line:
         unclear = str(why)
         reader.end_command()
     commands: list[Command] = []
-    for one in reader.commands:
-        inner = _inner(one)
+    for command in reader.commands:
+        inner = _inner(command)
         commands += inner.commands
         unclear = unclear or inner.unclear
     return Line(commands=tuple(commands), unclear=unclear)

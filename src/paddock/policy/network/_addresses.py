@@ -63,8 +63,8 @@ def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
     """Return where each block begins or ends, and which block is there."""
     blocks = [block for block in SPECIAL if block.version == version]
     breaks = sorted({edge for block in blocks for edge in (block.first, block.last + 1)})
-    there = (next((block for block in blocks if block.first <= edge <= block.last), None) for edge in breaks)
-    return tuple(breaks), (None, *there)
+    containing = (next((block for block in blocks if block.first <= edge <= block.last), None) for edge in breaks)
+    return tuple(breaks), (None, *containing)
 
 
 _TABLES = {4: _table(4), 6: _table(6)}

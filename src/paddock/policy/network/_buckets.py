@@ -30,7 +30,7 @@ class Bucket(Group, frozen=True, eq=False, kw_only=True):
 
 
 def _joined(groups: Iterable[Group]) -> Group:
-    each = [(one.allow, one.deny, one.mock, one.approve) for one in groups]
+    each = [(group.allow, group.deny, group.mock, group.approve) for group in groups]
     merged = (sorted((rule for one in each for rule in one[kind]), key=lambda rule: rule.order) for kind in range(4))
     return Group(*map(tuple, merged))
 

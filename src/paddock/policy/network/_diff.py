@@ -17,7 +17,7 @@ from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, TRANSLATED, Network, Number, written
-from ._globs import Glob, together
+from ._globs import Glob, union
 from ._paths import Pattern, is_overlong, normal_path
 from ._rules import Rule
 from ._snapshot import Snapshot
@@ -45,7 +45,7 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
 
     Raise InvalidArgumentError if the patterns are too many to compare.
     """
-    written, decoded = together(one.written for one in patterns), together(one.decoded for one in patterns)
+    written, decoded = union(pattern.written for pattern in patterns), union(one.decoded for one in patterns)
     units = tuple(_units(patterns))
     first = _step(_State(written.start, decoded.start), ("/", "/"), written, decoded)
     assert first is not None
@@ -71,7 +71,7 @@ def example_paths(patterns: Sequence[Pattern]) -> tuple[str, ...]:
 
 def _units(patterns: Sequence[Pattern]) -> Iterator[_Unit]:
     """Yield the characters that patterns name, escaped where they would not be plain, and two that none does."""
-    tokens = (token for one in patterns for token in (*one.written.tokens, *one.decoded.tokens))
+    tokens = (token for pattern in patterns for token in (*pattern.written.tokens, *pattern.decoded.tokens))
     named = {token for token in tokens if isinstance(token, str)}
     for character in sorted(named | {"/"}):
         if character in _PLAIN:
@@ -336,7 +336,7 @@ def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
         if not networks:
             continue
         networks += TRANSLATED if version == 6 else ()  # the spans of IPv4 decide about those
-        ends = [(int(one.network_address), int(one.broadcast_address) + 1) for one in networks]
+        ends = [(int(network.network_address), int(network.broadcast_address) + 1) for network in networks]
         ends += [(one.first, one.last + 1) for one in SPECIAL if one.version == version]
         edges = sorted({0, 1 << (32 if version == 4 else 128), *(edge for pair in ends for edge in pair)})
         for low, above in pairwise(edges):

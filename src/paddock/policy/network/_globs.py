@@ -15,22 +15,22 @@ ALL: int = 2
 Token: TypeAlias = str | int
 """A literal character, ANY or ALL. Two stars never follow each other."""
 
-_QUICK_STARS = 2
-_QUICK_CHARS = 512
-"""Up to here a regular expression, which goes back for every star, is the quicker one, and never slow."""
+_REGEX_STARS = 2
+_REGEX_CHARS = 512
+"""Within these limits `re` is faster. Beyond them its backtracking, once for each star, could be slow."""
 
 
 class Glob(msgspec.Struct, frozen=True):
     tokens: tuple[Token, ...]
-    _quick: re.Pattern[str] | None
+    _regex: re.Pattern[str] | None
     literals: dict[str, int]
     stars: tuple[int, int]
     ends: tuple[int, int]
     """The states before the first token, and behind the last."""
 
     def matches(self, text: str) -> bool:
-        if self._quick is not None and len(text) <= _QUICK_CHARS:
-            return self._quick.fullmatch(text) is not None
+        if self._regex is not None and len(text) <= _REGEX_CHARS:
+            return self._regex.fullmatch(text) is not None
         states = self.start
         for character in text:
             states = self.step(states, character)
@@ -49,7 +49,7 @@ class Glob(msgspec.Struct, frozen=True):
         return self._beyond_stars(((states & self.literals.get(character, 0)) << 1) | stay)
 
     def matched(self, states: int) -> int:
-        """Return a bit for each glob that matches: `together` has several."""
+        """Return a bit for each glob that matches: `union` has several."""
         return states & self.ends[1]
 
     def _beyond_stars(self, states: int) -> int:
@@ -57,7 +57,7 @@ class Glob(msgspec.Struct, frozen=True):
         return states | (states & (any_bits | all_bits)) << 1
 
 
-def glob(tokens: tuple[Token, ...]) -> Glob:
+def compile_glob(tokens: tuple[Token, ...]) -> Glob:
     literals: dict[str, int] = {}
     stars = [0, 0]
     for index, token in enumerate(tokens):
@@ -65,22 +65,22 @@ def glob(tokens: tuple[Token, ...]) -> Glob:
             literals[token] = literals.get(token, 0) | 1 << index
         else:
             stars[token - 1] |= 1 << index
-    quick = None
-    if sum(isinstance(token, int) for token in tokens) <= _QUICK_STARS:
-        quick = re.compile("".join(map(_piece, tokens)), re.DOTALL)
-    return Glob(tokens, quick, literals, (stars[0], stars[1]), (1, 1 << len(tokens)))
+    regex = None
+    if sum(isinstance(token, int) for token in tokens) <= _REGEX_STARS:
+        regex = re.compile("".join(map(_piece, tokens)), re.DOTALL)
+    return Glob(tokens, regex, literals, (stars[0], stars[1]), (1, 1 << len(tokens)))
 
 
-def together(globs: Iterable[Glob]) -> Glob:
-    """Return one automaton that steps through all of them at once. The bits of each follow those of the one before."""
+def union(globs: Iterable[Glob]) -> Glob:
+    """Return one automaton for all of them. The bits of each glob follow those of the previous."""
     literals: dict[str, int] = {}
     masks = [0, 0, 0, 0]
-    at = 0
-    for one in globs:
-        for character, bits in one.literals.items():
-            literals[character] = literals.get(character, 0) | bits << at
-        masks = [mask | bits << at for mask, bits in zip(masks, (*one.stars, *one.ends), strict=True)]
-        at += len(one.tokens) + 1
+    offset = 0
+    for glob in globs:
+        for character, bits in glob.literals.items():
+            literals[character] = literals.get(character, 0) | bits << offset
+        masks = [mask | bits << offset for mask, bits in zip(masks, (*glob.stars, *glob.ends), strict=True)]
+        offset += len(glob.tokens) + 1
     return Glob((), None, literals, (masks[0], masks[1]), (masks[2], masks[3]))
 
 
@@ -93,24 +93,24 @@ def tokens_of(text: str) -> tuple[Token, ...]:
     return tuple(ALL if part == "**" else ANY if part == "*" else part for part in parts)
 
 
-def overlap(one: Glob, other: Glob) -> bool:
+def overlap(first: Glob, second: Glob) -> bool:
     """Tell whether there is a text that both match."""
     reached = {(0, 0)}
-    waiting = [(0, 0)]
-    while waiting:
-        i, j = waiting.pop()
-        if i == len(one.tokens) and j == len(other.tokens):
+    pending = [(0, 0)]
+    while pending:
+        i, j = pending.pop()
+        if i == len(first.tokens) and j == len(second.tokens):
             return True
-        for step in _steps(one.tokens, other.tokens, i, j):
+        for step in _steps(first.tokens, second.tokens, i, j):
             if step not in reached:
                 reached.add(step)
-                waiting.append(step)
+                pending.append(step)
     return False
 
 
-def _steps(one: tuple[Token, ...], other: tuple[Token, ...], i: int, j: int) -> list[tuple[int, int]]:
-    a = one[i] if i < len(one) else None
-    b = other[j] if j < len(other) else None
+def _steps(first: tuple[Token, ...], second: tuple[Token, ...], i: int, j: int) -> list[tuple[int, int]]:
+    a = first[i] if i < len(first) else None
+    b = second[j] if j < len(second) else None
     steps: list[tuple[int, int]] = []
     if isinstance(a, int):
         steps.append((i + 1, j))  # the run ends here

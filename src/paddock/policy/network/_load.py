@@ -168,7 +168,7 @@ def _at(value: object, path: Path) -> dict[str, object]:
 def _type_at(path: Path) -> type[msgspec.Struct] | None:
     found: type[msgspec.Struct] | None = PolicyDocument
     for part in path:
-        types = {} if found is None else {one.encode_name: one.type for one in msgspec.structs.fields(found)}
+        types = {} if found is None else {field.encode_name: field.type for field in msgspec.structs.fields(found)}
         if part in types:  # else it is an index, or the name of a secret
             found = _struct_in(types[part])
     return found

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from ._globs import Glob, Token, glob, tokens_of
+from ._globs import Glob, Token, compile_glob, tokens_of
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _PATH = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
@@ -95,7 +95,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     def allows(self, path: str, other: str) -> bool:
         """Allow `path`, as written and without its query, if `other`, its decoded reading, matches too."""
-        return self.written.matches(path) and (path is other or self.decoded.matches(other))
+        return self.written.matches(path) and (path == other or self.decoded.matches(other))
 
     def denies(self, path: str, other: str) -> bool:
         return self.written.matches(path) or self.decoded.matches(other)
@@ -116,4 +116,4 @@ def pattern(text: str) -> Pattern:
     plain: list[Token] = []
     for part in re.split(r"(\*+)", normal):
         plain += tokens_of(part) if part.startswith("*") else list(decoded(part))
-    return Pattern(normal, glob(tokens_of(normal)), glob(tuple(plain)))
+    return Pattern(normal, compile_glob(tokens_of(normal)), compile_glob(tuple(plain)))

@@ -14,7 +14,7 @@ from paddock.model.policy import Port
 from ._addresses import Block, Network, Number
 from ._addresses import network as parse_network
 from ._canonical import REGISTRIES, span
-from ._globs import Glob, glob, tokens_of
+from ._globs import Glob, compile_glob, tokens_of
 from ._paths import Pattern, pattern
 from ._problem import dotted
 from ._yaml import Path
@@ -188,7 +188,7 @@ def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) ->
         git=url,
         fetch=fetch,
         push=bool(refs),
-        refs=tuple(glob(tokens_of(ref)) for ref in refs),
+        refs=tuple(compile_glob(tokens_of(ref)) for ref in refs),
     )
 
 

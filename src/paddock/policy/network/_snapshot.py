@@ -142,14 +142,14 @@ class Snapshot:
         """
         bucket = self.bucket(target.host)
         if bucket is None:
-            said = self.connect(target)
-            return RequestVerdict(allowed=said.allowed, rule=said.rule, reason=said.reason, revision=self._revision)
+            verdict = self.connect(target)
+            return RequestVerdict(
+                allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision
+            )
         if method in _NEVER:
             return self._no("default", f"{method} is never passed on")
         path, _, query = path.partition("?")
         other = decoded(path)
-        if other == path:
-            other = path
         port = target.port
         for rule in bucket.deny:
             if rule.has_port(port) and rule.denies(method, path, other):

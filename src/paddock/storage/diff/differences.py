@@ -35,7 +35,7 @@ class Difference:
     new: Node | None
 
 
-class Comparison:
+class LayerDiff:
     """A comparison of a layer with the directory below.
 
     It reads both while in use, and trusts neither.
@@ -64,18 +64,18 @@ class Comparison:
         names = self.layer.names(path)
         for name in names:
             below = path + b"/" + name if path else name
-            if not self._leads(below):
+            if not self._overlaps_request(below):
                 continue
             new, old = self.layer.node(below), self.host.node(below)
             if new is None:
                 continue
             if new.whiteout:
                 if old is not None:
-                    yield from self._gone(below, old, depth)
+                    yield from self._deleted(below, old, depth)
                 continue
             if old is not None and old.kind is FileKind.DIRECTORY and new.kind is not FileKind.DIRECTORY:
-                yield from self._gone_below(below, depth)
-            if self._within(below) or new.kind is FileKind.DIRECTORY:
+                yield from self._deleted_below(below, depth)
+            if self._is_requested(below) or new.kind is FileKind.DIRECTORY:
                 if self._differs(below, old, new):
                     yield Difference(below, old, new)
                 elif old is not None and old.kind is not FileKind.DIRECTORY and len(self.same) < MOST:
@@ -84,27 +84,27 @@ class Comparison:
                 hides = opaque or self.layer.attribute(below, _OPAQUE) == b"y"
                 yield from self._walk(below, opaque=hides, depth=depth + 1)
         if opaque:
-            there = set(names)
+            in_layer = set(names)
             for name in self.host.names(path):
                 below = path + b"/" + name if path else name
-                old = self.host.node(below) if name not in there and self._leads(below) else None
+                old = self.host.node(below) if name not in in_layer and self._overlaps_request(below) else None
                 if old is not None:
-                    yield from self._gone(below, old, depth)
+                    yield from self._deleted(below, old, depth)
 
-    def _gone(self, path: bytes, old: Node, depth: int) -> Iterator[Difference]:
-        if self._within(path):
+    def _deleted(self, path: bytes, old: Node, depth: int) -> Iterator[Difference]:
+        if self._is_requested(path):
             yield Difference(path, old, None)
         if old.kind is FileKind.DIRECTORY:
-            yield from self._gone_below(path, depth)
+            yield from self._deleted_below(path, depth)
 
-    def _gone_below(self, path: bytes, depth: int) -> Iterator[Difference]:
+    def _deleted_below(self, path: bytes, depth: int) -> Iterator[Difference]:
         if depth > _MOST_DEPTH:
             raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
         for name in self.host.names(path):
             below = path + b"/" + name
-            node = self.host.node(below) if self._leads(below) else None
+            node = self.host.node(below) if self._overlaps_request(below) else None
             if node is not None:
-                yield from self._gone(below, node, depth + 1)
+                yield from self._deleted(below, node, depth + 1)
 
     def _differs(self, path: bytes, old: Node | None, new: Node) -> bool:
         if old is None or old.kind is not new.kind or old.foreign:
@@ -122,18 +122,18 @@ class Comparison:
     def _same_content(self, path: bytes, old: Node, new: Node) -> bool:
         if old.size != new.size:
             return False
-        with self.layer.reading(path) as one, self.host.reading(path) as other:
-            while (chunk := one.read(_CHUNK)) == other.read(_CHUNK):
+        with self.layer.reading(path) as new_file, self.host.reading(path) as old_file:
+            while (chunk := new_file.read(_CHUNK)) == old_file.read(_CHUNK):
                 if not chunk:
                     return True
             return False
 
-    def _leads(self, path: bytes) -> bool:
+    def _overlaps_request(self, path: bytes) -> bool:
         """Tell whether `path` is a requested path, contains one, or lies in one."""
-        return not self._only or any(_is_below(path, one) or _is_below(one, path) for one in self._only)
+        return not self._only or any(_is_below(path, wanted) or _is_below(wanted, path) for wanted in self._only)
 
-    def _within(self, path: bytes) -> bool:
-        return not self._only or any(_is_below(path, one) for one in self._only)
+    def _is_requested(self, path: bytes) -> bool:
+        return not self._only or any(_is_below(path, wanted) for wanted in self._only)
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:
@@ -144,7 +144,7 @@ _HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h
 _SET_ID = 0o6000
 _REPOSITORY = frozenset({"head", "objects", "refs", "commondir"})
 
-Seen = Mapping[bytes, tuple[int, int, int]]
+Promoted = Mapping[bytes, tuple[int, int, int]]
 """Identities (`Node.identity`) of files of the host as an earlier promotion left them."""
 
 
@@ -156,17 +156,17 @@ class Obstacles:
     """
 
     def __init__(
-        self, comparison: Comparison, differences: Sequence[Difference], *, since_ns: int | None, seen: Seen
+        self, comparison: LayerDiff, differences: Sequence[Difference], *, since_ns: int | None, seen: Promoted
     ) -> None:
         self._layer, self._host = comparison.layer, comparison.host
         self._planned = {d.path: d.new for d in differences}
         self._since, self._seen = since_ns, seen
         self._uid = os.geteuid()
-        self._marks: dict[bytes, set[str]] = {}
+        self._new_repository_files: dict[bytes, set[str]] = {}
         for d in differences:
             folder, _, name = d.path.rpartition(b"/")
             if d.new is not None and folded(name) in _REPOSITORY:
-                self._marks.setdefault(folder, set()).add(folded(name))
+                self._new_repository_files.setdefault(folder, set()).add(folded(name))
         self._repositories: dict[bytes, bool] = {}
 
     def of(self, difference: Difference, *, force: bool = False) -> str | None:
@@ -184,7 +184,7 @@ class Obstacles:
             return "it is not a file, directory or symbolic link"
         if new.kind is not FileKind.SYMLINK and new.mode & _SET_ID and new.kind is not FileKind.DIRECTORY:
             return f"it has set-id bits: mode {new.mode:04o}"
-        if new.kind is FileKind.SYMLINK and (where := self._leads(difference.path)):
+        if new.kind is FileKind.SYMLINK and (where := self._link_escape(difference.path)):
             return f"it is a link that leads {where}: {os.fsdecode(self._layer.target(difference.path))!r}"
         if self._makes_repository(difference.path):
             return "it makes or configures a git repository: git would run what it names"
@@ -198,20 +198,22 @@ class Obstacles:
             return True
         return old.changed_ns > self._since and self._seen.get(path) != old.identity
 
-    def _leads(self, link: bytes) -> str | None:
-        """Tell whether it leads out or into a repository. Followed as the kernel would, through the links that will be
-        there afterwards: the sandbox's and the host's."""
+    def _link_escape(self, link: bytes) -> str | None:
+        """Return where a link leads that a promotion must not take: "out" or "into a git repository". None: inside.
+
+        It follows the link as the kernel would after the promotion, through links of the sandbox and of the host.
+        """
         parts = link.split(b"/")
-        where, todo, hops = parts[:-1], [parts[-1]], 0
-        while todo:
-            part = todo.pop()
+        directory, remaining, hops = parts[:-1], [parts[-1]], 0
+        while remaining:
+            part = remaining.pop()
             if part == b"..":
-                if not where:
+                if not directory:
                     return "out"
-                where.pop()
+                directory.pop()
             elif part not in (b"", b"."):
-                where.append(part)
-                path = b"/".join(where)
+                directory.append(part)
+                path = b"/".join(directory)
                 if is_dot_git(part) or (hops and self._is_repository(path)):
                     return "into a git repository"
                 target = self._link_at(path)
@@ -219,8 +221,8 @@ class Obstacles:
                     hops += 1
                     if hops > _HOPS or not target or target.startswith(b"/"):
                         return "out"
-                    where.pop()
-                    todo += reversed(target.split(b"/"))
+                    directory.pop()
+                    remaining += reversed(target.split(b"/"))
         return None
 
     def _link_at(self, path: bytes) -> bytes | None:
@@ -246,14 +248,14 @@ class Obstacles:
 
     def _is_repository(self, folder: bytes) -> bool:
         if folder not in self._repositories:
-            self._repositories[folder] = is_repository(lambda name: self._there(folder, name))
+            self._repositories[folder] = is_repository(lambda name: self._will_exist(folder, name))
         return self._repositories[folder]
 
-    def _there(self, folder: bytes, name: str) -> bool:
-        if name in self._marks.get(folder, ()):
+    def _will_exist(self, folder: bytes, name: str) -> bool:
+        if name in self._new_repository_files.get(folder, ()):
             return True
-        own = b"HEAD" if name == "head" else name.encode()
-        path = folder + b"/" + own if folder else own
+        host_name = b"HEAD" if name == "head" else name.encode()
+        path = folder + b"/" + host_name if folder else host_name
         return path not in self._planned and self._host.node(path) is not None
 
 
@@ -265,7 +267,7 @@ def since_ns(tree: int) -> int | None:
         return None
 
 
-def load_promoted(tree: int, number: int) -> Seen:
+def load_promoted(tree: int, number: int) -> Promoted:
     """Return the files on the host that earlier promotions from mount `number` have written."""
     try:
         fd = os.open(f"{PROMOTED}{number}", READ, dir_fd=tree)
@@ -273,13 +275,13 @@ def load_promoted(tree: int, number: int) -> Seen:
         return {}
     with os.fdopen(fd, "rb") as file:
         entries: dict[str, tuple[int, int, int]] = json.load(file)
-    return {os.fsencode(path): (one, two, three) for path, (one, two, three) in entries.items()}
+    return {os.fsencode(path): (inode, changed_ns, size) for path, (inode, changed_ns, size) in entries.items()}
 
 
-def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
+def save_promoted(tree: int, number: int, promoted: Promoted) -> None:
     """Record the files that promotions have written on the host, beside the layers.
 
     Raises OSError if the sandbox's disk is full.
     """
-    known = {os.fsdecode(path): identity for path, identity in promoted.items()}
-    write_whole(tree, f"{PROMOTED}{number}", json.dumps(known).encode())
+    entries = {os.fsdecode(path): identity for path, identity in promoted.items()}
+    write_whole(tree, f"{PROMOTED}{number}", json.dumps(entries).encode())

@@ -14,7 +14,7 @@ from paddock.errors import InvalidArgumentError, InvalidStateError, PaddockError
 from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
 from paddock.storage.diff._git_names import MOST_BYTES, below_dot_git, folded, in_git, is_data, names_only_work
-from paddock.storage.diff.differences import Comparison, Difference, Obstacles, Seen, load_promoted, since_ns
+from paddock.storage.diff.differences import Difference, LayerDiff, Obstacles, Promoted, load_promoted, since_ns
 from paddock.storage.git.patches import LINK, Lines, Side, compare, write_side
 from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import DIRECTORY, MOUNT
@@ -31,21 +31,21 @@ class Plan:
     """A promotion: the changes to take over, also as text, and the changes in `.git` that it leaves out."""
 
     differences: Sequence[Difference]
-    words: tuple[Change, ...]
+    changes: tuple[Change, ...]
     left_out: tuple[Change, ...]
 
 
 class MountChanges:
-    """The changes in one mount, from `mount_changes`. `only` are relative paths. An empty list means all."""
+    """The changes in one mount, made by `mount_changes`. `only` are relative paths. An empty list means all."""
 
-    def __init__(self, comparison: Comparison, only: Sequence[bytes], since: int | None, promoted: Seen) -> None:
+    def __init__(self, comparison: LayerDiff, only: Sequence[bytes], since: int | None, promoted: Promoted) -> None:
         self._comparison = comparison
         self._differences = self._comparison.differences()
         self._named = tuple(only)
         # A daemon may have died during a promotion. Then the equal files are its work.
         self._since, self._promoted = since, {**promoted, **comparison.same}
 
-    async def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
+    async def report(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
         """List the changes by path, with the obstacles to a promotion of all of it. InvalidStateError: too large for a
         patch."""
         stream = await asyncio.to_thread(TemporaryFile)
@@ -122,7 +122,7 @@ class MountChanges:
         )
         return PromotionPlan(source=source, directory=(info.st_dev, info.st_ino), changes=tuple(changes))
 
-    def taken_over(self, plan: Plan, steps: Sequence[Sequence[int]]) -> tuple[Seen, Mapping[bytes, str]]:
+    def promoted_after(self, plan: Plan, steps: Sequence[Sequence[int]]) -> tuple[Promoted, Mapping[bytes, str]]:
         """Return the files on the host that are the work of promotions after these steps of `plan`, with their digests.
 
         A step is the number of a difference, and the identity on the host of a written file.
@@ -216,7 +216,7 @@ def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> 
             raise InvalidStateError(f"{source!r} of the host: {error.strerror}") from error
         with closing(host):
             try:
-                comparison = Comparison(HostileTree(layer, own=True), HostileTree(host), only)
+                comparison = LayerDiff(HostileTree(layer, own=True), HostileTree(host), only)
                 yield MountChanges(comparison, only, since_ns(tree), load_promoted(tree, number))
             except OSError as error:
                 name = error.filename if isinstance(error.filename, (str, bytes)) else ""

@@ -101,26 +101,26 @@ async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
     )
     user, host, port = target(remote)
     login = ("-l", user) if user else ()
-    asked = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
-    said = _settings(await say(asked, environment))
-    if "hostname" not in said:
-        raise NotConfiguredError(f"ssh cannot say how to reach {host}", hint=shlex.join(asked))
+    command_line = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
+    settings = _settings(await say(command_line, environment))
+    if "hostname" not in settings:
+        raise NotConfiguredError(f"ssh cannot say how to reach {host}", hint=shlex.join(command_line))
     for name in ("proxycommand", "proxyjump"):
-        if said.get(name, ["none"]) != ["none"]:
+        if settings.get(name, ["none"]) != ["none"]:
             raise NotConfiguredError(f"{host} is reached by a {name}, which is not used for repositories", hint=_ADVICE)
-    return await asyncio.to_thread(_login, said)
+    return await asyncio.to_thread(_login, settings)
 
 
-def _login(said: Mapping[str, Sequence[str]]) -> Login:
-    agent = said.get("identityagent", ("SSH_AUTH_SOCK",))[0]
+def _login(settings: Mapping[str, Sequence[str]]) -> Login:
+    agent = settings.get("identityagent", ("SSH_AUTH_SOCK",))[0]
     agent = caller.environment().get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else _path(agent)
-    hosts = " ".join((*said.get("userknownhostsfile", ()), *said.get("globalknownhostsfile", ())))
+    hosts = " ".join((*settings.get("userknownhostsfile", ()), *settings.get("globalknownhostsfile", ())))
     return Login(
-        user=said["user"][0],
-        keys=tuple(filter(None, (_key(_path(name)) for name in said.get("identityfile", ())[:_KEYS]))),
+        user=settings["user"][0],
+        keys=tuple(filter(None, (_key(_path(name)) for name in settings.get("identityfile", ())[:_KEYS]))),
         known_hosts="".join(_text(_path(name), _HOSTS_BYTES) for name in hosts.split()),
         agent=agent if os.path.exists(agent) else None,
-        settings=tuple(f"{name} {said[name][0]}" for name in _KEPT if name in said),
+        settings=tuple(f"{name} {settings[name][0]}" for name in _KEPT if name in settings),
     )
 
 
@@ -189,18 +189,18 @@ async def ambient(remote: Remote) -> Credential | Login | None:
     if remote.scheme == SSH:
         return await own_login(remote, environment)
     quiet = ("git", "-c", "core.askPass=", "-c", "credential.interactive=false")
-    asked = f"capability[]=authtype\nurl={remote.url}\n\n"
-    if found := parse_fill(await say((*quiet, "credential", "fill"), environment, asked)):
+    request = f"capability[]=authtype\nurl={remote.url}\n\n"
+    if found := parse_fill(await say((*quiet, "credential", "fill"), environment, request)):
         return found
     return header(await say(("git", "config", "--get-urlmatch", "http.extraHeader", remote.url), environment))
 
 
 def parse_fill(text: str) -> Credential | None:
     """Parse the answer of `git credential fill`, which has an authtype since git 2.46."""
-    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    if said.get("authtype", "").lower() == "bearer" and said.get("credential"):
-        return Credential(said.get("username", ""), said["credential"], bearer=True)
-    return Credential(said.get("username", ""), said["password"]) if said.get("password") else None
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    if fields.get("authtype", "").lower() == "bearer" and fields.get("credential"):
+        return Credential(fields.get("username", ""), fields["credential"], bearer=True)
+    return Credential(fields.get("username", ""), fields["password"]) if fields.get("password") else None
 
 
 def header(text: str) -> Credential | None:

@@ -237,13 +237,13 @@ def serve_agent(agent: socket.socket, path: str) -> int:
 
 
 def _relay(client: socket.socket, agent: socket.socket) -> NoReturn:
-    asked, said = client.makefile("rb"), agent.makefile("rb")
+    asked, answers = client.makefile("rb"), agent.makefile("rb")
     while True:
         message = _read(asked)
         kind = message[4]
         if kind in (_IDENTITIES, _SIGN) or (kind == _EXTENSION and message[5:].startswith(_BINDING)):
             agent.sendall(message)
-            client.sendall(_read(said))
+            client.sendall(_read(answers))
         else:
             client.sendall(_FAILURE)
 

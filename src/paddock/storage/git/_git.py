@@ -316,8 +316,8 @@ def _reason(out: bytes) -> str:
 
 def _remarks(err: str) -> str:
     """Return the output of the server's hooks."""
-    said = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
-    return "".join(f"; {line}" for line in said if line)[:300]
+    messages = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
+    return "".join(f"; {line}" for line in messages if line)[:300]
 
 
 def _listing(out: bytes) -> Listing:

@@ -136,8 +136,8 @@ async def run(
             await asyncio.wait((ended,))
     code = await ended
     if code == _confined.FAILED:
-        said = f"git cannot be confined on this machine: {reading.errors()}"
-        raise NotConfiguredError(said, hint="paddock doctor")
+        message = f"git cannot be confined on this machine: {reading.errors()}"
+        raise NotConfiguredError(message, hint="paddock doctor")
     return Ended(code=code if code >= 0 else 128 - code, out=bytes(reading.out), err=reading.errors(), over=over)
 
 
@@ -220,12 +220,12 @@ def _git() -> str:
 
 def _environment(protocols: str, certificates: Sequence[BindMount], *, direct: bool) -> dict[str, str]:
     """Return an environment with the caller's proxies and nothing else of the caller's or ours."""
-    given = environment()
-    taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
+    variables = environment()
+    proxies = {} if direct else {name: variables[name] for name in _PROXIES if name in variables}
     if certificates:
-        taken["GIT_SSL_CAINFO"] = certificates[0].target
+        proxies["GIT_SSL_CAINFO"] = certificates[0].target
     return {
-        **taken,
+        **proxies,
         "PATH": "/usr/bin:/bin",
         "HOME": "/home",
         "LANG": "C.UTF-8",
@@ -292,8 +292,8 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
     if ended.over == "seconds":
         return PlatformError(f"{what} took longer than {bounds.seconds:.0f} s and was given up", hint="try again")
     if ended.over == "silence":
-        said = f"{what} has said nothing for {bounds.silence_seconds:.0f} s"
-        return PlatformError(f"{said}: it cannot be reached, or does not answer", hint=OFFLINE)
+        message = f"{what} has said nothing for {bounds.silence_seconds:.0f} s"
+        return PlatformError(f"{message}: it cannot be reached, or does not answer", hint=OFFLINE)
     if ended.over == "output":
         return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):

@@ -252,10 +252,10 @@ def _host_of(remote: Remote) -> str:
 
 def _has_proxy(remote: Remote) -> bool:
     """Tell whether git uses a proxy, which then looks the name up and connects."""
-    given = {name.lower(): value for name, value in environment().items() if value}
-    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
+    variables = {name.lower(): value for name, value in environment().items() if value}
+    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & variables.keys():
         return False
-    direct = given.get("no_proxy", "").lower().replace(",", " ").split()
+    direct = variables.get("no_proxy", "").lower().replace(",", " ").split()
     return not any(_is_of(_host_of(remote).lower(), name.lstrip(".")) for name in direct)
 
 

@@ -50,10 +50,10 @@ class Answer(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """Return the forge's message about a failure, without characters that control a terminal."""
         try:
-            said = msgspec.json.decode(self.body, type=_Problem)
+            problem = msgspec.json.decode(self.body, type=_Problem)
         except msgspec.DecodeError:
             return f"{self.status}"
-        text = " ".join([said.message, *(str(one) for one in said.errors or ())])
+        text = " ".join([problem.message, *(str(error) for error in problem.errors or ())])
         return f"{self.status}: " + "".join(c if c.isprintable() else "?" for c in text)[:_WORDS]
 
 

@@ -70,14 +70,14 @@ async def compare(stream: IO[bytes], *, patch: bool) -> tuple[dict[bytes, Lines]
         raise InvalidStateError(f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp")
     if ended.over or ended.code:
         raise PlatformError(f"git can't compare the files: {ended.err[-300:] or ended.over}", hint="name paths")
-    told: dict[bytes, Lines] = {}
+    lines: dict[bytes, Lines] = {}
     numbers, _, text = ended.out.partition(b"\0\0")
     fields = iter(numbers.split(b"\0")[1:])
     for field in fields:
         insertions, deletions, path = field.split(b"\t", 2)
         before = None if path else next(fields)
         is_text = insertions != b"-"
-        told[path or next(fields)] = Lines(
+        lines[path or next(fields)] = Lines(
             int(insertions) if is_text else None, int(deletions) if is_text else None, before
         )
-    return told, text
+    return lines, text

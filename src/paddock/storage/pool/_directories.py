@@ -50,10 +50,10 @@ class CopyPool(Pool):
     def checks(self) -> tuple[Check, ...]:
         pool, *more = super().checks()
         if is_refused_overlay(self.config) and probe_overlay(Path(self._path).parent) is None:
-            said = (
+            problem = (
                 f"{pool.detail}. An overlay works by now, but trees do not change drivers: a new state directory has it"
             )
-            pool = replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
+            pool = replace(pool, detail=problem, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
 

@@ -163,6 +163,6 @@ def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[s
 
 
 def _answer(end: socket.socket, answer: dict[str, object] | Exception) -> None:
-    said = codec.encode_error(answer) if isinstance(answer, Exception) else json.dumps(answer).encode()
+    encoded = codec.encode_error(answer) if isinstance(answer, Exception) else json.dumps(answer).encode()
     with suppress(OSError):  # no caller listens any more
-        end.sendall(said + b"\n")
+        end.sendall(encoded + b"\n")

@@ -83,8 +83,8 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
     )
     if done.returncode == 0:
         return None
-    said = done.stderr.strip().splitlines() or ["the probe died"]
-    return Reason(way=OVERLAY, why=f"in a user namespace of Linux {platform.release()}: {said[-1]}")
+    lines = done.stderr.strip().splitlines() or ["the probe died"]
+    return Reason(way=OVERLAY, why=f"in a user namespace of Linux {platform.release()}: {lines[-1]}")
 
 
 @contextmanager

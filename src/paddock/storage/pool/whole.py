@@ -12,19 +12,19 @@ from paddock.storage.pool.trees import NEW
 
 def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
     """Make `content` that of file `name`. One caller at a time. `sync`: through a power loss too."""
-    beside = f".{name}.new"
+    staged = f".{name}.new"
     with suppress(FileNotFoundError):  # a killed writer's
-        os.unlink(beside, dir_fd=directory)
-    fd = os.open(beside, NEW, mode, dir_fd=directory)
+        os.unlink(staged, dir_fd=directory)
+    fd = os.open(staged, NEW, mode, dir_fd=directory)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             if sync:
                 file.flush()
                 os.fsync(fd)
-        os.rename(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.rename(staged, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
-        os.unlink(beside, dir_fd=directory)
+        os.unlink(staged, dir_fd=directory)
         raise
     if sync:
         os.fsync(directory)

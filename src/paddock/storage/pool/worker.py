@@ -67,14 +67,14 @@ class Worker:
         with ours:
             with theirs:
                 self._send(f"{seconds} {work.__module__}:{work.__qualname__}".encode(), [theirs.fileno(), *fds])
-            said = bytearray()
+            answer = bytearray()
             with suppress(ConnectionError):  # it died: what it or the worker said is still there to be read
                 ours.sendall(json.dumps(arguments).encode())
                 ours.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
-                while not said.endswith(b"\n") and len(said) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
-                    said += piece
-        return _result(bytes(said))
+                while not answer.endswith(b"\n") and len(answer) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
+                    answer += piece
+        return _result(bytes(answer))
 
     def close(self) -> None:
         """End the process, with all that it does."""
@@ -105,10 +105,10 @@ class Worker:
                     cwd="/",
                     start_new_session=True,
                 )
-            said = self._control.recv(_MOST_BYTES)
-            if not said:
+            answer = self._control.recv(_MOST_BYTES)
+            if not answer:
                 raise InternalError("the process that works on trees died while it started", hint="paddock daemon logs")
-            if why := json.loads(said):
+            if why := json.loads(answer):
                 raise NotConfiguredError(
                     f"your subordinate ids, to which trees here belong, cannot be mapped: {why}",
                     hint="paddock doctor; /etc/subuid and /etc/subgid must be as they were",
@@ -134,11 +134,11 @@ def worker_for(config: PoolConfig) -> Worker:
     return Worker(None) if config.subordinate_ids is None else Worker(0, config.subordinate_ids)
 
 
-def _result(said: bytes) -> Any:
+def _result(data: bytes) -> Any:
     try:
-        answer: dict[str, Any] = json.loads(said)
+        answer: dict[str, Any] = json.loads(data)
     except ValueError:
         raise InternalError("the process that works on trees died before it answered", hint="try again") from None
     if "value" in answer:
         return answer["value"]
-    raise codec.decode_error(said)
+    raise codec.decode_error(data)

@@ -130,14 +130,14 @@ class KeyringKeys(VaultKeys):
         self._account = str(state_dir)
 
     def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
-        said: str | None = _keyring().get_password(_SERVICE, self._account)
-        if said:
-            return _decoded(said.split(","), self.where)
+        encoded: str | None = _keyring().get_password(_SERVICE, self._account)
+        if encoded:
+            return _decoded(encoded.split(","), self.where)
         return self._keep((os.urandom(KEY_BYTES),)) if make else ()
 
     def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        said = ",".join(base64.b64encode(key).decode() for key in keys)
-        _keyring().set_password(_SERVICE, self._account, said)
+        encoded = ",".join(base64.b64encode(key).decode() for key in keys)
+        _keyring().set_password(_SERVICE, self._account, encoded)
         return keys
 
 

@@ -71,12 +71,12 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
     command += [f"--customize-hook={hook}" for hook in _HOOKS]
     command += [suite, "-", *map(str, sources)]
     progress("installing Debian: about a minute")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=log,
             env=_environment(),
         )
         assert process.stdout is not None
@@ -90,9 +90,9 @@ def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress:
             _end(process)
             if not isinstance(error, Exception):
                 raise
-            raise PlatformError(f"mmdebstrap failed: {_end_of(said)}", hint="paddock doctor") from error
+            raise PlatformError(f"mmdebstrap failed: {_end_of(log)}", hint="paddock doctor") from error
         if status != 0:
-            raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(said)}", hint="paddock doctor")
+            raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(log)}", hint="paddock doctor")
 
 
 def unpack(source: int, root: int, base: int | None) -> None:
@@ -123,10 +123,10 @@ def _environment() -> dict[str, str]:
     return {**kept, "PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 
 
-def _end_of(said: IO[bytes]) -> str:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - _SAID))
-    return said.read().decode(errors="replace").strip()
+def _end_of(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _SAID))
+    return log.read().decode(errors="replace").strip()
 
 
 def _sources(machine: Path) -> list[Path]:

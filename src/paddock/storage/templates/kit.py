@@ -33,7 +33,7 @@ _SECONDS = 60
 _INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)
 # Prints the files that the controller's interpreter loads: modules by file, and shared libraries by their requested
 # names (dl_iterate_phdr(3)). The first of these is the program itself, without a name.
-_LOOK = """
+_LIST_IMPORTS = """
 import ctypes, importlib, json, os, sys, types
 
 where, *names = sys.argv[1:]
@@ -77,19 +77,19 @@ def manifest() -> Manifest:
     """Return the files of the kit, by their path below `PLACE`."""
     program = _program()
     loader = _loader(program)
-    found = _look(program)
-    standard = f"{found['library']}/{Path(found['os']).parent.name}"
+    imports = _find_imports(program)
+    standard = f"{imports['library']}/{Path(imports['os']).parent.name}"
     files: dict[str, Entry] = {".": FOLDER}
     put(files, "bin/python3", _file(program, 0o755))
     put(files, f"lib/{loader.name}", _file(loader, 0o755))
     put(files, "lib/ld.so", Entry("link", 0o777, loader.name.encode()))
-    for library in map(Path, found["libraries"]):
+    for library in map(Path, imports["libraries"]):
         if library.is_absolute() and library.name != loader.name and "lib-dynload" not in library.parts:
             put(files, f"lib/{library.name}", _file(library, 0o644))
     # The interpreter finds its library by this file, and has the module itself inside (getpath.py, STDLIB_LANDMARKS).
-    put(files, f"{standard}/os.pyc", _compiled(Path(found["os"]), f"{standard}/os.py"))
+    put(files, f"{standard}/os.pyc", _compiled(Path(imports["os"]), f"{standard}/os.py"))
     put(files, f"{standard}/lib-dynload", FOLDER)
-    for name, origin in found["modules"].items():
+    for name, origin in imports["modules"].items():
         _add_module(files, standard, name, Path(origin))
     for path in _vmm_sources():
         put(files, f"vmm/{path.stem}.pyc", _compiled(path, f"vmm/{path.name}"))
@@ -97,7 +97,7 @@ def manifest() -> Manifest:
 
 
 def _program() -> Path:
-    """Return the interpreter itself, also if we run in a virtual environment."""
+    """Return the interpreter of the system, also in a virtual environment."""
     base: str | None = getattr(sys, "_base_executable", None)
     return Path(base or sys.executable).resolve()
 
@@ -107,7 +107,7 @@ def _vmm_sources() -> list[Path]:
 
 
 def _loader(program: Path) -> Path:
-    """Return the loader that the program names. UnsupportedError: it needs none."""
+    """Return the loader that the program names. UnsupportedError: it names none."""
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02":
@@ -123,17 +123,17 @@ def _loader(program: Path) -> Path:
     raise _unsupported(program, "it is linked statically")
 
 
-class _Seen(TypedDict):
+class _Imports(TypedDict):
     modules: dict[str, str]
     libraries: list[str]
     os: str
     library: str
 
 
-def _look(program: Path) -> _Seen:
+def _find_imports(program: Path) -> _Imports:
     names = [path.stem for path in _vmm_sources() if not path.stem.startswith("__")]
-    done = subprocess.run(
-        [program, "-I", "-S", "-B", "-c", _LOOK, vmm.__path__[0], *names],
+    result = subprocess.run(
+        [program, "-I", "-S", "-B", "-c", _LIST_IMPORTS, vmm.__path__[0], *names],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_SECONDS,
@@ -141,9 +141,9 @@ def _look(program: Path) -> _Seen:
         env={},
         cwd="/",
     )
-    if done.returncode != 0:
-        raise _unsupported(program, f"it does not start by itself: {done.stderr.decode(errors='replace')[-300:]}")
-    return json.loads(done.stdout)
+    if result.returncode != 0:
+        raise _unsupported(program, f"it does not start by itself: {result.stderr.decode(errors='replace')[-300:]}")
+    return json.loads(result.stdout)
 
 
 def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path) -> None:
@@ -155,7 +155,7 @@ def _add_module(files: dict[str, Entry], standard: str, name: str, origin: Path)
 
 
 def _compiled(source: Path, name: str) -> Entry:
-    """Compile a module without a source: its import compares nothing."""
+    """Compile a module for an import without its source, which compares no times."""
     code = compile(source.read_bytes(), f"{PLACE}/{name}", "exec", dont_inherit=True)
     return Entry("file", 0o644, MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 
@@ -171,6 +171,6 @@ def _stamp(path: Path) -> str:
 
 def _unsupported(program: Path, why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{program} cannot be taken along into other walls: {why}",
+        f"{program} cannot run in a virtual machine's or gVisor sandbox's jail: {why}",
         hint="run paddock with the system's python3, or with one of uv or pyenv",
     )

@@ -60,7 +60,7 @@ class Layout:
 
     def _chosen(self, index: Index) -> Descriptor:
         tag = self._reference.tag
-        named = index.manifests if tag is None else [each for each in index.manifests if each.named(tag)]
+        named = index.manifests if tag is None else [manifest for manifest in index.manifests if manifest.named(tag)]
         chosen = None if tag is None else choose(named)
         tags = [(each.annotations or {}).get("org.opencontainers.image.ref.name", "") for each in index.manifests]
         return chosen or self._only(named, tags)
@@ -69,11 +69,11 @@ class Layout:
         """Return the only match. Raises NotFoundError or InvalidArgumentError with the present `tags`."""
         if len(named) == 1:
             return named[0]
-        there = ", ".join(name[:80] for name in tags if name)[:1000]
+        listed = ", ".join(name[:80] for name in tags if name)[:1000]
         if named:
-            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {there}")
+            raise InvalidArgumentError(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {listed}")
         wanted = "no image" if self._reference.tag is None else f"no image {self._reference.tag!r}"
-        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {there}" if there else None)
+        raise NotFoundError(f"{self._reference.path} holds {wanted}", hint=f"there are: {listed}" if listed else None)
 
     def _read(self, path: str) -> bytes:
         with self._open_file(path) as piece:
@@ -206,7 +206,7 @@ class SavedArchive(Layout):
 
     def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag
-        named = images if tag is None else [each for each in images if _is_named(each, tag)]
+        named = images if tag is None else [image for image in images if _is_named(image, tag)]
         return self._only(named, (name for each in images for name in each.RepoTags or ()))
 
 

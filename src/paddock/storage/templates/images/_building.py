@@ -94,8 +94,8 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 def accounts_of(pool: Pool, tree: str, found: Found) -> Accounts:
     """Return the users of a finished tree."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
-        said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
-        return msgspec.convert(said, Accounts)
+        answer = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
+        return msgspec.convert(answer, Accounts)
 
 
 def _chain(found: Found) -> list[str]:

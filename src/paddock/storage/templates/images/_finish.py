@@ -181,10 +181,10 @@ class Finish:
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             at, last = "/".join(parts[:depth]), depth == len(parts)
-            there = self._mode(at)
-            if there is None:
+            found_mode = self._mode(at)
+            if found_mode is None:
                 self._directory(at, user.uid if last else 0, user.gid if last else 0, mode if last else 0o755)
-            elif not stat.S_ISDIR(there):
+            elif not stat.S_ISDIR(found_mode):
                 return  # a file, or a link of the image's, is left as it is
 
     def _mode(self, path: str) -> int | None:

@@ -136,13 +136,13 @@ class Http:
         hops = 0
         while isinstance(answer, urllib.error.HTTPError) and answer.code in (301, 302, 303, 307, 308):
             with answer:
-                there = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
+                location = urllib.parse.urljoin(url, answer.headers.get("Location", ""))
             hops += 1
-            if hops > _REDIRECTS or not self._may_go(url, there):
-                raise PlatformError(f"{self._host} leads on to {there[:200]!r}, where nothing is fetched from")
+            if hops > _REDIRECTS or not self._may_go(url, location):
+                raise PlatformError(f"{self._host} leads on to {location[:200]!r}, where nothing is fetched from")
             # The target is usually a store of blobs, which must not get the registry's credential.
-            same = urllib.parse.urlsplit(there).netloc == self._host
-            url = there
+            same = urllib.parse.urlsplit(location).netloc == self._host
+            url = location
             answer = self._ask(url, accept, self._authorization if same else None)
         if isinstance(answer, urllib.error.HTTPError):
             with answer:
@@ -168,9 +168,9 @@ class Http:
     def _unreachable(self, error: BaseException) -> PlatformError:
         return unreachable(f"registry {self._host}", error, hint=_OFFLINE)
 
-    def _may_go(self, here: str, there: str) -> bool:
-        scheme = urllib.parse.urlsplit(there).scheme
-        return scheme == "https" or (scheme == "http" and here.startswith("http:") and self.base.startswith("http:"))
+    def _may_go(self, origin: str, location: str) -> bool:
+        scheme = urllib.parse.urlsplit(location).scheme
+        return scheme == "https" or (scheme == "http" and origin.startswith("http:") and self.base.startswith("http:"))
 
     def _refusal(self, answer: urllib.error.HTTPError) -> Exception:
         what = f"registry {self._host} has no {self._repository} like that, or not for everybody"

@@ -31,32 +31,32 @@ class Answer(NamedTuple):
     kind: Kind
     body: bytes
     had_descriptors: bool
-    """They are not there a second time."""
+    """Its descriptors are gone: only the first answer had them."""
 
 
-class Asked:
+class PendingRequest:
     """Hold a pending request. Called as a `Reply`, it sends to its latest connection."""
 
     def __init__(self, task: asyncio.Task[None], reply: Reply) -> None:
         self.task, self._reply = task, reply
         self.answer: Answer | None = None
-        self._reattach = False
-        self._end: asyncio.TimerHandle | None = None
+        self._is_repeated = False
+        self._timeout: asyncio.TimerHandle | None = None
 
     def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
         if kind is not Kind.CONTROL:
             self.answer = Answer(kind, body, bool(descriptors))
         self._reply(kind, body, descriptors)
 
-    def left_alone(self) -> None:
+    def connection_lost(self) -> None:
         """Note that its connection has ended, unless another one has repeated it. An undo in progress continues."""
-        if not self._reattach and not self.task.cancelling():
-            self._end = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
+        if not self._is_repeated and not self.task.cancelling():
+            self._timeout = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
 
     async def answered_to(self, reply: Reply) -> bool:
         """Wait until it is done. Return False if it ended without an answer. Cancelling this cancels it."""
-        self._reply, self._reattach = reply, True
-        self.stay()
+        self._reply, self._is_repeated = reply, True
+        self.cancel_timeout()
         try:
             await asyncio.wait((self.task,))
         except asyncio.CancelledError:
@@ -65,52 +65,52 @@ class Asked:
             raise
         return self.answer is not None
 
-    def stay(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+    def cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
 
-class Memory:
+class RecentRequests:
     """The requests of all sessions: those under way, and the answers of the last ones."""
 
     def __init__(self) -> None:
-        self._under_way: dict[Key, Asked] = {}
+        self._pending: dict[Key, PendingRequest] = {}
         self._answers: dict[Key, Answer] = {}
         self._bytes = 0
 
-    def begin(self, key: Key, task: asyncio.Task[None], reply: Reply) -> Asked:
-        asked = self._under_way[key] = Asked(task, reply)
-        return asked
+    def begin(self, key: Key, task: asyncio.Task[None], reply: Reply) -> PendingRequest:
+        pending = self._pending[key] = PendingRequest(task, reply)
+        return pending
 
-    def over(self, key: Key, asked: Asked) -> None:
-        asked.stay()
-        if self._under_way.get(key) is asked:
-            del self._under_way[key]
-        if asked.answer is None:
+    def finish(self, key: Key, pending: PendingRequest) -> None:
+        pending.cancel_timeout()
+        if self._pending.get(key) is pending:
+            del self._pending[key]
+        if pending.answer is None:
             return
         self._drop(key)
-        self._answers[key] = asked.answer
-        self._bytes += len(asked.answer.body)
+        self._answers[key] = pending.answer
+        self._bytes += len(pending.answer.body)
         while len(self._answers) > _MOST or self._bytes > _MOST_BYTES:
             self._drop(next(iter(self._answers)))
 
-    def find(self, key: Key) -> Asked | Answer | None:
-        return self._under_way.get(key) or self._answers.get(key)
+    def find(self, key: Key) -> PendingRequest | Answer | None:
+        return self._pending.get(key) or self._answers.get(key)
 
-    def leave(self, task: asyncio.Task[None]) -> bool:
+    def connection_lost(self, task: asyncio.Task[None]) -> bool:
         """Note that its connection has ended. Return False if it can't be repeated."""
-        for asked in self._under_way.values():
-            if asked.task is task:
-                asked.left_alone()
+        for pending in self._pending.values():
+            if pending.task is task:
+                pending.connection_lost()
                 return True
         return False
 
     def end(self, session: str) -> None:
         """Cancel the pending requests of a session: no connection repeats them."""
-        for key, asked in self._under_way.items():
+        for key, pending in self._pending.items():
             if key[0] == session:
-                asked.task.cancel()
+                pending.task.cancel()
 
     def _drop(self, key: Key) -> None:
         answer = self._answers.pop(key, None)

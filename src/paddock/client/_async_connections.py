@@ -20,42 +20,44 @@ if TYPE_CHECKING:
     from ._session import Undo
 
 
-class AsyncLines:
+class AsyncDaemonConnections:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLine] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDaemonConnection] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    async def take(self, before: AsyncLine | None) -> AsyncLine:
-        """Return the one of this loop, or a new one in the place of `before`."""
+    async def take(self, previous: AsyncDaemonConnection | None) -> AsyncDaemonConnection:
+        """Return the connection of this loop, or a new one in place of a failed `previous`."""
         loop = asyncio.get_running_loop()
-        if before is not None:
-            before.leaves = True
+        if previous is not None:
+            previous.leaves = True
         if (found := self._open(loop)) is not None:
             return found
         # Use one of the session's own connections: sandboxes live as long as this process, not as this loop.
         connection = await asyncio.to_thread(self._session.take)
         self._session.give_back(connection)
-        opened = await asyncio.to_thread(self._session.open_socket)
+        peer = await asyncio.to_thread(self._session.open_socket)
         if (found := self._open(loop)) is not None:
-            opened.close()
+            peer.close()
             return found
-        for ended in [one for one in self._loops if one.is_closed()]:
-            line = self._loops.pop(ended)
-            line.why = ConnectionResetError("the event loop was closed")
-            line.close()
-        found = self._loops[loop] = AsyncLine(opened)
+        for closed_loop in [known for known in self._loops if known.is_closed()]:
+            stale = self._loops.pop(closed_loop)
+            stale.why = ConnectionResetError("the event loop was closed")
+            stale.close()
+        found = self._loops[loop] = AsyncDaemonConnection(peer)
         return found
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncLine | None:
+    def _open(self, loop: asyncio.AbstractEventLoop) -> AsyncDaemonConnection | None:
         found = self._loops.get(loop)
         return found if found is not None and found.is_open else None
 
 
-class AsyncLine(Duplex):
+class AsyncDaemonConnection(Duplex):
     """A greeted connection on one event loop."""
 
     def __init__(self, peer: socket.socket) -> None:
-        super().__init__(peer, _hear, lambda line: None, MAX_REPLY)
+        super().__init__(peer, _on_control, lambda connection: None, MAX_REPLY)
         self.leaves = False
         """The daemon is leaving: it answers its present requests, and gets no more."""
         weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
@@ -72,7 +74,7 @@ class AsyncLine(Duplex):
         A frame with lost descriptors is an answer too, and a cancelled caller has undone its result.
         """
         channel = next(self._channels)
-        answer = self._asked[channel] = self._loop.create_future()
+        answer = self._pending[channel] = self._loop.create_future()
         try:
             # The caller closes its own when it likes.
             self.send(Kind.OPEN, channel, body, copy_all(descriptors), flags=flags)
@@ -85,16 +87,16 @@ class AsyncLine(Duplex):
                     self.send(Kind.OPEN, next(self._channels), body, flags=NO_REPLY)
             raise
         finally:
-            del self._asked[channel]
+            del self._pending[channel]
 
 
-def _hear(line: Duplex, frame: Frame) -> None:
+def _on_control(connection: Duplex, frame: Frame) -> None:
     close_all(frame.descriptors)
     if frame.kind is Kind.CONTROL:
         tell(frame.body)
     elif frame.kind is Kind.CLOSE:
-        line.why = NotSent("the daemon leaves")
-        line.close()
+        connection.why = NotSent("the daemon leaves")
+        connection.close()
 
 
 AsyncMutex = asyncio.Lock

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ._session import Session, Undo
 
 
-class Lines:
+class DaemonConnections:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def take(self, before: Line | None) -> Line:
-        """Return one for this call alone, a new one if `before` has failed."""
-        return Line(self._session, self._session.take() if before is None else self._session.open())
+    def take(self, previous: DaemonConnection | None) -> DaemonConnection:
+        """Return a connection for one call: a new one after a failed `previous`."""
+        return DaemonConnection(self._session, self._session.take() if previous is None else self._session.open())
 
 
-class Line:
+class DaemonConnection:
     """A greeted connection of a session, and one call on it.
 
     If an exception of a signal handler (such as Ctrl-C) interrupts a call, this cancels the call. It raises the

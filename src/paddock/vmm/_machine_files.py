@@ -1,4 +1,4 @@
-"""The files of a virtual machine, in the place that its sandbox's tree has for them."""
+"""The files of a virtual machine, in its sandbox's tree."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 
 Done = Callable[[str | None], None]
-"""`done(None)`: it is so. `done(why)`: it is not, and why (`controller.NO_ROOM`: the disk is full)."""
+"""Reports a step's end: `done(None)` after success, `done(why)` after a failure (`controller.NO_ROOM`: full disk)."""
 
 
-class Place:
-    """Files of the machine, in the sandbox's own tree.
+class MachineFiles:
+    """The files of one machine.
 
     `state` and its description `moment` exist only while no machine runs on them. A machine that loads them removes
     them, because memory and disk change from then on. `ram` lies in a layer below, in the image `memory`, which other
@@ -32,9 +32,9 @@ class Place:
         if saved["stamp"] != self._stamp:
             raise ValueError(f"the state was saved by {saved['stamp']}, and this is {self._stamp}")
         if saved.get("memory", "") != self._memory:
-            raise ValueError("the state of the machine and its memory are not of one moment")
+            raise ValueError("the state of the machine and its memory were not saved together")
 
-    def keep(self, memory: str) -> None:
+    def commit(self, memory: str) -> None:
         """Put the complete saved state in place."""
         with open(self.path("moment"), "wb") as file:
             file.write(json.dumps({"stamp": self._stamp, "memory": memory}).encode())
@@ -46,7 +46,7 @@ class Place:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path(name))
 
-    def own(self, *names: str) -> None:
+    def copy_up(self, *names: str) -> None:
         """Copy these files into the tree, from the layer that has them."""
         for name in names:
             os.close(os.open(self.path(name), os.O_RDWR | os.O_CLOEXEC))

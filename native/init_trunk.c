@@ -1,24 +1,24 @@
-/* Pid 1 whose host speaks over one port (lines.h): in a virtual machine (machine.c), and behind gVisor's sentry. The
+/* Pid 1 whose host speaks over one port (trunk.h): in a virtual machine (machine.c), and behind gVisor's sentry. The
  * sentry has done the set-up of a machine's pid 1. It passes a pipe to read as descriptor 0 and one to write as 1. */
 #include "io.h"
-#include "lines.h"
+#include "trunk.h"
 #include "machine.h"
 
-static struct lines the_lines;
+static struct trunk the_trunk;
 
-int led_listener(int *place)
+int init_trunk_listener(int *to_agent)
 {
     int pair[2];
-    *place = -1;
+    *to_agent = -1;
     TRY(sys_socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
-    *place = pair[0];
+    *to_agent = pair[0];
     return pair[1];
 }
 
-/* Our end of a socket, or -errno. The process of that name has the other end from now on. */
-static int open_line(struct lines *lines, struct reader name)
+/* Passes one end of a new socket to the agent of that name, or to pid 1 itself. Returns the other end, or -errno. */
+static int open_connection(struct trunk *trunk, struct reader name)
 {
-    struct init *init = CONTAINER_OF(lines->loop, struct init, agent.loop);
+    struct init *init = CONTAINER_OF(trunk->loop, struct init, agent.loop);
     const struct identity *identity = init_find(init, name);
     int pair[2];
     if (!identity && !reader_is(name, "init"))
@@ -28,19 +28,19 @@ static int open_line(struct lines *lines, struct reader name)
     if (!identity)
         agent_connect(&init->agent, fd_take(&theirs), true);
     else
-        TRY(send_fds(identity->place, "", 1, &theirs, 1));
+        TRY(send_fds(identity->to_agent, "", 1, &theirs, 1));
     return fd_take(&ours);
 }
 
-int led_begin(struct init *init, int reader, int writer)
+int init_trunk_begin(struct init *init, int reader, int writer)
 {
-    init->led = true;
-    the_lines.open = open_line;
-    return lines_begin(&the_lines, &init->agent.loop, reader, writer);
+    init->trunk = true;
+    the_trunk.open = open_connection;
+    return trunk_begin(&the_trunk, &init->agent.loop, reader, writer);
 }
 
-/* Above 2: no program's output must ever get onto a line. */
-static int take_away(int fd, int null)
+/* Moves the port above 2: no program's output must ever get onto it. */
+static int move_port(int fd, int null)
 {
     HELD int moved = TRY(sys_fcntl(fd, F_DUPFD_CLOEXEC, 3));
     TRY(sys_fcntl(moved, F_SETFL, O_NONBLOCK));
@@ -53,8 +53,8 @@ int sentry_run(struct agent *child)
     struct init *init;
     (void)sys_close_range(3, INT32_MAX, 0);
     TRY(init_prepare(child, &init));
-    int reader = TRY(take_away(0, init->agent.null)), writer = TRY(take_away(1, init->agent.null));
-    TRY(led_begin(init, reader, writer));
+    int reader = TRY(move_port(0, init->agent.null)), writer = TRY(move_port(1, init->agent.null));
+    TRY(init_trunk_begin(init, reader, writer));
     loop_run(&init->agent.loop);
     return -ECANCELED;
 }

@@ -1,6 +1,6 @@
 /* A host and servers send whole frames of any kind on a port, in any order. The answers are always whole frames, and
- * none comes after the answer to STILL until the host sends more. */
-#include "../lines.h"
+ * none comes after the answer to PAUSE until the host sends more. */
+#include "../trunk.h"
 #include "../sys.h"
 
 int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size);
@@ -9,12 +9,12 @@ enum { SERVED = 4, QUIET_TURNS = 8 };
 
 static struct {
     struct loop loop;
-    struct lines lines;
+    struct trunk trunk;
     struct timer tick;
     struct reader script;
     int host, served[SERVED];
     unsigned quiet;
-    bool still; /* the answer to STILL has come */
+    bool paused; /* the answer to PAUSE has come */
     unsigned char said[1 << 16];
     size_t end;
 } the;
@@ -25,10 +25,10 @@ static void tick(struct timer *timer)
 }
 
 /* One of a pair: the other is read and written by the script. */
-static int open_served(struct lines *lines, struct reader name)
+static int open_served(struct trunk *trunk, struct reader name)
 {
     int pair[2];
-    (void)lines;
+    (void)trunk;
     for (size_t i = 0; i < SERVED && name.left != 1; i++)
         if (the.served[i] < 0) {
             must(!sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
@@ -46,11 +46,11 @@ static void hear(void)
     uint32_t length, number;
     uint16_t kind, zero;
     while (!get_u32(&next, &length) && !get_u16(&next, &kind) && !get_u16(&next, &zero) && !get_u32(&next, &number)) {
-        must(length <= LINE_BODY && !zero && kind >= LINE_HELLO && kind <= LINE_STILL && kind != LINE_OPEN);
+        must(length <= TRUNK_BODY && !zero && kind >= TRUNK_HELLO && kind <= TRUNK_PAUSE && kind != TRUNK_OPEN);
         if (get_part(&next, length, &body))
             break;
-        must(!the.still || kind != LINE_DATA);
-        the.still |= kind == LINE_STILL;
+        must(!the.paused || kind != TRUNK_DATA);
+        the.paused |= kind == TRUNK_PAUSE;
         rest = next;
     }
     memmove(the.said, rest.at, rest.left);
@@ -59,11 +59,11 @@ static void hear(void)
 
 static void say(uint16_t kind, uint32_t number, struct reader body)
 {
-    unsigned char frame[LINE_HEADER + 256];
+    unsigned char frame[TRUNK_HEADER + 256];
     struct writer to = writer_of(frame, sizeof frame);
     must(!put_u32(&to, (uint32_t)body.left) && !put_u16(&to, kind) && !put_u16(&to, 0) && !put_u32(&to, number));
     must(!put_bytes(&to, body.at, body.left));
-    the.still &= kind != LINE_GO && kind != LINE_HELLO;
+    the.paused &= kind != TRUNK_RESUME && kind != TRUNK_HELLO;
     (void)sys_send(the.host, frame, to.used, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -102,19 +102,19 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     the.host = pair[0];
     the.loop.turned = turned;
     the.tick.fire = tick;
-    the.lines.open = open_served;
-    must((writer = sys_fcntl(pair[1], F_DUPFD_CLOEXEC, 3)) >= 0 && !lines_begin(&the.lines, &the.loop, pair[1], writer));
+    the.trunk.open = open_served;
+    must((writer = sys_fcntl(pair[1], F_DUPFD_CLOEXEC, 3)) >= 0 && !trunk_begin(&the.trunk, &the.loop, pair[1], writer));
     loop_run(&the.loop);
-    for (size_t i = 0; i < LINES; i++) {
-        fd_close(&the.lines.line[i].watch.fd);
-        ring_free(&the.lines.line[i].queue);
+    for (size_t i = 0; i < TRUNK_CONNECTIONS; i++) {
+        fd_close(&the.trunk.connections[i].watch.fd);
+        ring_free(&the.trunk.connections[i].queue);
     }
     for (size_t i = 0; i < SERVED; i++)
         fd_close(&the.served[i]);
-    sys_unmap(the.lines.in, LINE_HEADER + LINE_BODY);
-    sys_unmap(the.lines.out, LINE_QUEUE);
-    fd_close(&the.lines.reader.fd);
-    fd_close(&the.lines.writer.fd);
+    sys_unmap(the.trunk.in, TRUNK_HEADER + TRUNK_BODY);
+    sys_unmap(the.trunk.out, TRUNK_QUEUE);
+    fd_close(&the.trunk.reader.fd);
+    fd_close(&the.trunk.writer.fd);
     fd_close(&the.loop.epoll);
     fd_close(&the.host);
     return 0;
