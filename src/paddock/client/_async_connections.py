@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 class AsyncDaemonConnections:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDaemonConnection] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._loops = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncDaemonConnection]()
 
     async def take(self, previous: AsyncDaemonConnection | None) -> AsyncDaemonConnection:
         """Return the connection of this loop, or a new one in place of a failed `previous`."""
