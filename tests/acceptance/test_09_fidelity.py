@@ -14,6 +14,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto import events as ws
 
 from paddock import Mount, Sandbox
+from paddock.gateway.authority import _pem
 from paddock.model import MountMode
 from tests.conftest import SandboxFactory, gateway_pid
 
@@ -178,7 +179,7 @@ def grpc_port(internet: Internet) -> Generator[int]:
         server = grpc.server(threads)
         handlers = {"Say": grpc.stream_stream_rpc_method_handler(say)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.Test", handlers),))
-        key, certificate = internet.public._leaf_pem, internet.public.leaf("grpc.test")
+        key, certificate = _pem(internet.public._leaf_key), internet.public.leaf("grpc.test")
         port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
         server.start()
         yield port

@@ -31,7 +31,7 @@ def test_a_login_is_shown_and_one_that_is_not_taken_is_said(
     shelf.credentials[ALICE.id] = credential
     assert acquire(shelf, host.url) == host.git("rev-parse", "main")
     host.admit(scheme, "alice", "another")  # revoked, expired, or wrong from the start
-    with pytest.raises(NotFoundError, match="not for local:1") as refusal:
+    with pytest.raises(NotFoundError, match=f"not for {ALICE.name}") as refusal:
         acquire(shelf, host.url)
     assert "expired" in (refusal.value.hint or "")
     assert "4711" not in str(refusal.value)

@@ -67,7 +67,7 @@ def test_a_deploy_key_fetches_and_pushes(
     shelf: Shelf, server: SshHost, key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(monkeypatch, server, key=key)
-    with pytest.raises(NotFoundError, match="not for local:1") as refusal:
+    with pytest.raises(NotFoundError, match=f"not for {ALICE.name}") as refusal:
         asyncio.run(acquire(shelf, server.url))
     assert "ssh-add" in (refusal.value.hint or "")
     server.admit(key)

@@ -178,13 +178,13 @@ def _gits(url: str) -> list[int]:
 async def test_a_private_repository_belongs_to_who_can_prove_it(shelf: Shelf, origin: Origin, http: HttpServer) -> None:
     http.protect("app", "alice", "s3cret")
     url = address(http, "app/.git", "http")
-    with pytest.raises(NotFoundError, match="not for local:1"):
+    with pytest.raises(NotFoundError, match=f"not for {ALICE.name}"):
         await shelf.acquire(url)
     shelf.credentials[ALICE.id] = Credential("alice", "s3cret")
     mine = await shelf.acquire(url)
     assert mine.commit == origin.head()
     asked = len(http.asked)
-    with pytest.raises(NotFoundError, match="not for local:2"):  # whatever age: it was never his
+    with pytest.raises(NotFoundError, match=f"not for {BOB.name}"):  # whatever age: it was never his
         await shelf.acquire(url, max_age=3600, by=BOB)
     with pytest.raises(NotFoundError):  # nor by an id that he may have heard of
         await shelf.acquire(url, mine.commit, max_age=3600, by=BOB)

@@ -190,7 +190,7 @@ async def test_one_that_is_killed_meanwhile_stays_dead(
         rollback = asyncio.ensure_future(scene.rollback())
         await entered.wait()
         await service.perform(KillSandbox(sandbox=scene.id), ME)
-        with pytest.raises(SandboxDiedError, match=f"killed by {ME.id}"):
+        with pytest.raises(SandboxDiedError, match=f"killed by {ME.name}"):
             await rollback
         assert await scene.state() is State.KILLED
         assert [place for place in rig.world.places.values() if place.ended is None] == []

@@ -60,7 +60,7 @@ async def test_kill_leaves_nothing_and_may_be_repeated(rig: Rig) -> None:
         first = await service.perform(KillSandbox(sandbox=made.id), ME)
         again = await service.perform(KillSandbox(sandbox=made.id), ME)
         assert first.state is again.state is State.KILLED
-        assert first.reason == f"killed by {ME.id}"
+        assert first.reason == f"killed by {ME.name}"
         await until(lambda: leftovers(rig) == ((), (), ()))
 
 
@@ -363,7 +363,7 @@ async def test_a_kill_is_told_once_and_by_whom(rig: Rig) -> None:
             made = await service.perform(CreateSandbox(), ME)
             await service.perform(KillSandbox(sandbox=made.id), ME)
             await asyncio.sleep(0)
-            assert (await service.perform(GetSandbox(sandbox=made.id), ME)).reason == f"killed by {ME.id}"
+            assert (await service.perform(GetSandbox(sandbox=made.id), ME)).reason == f"killed by {ME.name}"
     assert [r for r in records(rig) if r["action"] in ("sandbox.ended", "task.failed")] == []
 
 

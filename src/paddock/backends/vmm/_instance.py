@@ -78,7 +78,7 @@ class _ExitReport(Reply, frozen=True):
 
     def sentence(self, what: str) -> str:
         how = f"was ended by signal {self.signal}" if self.signal is not None else f"ended with code {self.code}"
-        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it printable: ', self.log)}"
+        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it said: ', self.log)}"
 
 
 def _printable(before: str, text: str) -> str:
