@@ -316,6 +316,7 @@ def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play
 def test_the_next_supervisor_listens_again_where_nobody_does(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
+        (await taken(yard, instance)).close()
         os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         exits = await taken(yard, instance)
         try:
@@ -352,6 +353,7 @@ def test_the_next_supervisor_leaves_the_sockets_to_a_gateway_that_has_them_and_t
 def test_an_ordinary_users_next_supervisor_says_that_the_exits_are_lost(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
+        (await taken(yard, instance)).close()
         os.kill(int(yard.backend.supervisor.facts["pid"]), signal.SIGKILL)
         with pytest.raises(InternalError, match="can't make them anew"):
             await yard.backend.exits(instance.id, 0)
