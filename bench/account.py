@@ -41,7 +41,7 @@ class Account:
         seconds = {"caller": time.process_time(), "children": children.ru_utime + children.ru_stime}
         if self._state is not None:
             if self._daemon is None or not os.path.exists(f"/proc/{self._daemon}"):
-                self._daemon = _listener(self._state / "daemon.sock")
+                self._daemon = daemon_pid(self._state)
             seconds["daemon"] = sum(_of_process(self._daemon)) if self._daemon is not None else 0.0
             if self._supervisor is None or not os.path.exists(f"/proc/{self._supervisor}"):
                 self._supervisor = supervisor_pid(self._state)
@@ -63,6 +63,10 @@ def kernel_seconds() -> float:
             if int((thread / "stat").read_bytes().rpartition(b")")[2].split()[1]) == _KTHREADD:
                 found += int((thread / "schedstat").read_bytes().split()[0])
     return found * 1e-9
+
+
+def daemon_pid(state: Path) -> int | None:
+    return _listener(state / "daemon.sock")
 
 
 def supervisor_pid(state: Path) -> int | None:
