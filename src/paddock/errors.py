@@ -307,6 +307,8 @@ class _Logged:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        if name == "__path__":  # `from paddock.errors import` asks for it
+            raise AttributeError(name)
         import sys
 
         from paddock import _renamed

@@ -100,6 +100,7 @@ HEAVY_FOR_A_CLIENT = (
     "inspect",
     "logging",
     "msgspec",
+    "paddock._renamed",
     "paddock.backends",
     "paddock.daemon",
     "paddock.policy",
