@@ -19,6 +19,7 @@ from paddock.backends.base import Exits
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux.descriptors import closing
 from paddock.supervisor import layout, namespace_entry
+from paddock.wire import send_some
 
 from ._options import HOST
 from ._records import BIRTH, Record, Records
@@ -124,7 +125,7 @@ class NamespaceEntry:
             raise PlatformError("the container ended before it had a way out", hint="try again") from None
         with closing(process):
             try:
-                socket.send_fds(self._peer, [json.dumps(orders).encode()], [process, *mounts])
+                send_some(self._peer, json.dumps(orders).encode(), [process, *mounts])
                 answer, fds, _, _ = socket.recv_fds(self._peer, namespace_entry.MOST_BYTES, _MOST_SOCKETS)
             except OSError as error:
                 self._process.kill()

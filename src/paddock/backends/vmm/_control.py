@@ -13,6 +13,7 @@ import msgspec
 
 from paddock.backends.pause_clock import PauseClock, Stopwatch
 from paddock.errors import BY_CODE, GuestLostError, GuestProtocolError, PaddockError, SandboxDiedError
+from paddock.wire import send_some
 
 # The error codes that a controller may report. It can't report a failure of the machine, policy or supervisor.
 _CODES = frozenset({"sandbox", "file", "invalid_argument", "invalid_state", "unsupported"})
@@ -98,7 +99,7 @@ class Control:
         try:
             async with self._sending:
                 if fds:
-                    line = line[socket.send_fds(self._stream, [line], fds) :]
+                    line = line[send_some(self._stream, line, fds) :]
                 await self._loop.sock_sendall(self._stream, line)
         except OSError:
             answer.cancel()
