@@ -21,6 +21,7 @@ from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.model import codec
 from paddock.storage.pool.config import PoolConfig
 from paddock.supervisor.layout import TREE_ID_BASE
+from paddock.wire import send_some
 
 T = TypeVar("T")
 
@@ -84,10 +85,10 @@ class Worker:
     def _send(self, message: bytes, fds: list[int]) -> None:
         with self._lock:
             try:
-                socket.send_fds(self._running(), [message], fds)
+                send_some(self._running(), message, fds)
             except ConnectionError:  # it was idle for long enough, or was killed: this job has not begun
                 self._end()
-                socket.send_fds(self._running(), [message], fds)
+                send_some(self._running(), message, fds)
 
     def _running(self) -> socket.socket:
         if self._control is not None:
