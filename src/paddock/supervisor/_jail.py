@@ -20,7 +20,7 @@ from paddock.supervisor import _dev, _exits, _orders, _places, _posture, trust_p
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import Died, JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._namespaces import Way, open_of, visit
+from paddock.supervisor._namespaces import OpenNamespaces, open_of, visit
 from paddock.supervisor._spare import Spare, read_report
 from paddock.supervisor._supervised import Supervised
 from paddock.supervisor.plan import JAIL, WAITING, JailPlan
@@ -39,7 +39,7 @@ class Pending:
     plan: JailPlan
     spare: Spare
     steps: Steps
-    late: list[int]
+    to_close: list[int]
     root: os.stat_result
     mounted: list[tuple[str, int]]
     """Mounts of the plan's, with their targets."""
@@ -72,8 +72,8 @@ def _died(spare: Spare, error: BaseException) -> Died | None:
 
 
 def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Steps) -> Pending:
-    late: list[int] = []
-    spare.undo.push(_close_all, late)
+    to_close: list[int] = []
+    spare.undo.push(_close_all, to_close)
     with steps("limits"):
         if spare.group is not None:
             spare.group.limit(
@@ -81,17 +81,17 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
                     memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
                 )
             )
-    mounting = Mounting(context, plan, spare.slot, late)
+    mounting = Mounting(context, plan, spare.slot, to_close)
     with steps("overlay"):
         given = [mounting.root()]
         root = os.fstat(given[0])
     if plan.host_usr:
         with steps("usr"):
-            given.append(context.slots.usr(spare.slot, late))
+            given.append(context.slots.usr(spare.slot, to_close))
     if plan.devices:
         with steps("devices"):
-            late.append(_make_dev(context, plan.devices))
-            given.append(late[-1])
+            to_close.append(_make_dev(context, plan.devices))
+            given.append(to_close[-1])
     mounted: list[tuple[str, int]] = []
     if plan.mounts or plan.trees:
         with steps("mounts"):
@@ -99,13 +99,13 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
     trust: tuple[int, ...] = ()
     if plan.exits:
         with steps("trust"):
-            trust = trust_places.make(context.spares, spare.name, late)
+            trust = trust_places.make(context.spares, spare.name, to_close)
     size_mounts = None
     if plan.kind == JAIL:  # any other has its own kernel, which gets its name and size otherwise
         with steps("name"):
             _name(plan, context.base(spare.slot), given[0])
         with steps("sizes"):
-            size_mounts = context.sizes.tell(plan, spare.group, late)
+            size_mounts = context.sizes.make(plan, spare.group, to_close)
             given += size_mounts.descriptors()
     with steps("send"), suppress(ConnectionError):  # the child has failed already; why, it has said
         socket.send_fds(spare.sync, [_orders.plan(context, plan, size_mounts)], given)
@@ -114,7 +114,7 @@ def _begin(context: SupervisorContext, plan: JailPlan, spare: Spare, steps: Step
         plan=plan,
         spare=spare,
         steps=steps,
-        late=late,
+        to_close=to_close,
         root=root,
         mounted=mounted,
         trust=trust,
@@ -249,9 +249,9 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
             )
             context.records.publish(record, context.spares, spare.name)
             spare.undo.push(context.records.remove, plan.id)
-            way = None
+            opened = None
             if spare.network is not None and (pending.exits is None or plan.kind.endswith(WAITING)):
-                way = Way(os.dup(spare.mounts), os.dup(spare.network))
+                opened = OpenNamespaces(os.dup(spare.mounts), os.dup(spare.network))
             spare.sync.send(_orders.committed(plan.deadline))
     except BaseException as error:
         _give_up(pending, error)
@@ -261,7 +261,7 @@ def commit(context: SupervisorContext, pending: Pending) -> tuple[Supervised, di
         pidfd=spare.pidfd,
         group=spare.group,
         exits=pending.exits,
-        way=way,
+        namespaces=opened,
         diag=None if spare.diag is None else os.dup(spare.diag),
     )
     return sandbox, _timings(pending) if plan.trace else {}
@@ -282,7 +282,7 @@ def _timings(pending: Pending) -> dict[str, float]:
 
 def close_layers(pending: Pending) -> None:
     """Close what built the layers. The kernel takes long to release a mount, so this comes after the reply."""
-    _close_all(pending.late)
+    _close_all(pending.to_close)
 
 
 def close_spare(pending: Pending) -> None:

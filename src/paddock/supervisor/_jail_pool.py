@@ -119,8 +119,8 @@ class JailPool:
     def _answer(self, sandbox: Supervised, timings: dict[str, float], reply: Reply) -> None:
         """Reply that it runs, with the sockets for the gateway. A warm VMM keeps them until its claim."""
         self._created(sandbox)
-        told, descriptors = sandbox.for_gateway()
-        reply({**told, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
+        facts, descriptors = sandbox.for_gateway()
+        reply({**facts, "timings": timings}, () if sandbox.record.kind.endswith(WAITING) else descriptors)
 
     def drop(self, id: str) -> None:
         """End a complete spare that the daemon doesn't want; do nothing if there is none of that id."""

@@ -24,7 +24,7 @@ from paddock.supervisor import _exits, _places, trust_places
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._errors import JailError, Steps, as_jail_error, died_of
 from paddock.supervisor._mounts import Mounting
-from paddock.supervisor._namespaces import Way, open_of, visit
+from paddock.supervisor._namespaces import OpenNamespaces, open_of, visit
 from paddock.supervisor._supervised import Supervised
 from paddock.supervisor.plan import CLAIM, JailPlan
 from paddock.supervisor.records import Record
@@ -32,15 +32,15 @@ from paddock.wire import close_all
 
 
 @contextmanager
-def _way_into(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[Way]:
+def _namespaces_of(context: SupervisorContext, sandbox: Supervised, what: str) -> Generator[OpenNamespaces]:
     """Yield the namespaces of the sandbox, until the end of the block. Raises OSError, JailError."""
-    if sandbox.way is not None:
-        yield sandbox.way
+    if sandbox.namespaces is not None:
+        yield sandbox.namespaces
         return
     if not context.root_mode:
         raise JailError(f"the supervisor that could {what} is dead, and an ordinary user's next one can't")
-    with contextlib.closing(Way.of(sandbox.record.pid)) as way:
-        yield way
+    with contextlib.closing(OpenNamespaces.of(sandbox.record.pid)) as opened:
+        yield opened
 
 
 # -- exits
@@ -74,20 +74,20 @@ def reopen(context: SupervisorContext, sandbox: Supervised) -> None:
 
 def _give_exits(context: SupervisorContext, sandbox: Supervised) -> None:
     """Give it a network and its certificates, and record that. Raises OSError, JailError."""
-    with _way_into(context, sandbox, "give it a network") as way:
-        _trust(context, sandbox.record.id, way)
-        sandbox.exits = _exits.make(way.network, may_return=context.root_mode)
+    with _namespaces_of(context, sandbox, "give it a network") as opened:
+        _trust(context, sandbox.record.id, opened)
+        sandbox.exits = _exits.make(opened.network, may_return=context.root_mode)
     sandbox.record.exits = sandbox.record.late = True
     context.records.write(sandbox.record)
-    sandbox.close_way()
+    sandbox.close_namespaces()
 
 
-def _trust(context: SupervisorContext, id: str, way: Way) -> None:
+def _trust(context: SupervisorContext, id: str, opened: OpenNamespaces) -> None:
     held: list[int] = []
     try:
         with contextlib.suppress(FileExistsError):  # an attempt before has come so far
             trust_mounts = trust_places.make(context.records.directory, id, held)
-            with visit(namespaces.NEWNS, way.mounts, context.home):
+            with visit(namespaces.NEWNS, opened.mounts, context.home):
                 trust_places.attach(trust_mounts)
     finally:
         close_all(held)
@@ -115,7 +115,7 @@ def claim(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, late:
     except Exception as error:
         raise as_jail_error(error, steps) from None
     if record.exits:
-        sandbox.close_way()
+        sandbox.close_namespaces()
     return record
 
 
@@ -134,12 +134,12 @@ def _mount(context: SupervisorContext, sandbox: Supervised, plan: JailPlan, targ
     JailError."""
     held: list[int] = []
     slot = sandbox.record.slot
-    late = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
-    with _way_into(context, sandbox, "mount something into it") as way:
+    missing = plan._replace(trees=tuple(tree for tree in plan.trees if tree.target in targets))
+    with _namespaces_of(context, sandbox, "mount something into it") as opened:
         try:
-            mounting = Mounting(context, late, slot, held)
+            mounting = Mounting(context, missing, slot, held)
             made = [*mounting.mounts(), *mounting.trees()]
-            with visit(namespaces.NEWNS, way.mounts, context.home):  # its names are its own affair by now
+            with visit(namespaces.NEWNS, opened.mounts, context.home):  # its names are its own affair by now
                 _places.attach(context.base(slot), made)
                 _places.protect(plan.protect)
         finally:

@@ -39,14 +39,14 @@ _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
 
 class Mounting:
-    """Make the detached mounts of one plan, as the id range `slot` sees them. It adds all descriptors to `late`."""
+    """Make the detached mounts of one plan, as the id range `slot` sees them. It adds all descriptors to `to_close`."""
 
-    def __init__(self, context: SupervisorContext, plan: JailPlan, slot: int | None, late: list[int]) -> None:
-        self._context, self._plan, self._slot, self._late = context, plan, slot, late
+    def __init__(self, context: SupervisorContext, plan: JailPlan, slot: int | None, to_close: list[int]) -> None:
+        self._context, self._plan, self._slot, self._to_close = context, plan, slot, to_close
         self._stored = context.stored(slot)
 
     def _keep(self, fd: int) -> int:
-        self._late.append(fd)
+        self._to_close.append(fd)
         return fd
 
     def _part(self, path: str) -> int:

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from paddock.linux import namespaces
 
 
-class Way(NamedTuple):
+class OpenNamespaces(NamedTuple):
     """Hold descriptors of the namespaces of a living sandbox that the supervisor enters."""
 
     mounts: int
     network: int
 
     @classmethod
-    def of(cls, pid: int) -> Way:
+    def of(cls, pid: int) -> OpenNamespaces:
         """Open those of a process, as root: the kernel hides the namespaces of a non-dumpable process from ordinary
         users. Raises OSError."""
         mounts = open_of(pid, "mnt")

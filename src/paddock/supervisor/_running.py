@@ -17,7 +17,7 @@ from paddock.supervisor import _late
 from paddock.supervisor._context import SupervisorContext
 from paddock.supervisor._orders import send_deadline
 from paddock.supervisor._pause import Pauses, go_on
-from paddock.supervisor._supervised import Seen, Supervised
+from paddock.supervisor._supervised import Measurements, Supervised
 from paddock.supervisor.plan import JAIL
 from paddock.supervisor.records import Ended, Record, remove_directory
 
@@ -35,7 +35,7 @@ _SPARED = 64
 
 
 @dataclass(slots=True)
-class _Leaving:
+class _Remains:
     """Hold the remains of a reaped sandbox: its group, and the directory of its sockets."""
 
     group: cgroups.Group | None
@@ -56,7 +56,7 @@ class Running:
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._children: dict[str, set[str]] = {}
         self.pauses = Pauses(context.records, context.signal, self.sandboxes, self._tell_pause, self._note)
-        self._leaving: list[_Leaving] = []
+        self._remains: list[_Remains] = []
 
     def _tell_pause(self, record: Record, paused: bool) -> None:
         self._tell("paused" if paused else "resumed", record)
@@ -85,7 +85,7 @@ class Running:
         self.pauses.forget(sandbox)
         del self.sandboxes[sandbox.record.id]
         sandbox.record = record
-        sandbox.seen = Seen()
+        sandbox.measured = Measurements()
         self.add(sandbox)
         self.end_orphan(sandbox)
 
@@ -179,23 +179,23 @@ class Running:
 
     def next_removal(self) -> float | None:
         """Return when to remove remains of the dead, in seconds of CLOCK_BOOTTIME."""
-        return min((leaving.again for leaving in self._leaving), default=None)
+        return min((remains.again for remains in self._remains), default=None)
 
     def remove_left(self, now: float) -> None:
         """Remove the directories of ended groups. The kernel takes some time for a group's last processes."""
-        for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
-            if self._removed(leaving):
-                self._leaving.remove(leaving)
+        for remains in [remains for remains in self._remains if remains.again <= now]:
+            if self._removed(remains):
+                self._remains.remove(remains)
             else:
-                leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
-                leaving.again = now + leaving.pause
+                remains.pause = min(remains.pause * 2, _LONGEST_PAUSE_SECONDS)
+                remains.again = now + remains.pause
 
     def close(self) -> None:
         """Remove what is still there. The next supervisor removes what stays even so."""
         attempt(self._context.records.write_kept)
-        for leaving in self._leaving:
-            attempt(self._removed, leaving, _LAST_CHANCE_SECONDS)
-        self._leaving.clear()
+        for remains in self._remains:
+            attempt(self._removed, remains, _LAST_CHANCE_SECONDS)
+        self._remains.clear()
 
     def _own_death(self, sandbox: Supervised) -> Ended:
         group, kind = sandbox.group, sandbox.record.kind
@@ -255,14 +255,14 @@ class Running:
         self._leave(group, "")
 
     def _leave(self, group: cgroups.Group | None, directory: str) -> None:
-        self._leaving.append(_Leaving(group, directory, proc.boottime() + _FIRST_PAUSE_SECONDS))
+        self._remains.append(_Remains(group, directory, proc.boottime() + _FIRST_PAUSE_SECONDS))
 
-    def _removed(self, leaving: _Leaving, timeout_seconds: float = 0.0) -> bool:
+    def _removed(self, remains: _Remains, timeout_seconds: float = 0.0) -> bool:
         """Remove what can be removed now. Return whether that was all of it."""
-        if leaving.directory:
-            attempt(remove_directory, self._context.spares, leaving.directory)
-            leaving.directory = ""
-        group = leaving.group
+        if remains.directory:
+            attempt(remove_directory, self._context.spares, remains.directory)
+            remains.directory = ""
+        group = remains.group
         if group is None:
             return True
         try:

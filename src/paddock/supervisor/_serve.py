@@ -19,7 +19,7 @@ from paddock.supervisor._jail_pool import JailPool, Reply, problem
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._running import Running, attempt
 from paddock.supervisor._slots import ENGINE
-from paddock.supervisor._supervised import Keeping, Supervised
+from paddock.supervisor._supervised import KeptCommands, Supervised
 from paddock.supervisor._watch import Watch
 from paddock.supervisor.bootstrap import VERSION
 from paddock.supervisor.plan import WAITING, JailPlan, PlanError
@@ -46,14 +46,14 @@ class Supervisor:
         self._context = context
         self._listener = listener
         self._for_tests = for_tests
-        self._running = Running(context, self._tell, lambda: self._line is not None)
+        self._running = Running(context, self._tell, lambda: self._connection is not None)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._by_pidfd: dict[int, Supervised] = {}
-        self._line: Connection | None = None
-        self._outside: dict[str, Keeping] = {}
+        self._connection: Connection | None = None
+        self._outside: dict[str, KeptCommands] = {}
         """Kept commands of sandboxes that this supervisor did not make, by id."""
         self._news: list[bytes] = []
         """Frames that go with the next answer, or at the end of the turn. So the daemon wakes up once for both."""
@@ -84,19 +84,19 @@ class Supervisor:
                 self._flush()
         self._jails.close()
         self._running.close()
-        for keeping in self._outside.values():
-            keeping.close()
+        for commands in self._outside.values():
+            commands.close()
 
     def _finished(self) -> bool:
         busy = self._running.sandboxes or self._jails.busy
         if self._stopping:
             return not busy
-        if busy or self._line is not None:
+        if busy or self._connection is not None:
             self._idle_since = proc.boottime()
             return False
         if proc.boottime() - self._idle_since < self._context.idle_seconds:
             return False
-        if any(proc.is_running(owner) for keeping in self._outside.values() for owner in keeping.owners().values()):
+        if any(proc.is_running(owner) for commands in self._outside.values() for owner in commands.owners().values()):
             self._idle_since = proc.boottime()
             return False
         return True
@@ -106,7 +106,7 @@ class Supervisor:
         times = [*self._jails.deadlines(), *self._running.pauses.deadlines()]
         once = (self._running.next_deadline(), self._running.next_removal(), self._watched.next())
         times += [at for at in once if at is not None]
-        if self._line is None:
+        if self._connection is None:
             times.append(self._idle_since + self._context.idle_seconds)
         return min(times, default=None)
 
@@ -142,34 +142,34 @@ class Supervisor:
             return  # it went away again, or descriptors ran out: the next one may succeed
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_SECONDS.to_bytes(8, "little") + bytes(8))
-        self._line = Connection(peer, max_body=MAX_BODY)
+        self._connection = Connection(peer, max_body=MAX_BODY)
         self._unwatch(self._listener.fileno())  # the next one waits in the queue
         self._watch(peer.fileno(), self._read)
 
     def _read(self) -> None:
-        assert self._line is not None
+        assert self._connection is not None
         try:
-            frames = self._line.read()
+            frames = self._connection.read()
         except (OSError, WireError):
             frames = None
         for frame in frames or ():
-            self._answer(self._line, frame)
+            self._answer(self._connection, frame)
         if frames is None:
-            line, self._line = self._line, None
+            connection, self._connection = self._connection, None
             self._news.clear()
-            self._unwatch(line.detach().fileno())
+            self._unwatch(connection.detach().fileno())
             self._watch(self._listener.fileno(), self._accept)
             self._running.pauses.gone()
             attempt(self._context.records.write_kept)
             self._jails.drop_all()
-            line.close()
+            connection.close()
 
-    def _answer(self, line: Connection, frame: Frame) -> None:
+    def _answer(self, connection: Connection, frame: Frame) -> None:
         def reply(result: Message | None = None, descriptors: tuple[int, ...] = ()) -> None:
             answer = result or {}
             kind = Kind.ERROR if "error" in answer else Kind.HELLO if frame.kind is Kind.HELLO else Kind.REPLY
             if not frame.flags & NO_REPLY:
-                self._send(line, kind, frame.channel, answer, descriptors)
+                self._send(connection, kind, frame.channel, answer, descriptors)
 
         try:
             fields = json.loads(frame.body)
@@ -184,10 +184,10 @@ class Supervisor:
             reply(problem(error))
 
     def _send(
-        self, line: Connection, kind: Kind, channel: int, body: Message, descriptors: tuple[int, ...] = ()
+        self, connection: Connection, kind: Kind, channel: int, body: Message, descriptors: tuple[int, ...] = ()
     ) -> None:
         """Send a frame, if this daemon is still connected."""
-        if line is not self._line:
+        if connection is not self._connection:
             return
         if descriptors:
             self._flush()
@@ -197,16 +197,16 @@ class Supervisor:
     def _flush(self, descriptors: tuple[int, ...] = ()) -> None:
         """Send the waiting frames. If the daemon has gone or doesn't read, cut the connection: after half a frame
         nothing can be read."""
-        if self._line is not None and self._news:
+        if self._connection is not None and self._news:
             try:
-                self._line.send_packed(b"".join(self._news), descriptors)
+                self._connection.send_packed(b"".join(self._news), descriptors)
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._line.detach().shutdown(socket.SHUT_RDWR)
+                    self._connection.detach().shutdown(socket.SHUT_RDWR)
             self._news.clear()
 
     def _tell(self, event: str, record: Record, **more: object) -> None:
-        if self._line is not None:
+        if self._connection is not None:
             news = _json({"event": event, **more, "id": record.id, "instance_id": record.instance_id})
             self._news.append(pack(Kind.CONTROL, 0, news))
 
@@ -317,17 +317,17 @@ class Supervisor:
     ) -> None:
         """Hold the input and output of a command for the next daemon. They replace those held before, except the first
         `after` descriptors. `outside`: this supervisor did not make the sandbox."""
-        keeping = self._outside.setdefault(id, Keeping()) if outside else self._sandbox(id).kept
-        if len(keeping) >= MOST_KEPT and command not in keeping:
+        commands = self._outside.setdefault(id, KeptCommands()) if outside else self._sandbox(id).kept
+        if len(commands) >= MOST_KEPT and command not in commands:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
-        keeping.put(command, owner, descriptors, after)
-        if not keeping:
+        commands.put(command, owner, descriptors, after)
+        if not commands:
             self._outside.pop(id, None)
         reply()
 
     def do_kept(self, reply: Reply, id: str, command: str, outside: bool = False) -> None:
-        keeping = self._outside.get(id, Keeping()) if outside else self._sandbox(id).kept
-        kept = keeping.get(command)
+        commands = self._outside.get(id, KeptCommands()) if outside else self._sandbox(id).kept
+        kept = commands.get(command)
         reply({}, () if kept is None else kept.descriptors)
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
@@ -373,7 +373,7 @@ class Supervisor:
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._running.pauses.paused()}
         kept = {id: sandbox.kept.owners() for id, sandbox in self._running.sandboxes.items() if sandbox.kept}
-        outside = {id: keeping.owners() for id, keeping in self._outside.items()}
+        outside = {id: commands.owners() for id, commands in self._outside.items()}
         reply(
             {"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept, "kept_outside": outside}
         )
@@ -399,11 +399,11 @@ class Supervisor:
         wanted = JailPlan.from_message(plan)
         if not self._context.root_mode:
             raise PlanError("only root's supervisor can show directories with other owners")
-        late: list[int] = []
+        to_close: list[int] = []
         try:
-            reply(None, tuple(fd for _, fd in Mounting(self._context, wanted, ENGINE, late).mounts()))
+            reply(None, tuple(fd for _, fd in Mounting(self._context, wanted, ENGINE, to_close).mounts()))
         finally:
-            close_all(late)
+            close_all(to_close)
 
     def do_claim(self, reply: Reply, id: str, plan: Message, late: list[str]) -> None:
         wanted, sandbox = self._admitted(plan), self._sandbox(id)

@@ -76,15 +76,15 @@ class Sizes:
                 mounts.bind(os.fsencode(shown.path), mounts.AT_FDCWD, os.fsencode(view), attributes=_FLAGS)
                 self._views.append((shown, view))
 
-    def tell(self, plan: JailPlan, group: cgroups.Group | None, late: list[int]) -> SizeMounts:
-        """Choose processors for the sandbox of `plan`, make its files, add descriptors to `late`. Raises OSError."""
+    def make(self, plan: JailPlan, group: cgroups.Group | None, to_close: list[int]) -> SizeMounts:
+        """Choose processors for the sandbox of `plan`, make its files. Adds to `to_close`. Raises OSError."""
         cpus, all_of_them = self._processors.choose(plan.cpus)
         key = (plan.memory_bytes, plan.swap_bytes, plan.cpus, plan.processes, cpus)
         kept = self._kept.get(key) or self._keep(key, plan, cpus, all_of_them)
 
         def copy(path: bytes, fd: int = mounts.AT_FDCWD, *, recursive: bool = False) -> int:
-            late.append(mounts.open_tree(path, fd, recursive=recursive))
-            return late[-1]
+            to_close.append(mounts.open_tree(path, fd, recursive=recursive))
+            return to_close[-1]
 
         return SizeMounts(
             proc=tuple((name, copy(b"", fd)) for name, fd in kept.proc),

@@ -122,16 +122,16 @@ class Slots:
 
     # -- /usr
 
-    def usr(self, slot: int | None, late: list[int]) -> int:
-        """Return a detached mount of /usr for one sandbox. Adds to `late` what to close later. Raises OSError.
+    def usr(self, slot: int | None, to_close: list[int]) -> int:
+        """Return a detached mount of /usr for one sandbox. Adds to `to_close` what to close later. Raises OSError.
 
         Sandboxes that use a range one after the other share an overlay, so that its lookups stay warm. It is renewed
         after a while, because it doesn't notice when the machine's packages are replaced.
         """
-        late.append(self._detached_usr(slot, late))
-        return late[-1]
+        to_close.append(self._detached_usr(slot, to_close))
+        return to_close[-1]
 
-    def _detached_usr(self, slot: int | None, late: list[int]) -> int:
+    def _detached_usr(self, slot: int | None, to_close: list[int]) -> int:
         if slot is None:
             return self._ordinary_usr()
         if self.place is not None:
@@ -143,7 +143,7 @@ class Slots:
             kept, created = self._usr.get(number, (-1, now))
             if now - created > _RENEW_SECONDS:
                 del self._usr[number]
-                late.append(kept)
+                to_close.append(kept)
         if slot not in self._usr:
             self._usr[slot] = (self._usr_overlay(), now)
         return mounts.open_tree(b"", self._usr[slot][0])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from paddock.linux import cgroups
 from paddock.supervisor._exits import Exits, close
-from paddock.supervisor._namespaces import Way
+from paddock.supervisor._namespaces import OpenNamespaces
 from paddock.supervisor.records import Ended, Record
 from paddock.wire import close_all
 
@@ -18,7 +18,7 @@ Message = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Seen:
+class Measurements:
     """Hold the watch's measurements of one sandbox."""
 
     used: dict[str, int] = field(default_factory=dict[str, int])
@@ -32,22 +32,22 @@ class Seen:
     """For each of its trees, an inode number. Numbers only grow: below it there can't be too many files."""
 
 
-class Kept(NamedTuple):
+class KeptCommand(NamedTuple):
     """Hold one command: its owner, as the daemon names it, and its input and output."""
 
     owner: str
     descriptors: tuple[int, ...]
 
 
-class Keeping(dict[str, Kept]):
+class KeptCommands(dict[str, KeptCommand]):
     """Hold commands of one sandbox that outlive the daemon, by id."""
 
     def put(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
         """Replace what is held of a command, except its first `after` descriptors. Without descriptors, forget it."""
-        before = self.pop(command, Kept(owner, ())).descriptors
+        before = self.pop(command, KeptCommand(owner, ())).descriptors
         close_all(before[after:])
         if held := before[:after] + descriptors:
-            self[command] = Kept(owner, held)
+            self[command] = KeptCommand(owner, held)
 
     def owners(self) -> dict[str, str]:
         return {command: one.owner for command, one in self.items()}
@@ -66,7 +66,7 @@ class Supervised:
     pidfd: int
     group: cgroups.Group | None
     exits: Exits | None = None
-    way: Way | None = None
+    namespaces: OpenNamespaces | None = None
     """The namespaces for later exits and mounts. None: they are opened when needed."""
     diag: int | None = None
     """A socket for `sock_diag.unix_bytes`, if the supervisor counts its memory. None for one of an earlier supervisor.
@@ -74,24 +74,24 @@ class Supervised:
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers to send when it has ended."""
-    kept: Keeping = field(default_factory=Keeping)
-    seen: Seen = field(default_factory=Seen)
+    kept: KeptCommands = field(default_factory=KeptCommands)
+    measured: Measurements = field(default_factory=Measurements)
 
     def for_gateway(self) -> tuple[Message, tuple[int, ...]]:
         """Return facts for the gateway, and its sockets and a pidfd; no descriptors if the gateway has them."""
         record, exits = self.record, self.exits
-        told: Message = {"late": record.late, "pid": record.pid, "start": record.start}
-        return told, () if exits is None else (*(one.fileno() for one in exits), self.pidfd)
+        facts: Message = {"late": record.late, "pid": record.pid, "start": record.start}
+        return facts, () if exits is None else (*(one.fileno() for one in exits), self.pidfd)
 
-    def close_way(self) -> None:
-        if self.way is not None:
-            self.way.close()
-            self.way = None
+    def close_namespaces(self) -> None:
+        if self.namespaces is not None:
+            self.namespaces.close()
+            self.namespaces = None
 
     def close(self) -> None:
         os.close(self.pidfd)
         self.kept.close()
-        self.close_way()
+        self.close_namespaces()
         if self.diag is not None:
             os.close(self.diag)
         if self.exits is not None:

@@ -86,7 +86,7 @@ class Watch:
         """Return what it has used until now, as its control group, its tree and the watch say."""
         if self.memory:
             self._measure_processes(sandbox)
-        usage: dict[str, Any] = {**sandbox.seen.used, "strikes": dict(sandbox.seen.strikes)}
+        usage: dict[str, Any] = {**sandbox.measured.used, "strikes": dict(sandbox.measured.strikes)}
         if sandbox.group is not None:
             counted = sandbox.group.stats()._asdict()
             known = {name: number for name, number in counted.items() if number is not None}
@@ -103,7 +103,7 @@ class Watch:
     # -- memory and processes
 
     def _measure_processes(self, sandbox: Supervised) -> list[Process]:
-        used, record = sandbox.seen.used, sandbox.record
+        used, record = sandbox.measured.used, sandbox.record
         pids = [record.pid, *proc.descendants(record.pid)]
         memory, found = measure_memory(pids, int(record.limits["memory_bytes"]))
         if sandbox.diag is not None:
@@ -113,16 +113,16 @@ class Watch:
         return found
 
     def _measure_memory(self, sandbox: Supervised) -> Iterable[float]:
-        found, seen, limits = self._measure_processes(sandbox), sandbox.seen, sandbox.record.limits
-        used, most, processes = seen.used["memory_bytes"], int(limits["memory_bytes"]), seen.used["processes"]
+        found, measured, limits = self._measure_processes(sandbox), sandbox.measured, sandbox.record.limits
+        used, most, processes = measured.used["memory_bytes"], int(limits["memory_bytes"]), measured.used["processes"]
         if used <= most:
-            seen.over = 0
-        elif seen.over >= LOOKS:
+            measured.over = 0
+        elif measured.over >= LOOKS:
             reason = f"the supervisor saw it use {used >> 20} of {most >> 20} MiB"
             self._end(sandbox, Ended(limit="memory", reason=reason))
         else:
-            seen.over += 1
-            seen.strikes["memory"] += 1
+            measured.over += 1
+            measured.strikes["memory"] += 1
             self._kill(max(found[1:] or found, key=lambda process: process.bytes))
         if processes > int(limits.get("processes", processes)) + OURS:
             self._end(sandbox, Ended(limit="processes", reason=f"the supervisor saw {processes} processes in it"))
@@ -152,16 +152,16 @@ class Watch:
                     self._end(sandbox, Ended(limit="inodes", reason=reason))
 
     def _measure_tree(self, sandbox: Supervised, name: str, tree: int, most: float | None) -> Iterable[float]:
-        seen, inodes = sandbox.seen, int(sandbox.record.limits["inodes"])
+        measured, inodes = sandbox.measured, int(sandbox.record.limits["inodes"])
         highest = 0 if self.disk else btrfs.highest_inode(tree)
-        if not self.disk and highest < seen.uncounted.get(name, inodes):
+        if not self.disk and highest < measured.uncounted.get(name, inodes):
             return
         own = name == sandbox.record.tree
         what = "its tree" if own else f"{name}, which it writes"
         size = count = 0
         for size, count in measure_tree(tree) if self.disk else ((0, n) for n in btrfs.count_inodes(tree, highest)):
             if self.disk and own:
-                seen.used["disk_bytes"] = max(size, seen.used.get("disk_bytes", 0))
+                measured.used["disk_bytes"] = max(size, measured.used.get("disk_bytes", 0))
             if most is not None and size > most:
                 reason = f"the supervisor saw {size >> 20} of {int(most) >> 20} MiB in {what}"
                 self._end(sandbox, Ended(limit="disk", reason=reason))
@@ -169,9 +169,9 @@ class Watch:
                 self._end(sandbox, Ended(limit="inodes", reason=f"the supervisor saw {count} files in {what}"))
             yield 0
         if not self.disk:
-            seen.uncounted[name] = highest + inodes - count
+            measured.uncounted[name] = highest + inodes - count
         elif own:
-            seen.used["disk_bytes"] = size
+            measured.used["disk_bytes"] = size
 
 
 def _rounds(sandbox: Supervised, measure: Measure, pause: float) -> Iterator[float]:
@@ -187,9 +187,9 @@ def _rounds(sandbox: Supervised, measure: Measure, pause: float) -> Iterator[flo
 def _has_worked(sandbox: Supervised) -> bool:
     """Tell whether it has used processor time since the last call: otherwise nothing of it can have grown."""
     used = None if sandbox.group is None else sandbox.group.cpu_seconds()
-    if used is not None and used - sandbox.seen.worked < _NEXT_TO_NOTHING_SECONDS:
+    if used is not None and used - sandbox.measured.worked < _NEXT_TO_NOTHING_SECONDS:
         return False
-    sandbox.seen.worked = used or 0.0
+    sandbox.measured.worked = used or 0.0
     return True
 
 

@@ -40,13 +40,13 @@ _ATTRIBUTES = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none there, a link, or a directory
 
 
-def make(parent: int, name: str, late: list[int]) -> tuple[int, ...]:
-    """Make the files in the directory `name` of a sandbox. Return them as detached mounts, noted in `late`. Raises
+def make(parent: int, name: str, to_close: list[int]) -> tuple[int, ...]:
+    """Make the files in the directory `name` of a sandbox. Return them as detached mounts, noted in `to_close`. Raises
     OSError."""
     made: list[int] = []
     for kind, _, _ in KINDS:
         made.append(_make(parent, f"{name}/{kind}"))
-        late.append(made[-1])
+        to_close.append(made[-1])
     return tuple(made)
 
 
