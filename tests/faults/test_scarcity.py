@@ -17,6 +17,8 @@ import pytest
 from paddock import Sandbox, Workspace
 from paddock.backends.jail import _trials
 from paddock.client import daemon_status, default_transport, stop_daemon
+from paddock.daemon.main import _reserve
+from paddock.daemon.main.start import LOG
 from paddock.errors import (
     LevelUnavailableError,
     PaddockError,
@@ -109,6 +111,27 @@ def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
             assert wait_until(lambda: live_sandboxes(directory) == [])
             (directory / "ballast").unlink()
             assert here.refresh().state == "killed"
+        finally:
+            stop_supervisor(directory)
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+@pytest.mark.root
+def test_on_a_full_disk_the_next_daemon_starts_and_kill_works() -> None:
+    with private_state() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=700", "none", str(directory)], check=True)
+        try:
+            box = _create(directory)
+            stop_daemon(directory)
+            _fill(directory / "ballast")
+            box.kill()
+            assert box.refresh().state == "killed"
+            assert live_sandboxes(directory) == []
+            assert "uses its reserve" in (directory / LOG).read_text()
+            (directory / "ballast").unlink()
+            stop_daemon(directory)
+            _create(directory).kill()
+            assert wait_until((directory / _reserve.FILE).exists), "there is room for one again"
         finally:
             stop_supervisor(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)

@@ -22,6 +22,7 @@ from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, Sandbo
 from paddock.model.config import FILE
 from paddock.wire import PROTOCOL
 
+from . import _reserve
 from ._code import Code
 from ._listener import Leaving, Listener
 from ._older import refuse_older_programs, rename_files
@@ -56,7 +57,10 @@ def main(options: dict[str, Any]) -> None:
         for descriptor in (lock, ready):
             os.set_inheritable(descriptor, False)
         state_dir = Path(options["state"])
+        released = _reserve.release(state_dir)
         _open_log(state_dir)
+        if released:
+            _log.warning("the disk of %s is full: this daemon uses its reserve", state_dir)
         if kept:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
         watchdog = Watchdog()
@@ -108,6 +112,8 @@ class Daemon:
             _report_ready(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
             self._restart_idle()
+            with contextlib.suppress(OSError):  # without a reserve it works as well, until the disk is full
+                _reserve.renew(self._state_dir)
             gc.freeze()  # these objects live as long as the process: no collection needs to walk them
             await self._stopped.wait()
         finally:
