@@ -84,14 +84,7 @@ def read(job: Job) -> Answer:
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error))
     files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
-    return Answer(
-        kind=found.kind,
-        body=found.body,
-        files=files,
-        held=found.held,
-        nothing=found.nothing,
-        downloads=found.downloads,
-    )
+    return Answer(**{**msgspec.structs.asdict(found), "files": files})
 
 
 def _decoded(body: bytes) -> bytes:
