@@ -316,8 +316,8 @@ class Relay:
             client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await client.drain()
-        if file is not None and kept is not None:
-            file.gave()
+        if file is not None:
+            file.delivered = kept is not None
         return goes_on
 
     async def _recall(self, gate: RegistryFilter) -> bool | None:
@@ -329,7 +329,6 @@ class Relay:
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
         """Read the whole page, and pass on the filtered one."""
-        page_filter.address = server.address
         self._connection.limit(self._network.limits.response, server)
         try:
             body = await page_filter.read(response, server)

@@ -84,7 +84,14 @@ def read(job: Job) -> Answer:
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error))
     files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
-    return Answer(**{**msgspec.structs.asdict(found), "files": files})
+    return Answer(
+        kind=found.kind,
+        body=found.body,
+        files=files,
+        held=found.held,
+        nothing=found.nothing,
+        downloads=found.downloads,
+    )
 
 
 def _decoded(body: bytes) -> bytes:

@@ -132,7 +132,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str]) -
         raise Malformed(f"none of its {len(entries)} files is one of {page.package} on the rule's hosts")
     kept = {_comparable(kept.version) for kept in files.values()}
     if "json" in page.accept:
-        index = {"meta": {"api-version": "1.1"}, "name": page.package, "files": seen}
+        index: dict[str, object] = {"meta": {"api-version": "1.1"}, "name": page.package, "files": seen}
         index["versions"] = [one for one in versions if _comparable(one) in kept]
         return page.filtered(JSON, msgspec.json.encode(index), files)
     kind = (
