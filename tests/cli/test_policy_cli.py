@@ -153,7 +153,7 @@ def test_explain_says_what_becomes_of_commands_and_files_and_what_of_that_is_enf
 
     code, found = explained("--command", "ls && rm -rf /")
     assert (code, found["verdict"], found["rule"]) == (1, "deny", "commands.deny[0]")
-    assert "not judged" in found["advisory"]
+    assert "doesn't check those" in found["advisory"]
     assert explained("--command", "ls")[0] == 0
     code, found = explained("--write", ".git/hooks/x")
     assert (code, found["rule"]) == (1, "files.protect[0]")

@@ -21,15 +21,23 @@ from paddock.gateway.mocks.handler import HandlerHost
 from paddock.gateway.outside import Outside
 from paddock.gateway.processes.connection_owner import ConnectionOwners
 from paddock.gateway.processes.process_resolver import unknown
+from paddock.gateway.protocols.http1 import Request
 from paddock.gateway.proxy.network import Gateway, Limits, SandboxNetwork
 from paddock.gateway.registries.malware import MalwareIndexes
 from paddock.gateway.registries.package_cache import PackageStore
 from paddock.gateway.registries.reader import Reader
+from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.model import ApprovalAnswer, ApprovalRequest, PolicyDocument
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def authorized(target: Target, scheme: str, method: str, secrets: tuple[str, ...]) -> AuthorizedRequest:
+    """Return a request that the policy allows with these secrets."""
+    verdict = RequestVerdict(allowed=True, rule="r", reason="", revision="", secrets=secrets)
+    return AuthorizedRequest(Request(method=method, target="/", fields=[]), target, scheme, "/", verdict)
 
 
 class Policy:

@@ -25,10 +25,11 @@ allows = st.sampled_from(["allow", "deny", None])
 cooldowns = st.none() | st.integers(0, 14)
 
 
-def page(cooldown: float | None, unknown: Any, *, registry: Any = "pypi") -> Page:
+def page(cooldown: float | None, unknown: Any, *, registry: Any = "pypi", accept: str = "json") -> Page:
     rule = Allow(registry=registry, hosts=HOSTS, cooldown_days=cooldown, unknown_age=unknown)
     path = "/simple/demo/" if registry == "pypi" else "/demo"
-    return Page(scheme="https", host="index.test", port=443, path=path, package="demo", rule=rule, now=NOW)
+    where = Page(scheme="https", host="index.test", port=443, path=path, package="demo", rule=rule, now=NOW)
+    return msgspec.structs.replace(where, accept=accept)
 
 
 def when(age: int | None) -> dict[str, str]:
@@ -56,7 +57,7 @@ def test_of_a_python_index_stays_what_is_old_enough(
     versions = [f"1.{n}" for n in range(len(found))]
     body = json.dumps({"name": "Demo", "files": files, "versions": versions}).encode()
     expected = [n for n, age in enumerate(found) if may_be_seen(age, cooldown, unknown)]
-    filtered = pypi.filter_json(page(cooldown, unknown), body, "json")
+    filtered = pypi.filter_json(page(cooldown, unknown), body)
     assert may_be_fetched(filtered) == {("index.test", 443, f"/p/Demo-1.{n}.tar.gz") for n in expected}
     assert {kept.digest for _, kept in filtered.files} <= {"sha256:ab"}
     if found and not expected:
@@ -68,7 +69,7 @@ def test_of_a_python_index_stays_what_is_old_enough(
     assert urls == [f"https://index.test/p/Demo-1.{n}.tar.gz" for n in expected]
     assert len(seen["files"]) == len(found)
     assert seen["versions"] == versions
-    again = pypi.filter_html(page(None, None), pypi.filter_json(page(cooldown, unknown), body, "html").body, "json")
+    again = pypi.filter_html(page(None, None), pypi.filter_json(page(cooldown, unknown, accept="html"), body).body)
     assert [file for file, _ in again.files] == [file for file, _ in filtered.files]  # as HTML it says the same
 
 
@@ -147,9 +148,9 @@ def held(work: Callable[[], Filtered]) -> None:
 @given(st.lists(entries | anything, max_size=5), st.sampled_from(["json", "html"]))
 def test_whatever_a_python_index_says_leads_to_its_own_hosts(files: list[Any], accept: str) -> None:
     body = json.dumps({"name": "demo", "files": files}).encode()
-    held(lambda: pypi.filter_json(page(None, None), body, accept))
+    held(lambda: pypi.filter_json(page(None, None, accept=accept), body))
     text = "".join(f'<a href="{one.get("url")}">demo-1.0.zip</a>' for one in files if isinstance(one, dict))
-    held(lambda: pypi.filter_html(page(None, None), text.encode("utf-8", "replace"), accept))
+    held(lambda: pypi.filter_html(page(None, None, accept=accept), text.encode("utf-8", "replace")))
 
 
 @given(st.dictionaries(st.sampled_from(["1.0.0", "x"]), manifests, max_size=4), anything, anything)
@@ -181,8 +182,8 @@ def test_a_link_that_is_plain_is_what_any_link_is(link: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_page_are_malformed_or_empty(body: bytes) -> None:
-    held(lambda: pypi.filter_json(page(1, None), body, "json"))
-    held(lambda: pypi.filter_html(page(1, None), body, "json"))
+    held(lambda: pypi.filter_json(page(1, None), body))
+    held(lambda: pypi.filter_html(page(1, None), body))
     held(lambda: npm.filter_page(page(1, None, registry="npm"), "", body))
 
 
@@ -190,7 +191,7 @@ def test_deep_and_endless_pages_are_no_work() -> None:
     """Where it is not linear, this does not end."""
     for body in (b"[" * 1_000_000, b'{"name":' * 100_000):
         with pytest.raises(Malformed):
-            pypi.filter_json(page(1, None), body, "json")
+            pypi.filter_json(page(1, None), body)
     for text in (
         b"<a " * 300_000,
         b'<a x="' * 200_000,
@@ -198,7 +199,7 @@ def test_deep_and_endless_pages_are_no_work() -> None:
         b"<a b=" + b"c" * 1_000_000,
         b"<a>" * 300_000,
     ):
-        held(lambda text=text: pypi.filter_html(page(None, None), text, "json"))
+        held(lambda text=text: pypi.filter_html(page(None, None), text))
 
 
 def test_paths_of_pages_and_of_everything_else() -> None:

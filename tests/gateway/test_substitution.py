@@ -17,6 +17,7 @@ from paddock.gateway.rules.redaction import Redaction, ResponseRedaction, forms
 from paddock.gateway.rules.secrets import Bound, SecretBook, Unavailable, mint
 from paddock.gateway.rules.substitution import Misdirected, Substitution
 from paddock.model import Binding, SecretValue, Target
+from tests.gateway.rig import authorized
 
 VALUE = b'v"\\ /&=%+\xc3\xa4-sixteen'
 HERE = Target("api.test", 443)
@@ -48,7 +49,7 @@ def swap(
     method: str = "POST",
     allowed: tuple[str, ...] = ("KEY",),
 ) -> Substitution:
-    return Substitution(book() if secrets is None else secrets, target, scheme=scheme, method=method, allowed=allowed)
+    return Substitution(book() if secrets is None else secrets, authorized(target, scheme, method, allowed))
 
 
 def basic(user: bytes, password: bytes) -> bytes:

@@ -29,7 +29,7 @@ from paddock.gateway.rules.secrets import Bound, SecretBook
 from paddock.gateway.rules.substitution import Substitution
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import Tier
-from tests.gateway.rig import Policy, Rig, running
+from tests.gateway.rig import Policy, Rig, authorized, running
 
 PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"
 OTHER = "pdk_fedcba9876543210"
@@ -235,7 +235,7 @@ def test_a_server_that_compresses_unasked_is_refused() -> None:
 @settings(deadline=None)
 def test_whatever_the_frames_the_message_is_one(text: str, frames: list[int], reads: list[int]) -> None:
     whole = f"{text}{PLACEHOLDER}{text}"
-    swap = Substitution(book(443), Target("a.test", 443), scheme="https", method="GET", allowed=("KEY",))
+    swap = Substitution(book(443), authorized(Target("a.test", 443), "https", "GET", ("KEY",)))
     messages = Messages(outwards=True, filter=swap.message, control=swap.control)
     client, data, at = FrameProtocol(True, []), b"", 0
     for size in frames:

@@ -25,6 +25,7 @@ from ._signing import SigningKey, is_signed
 
 _CONTEXT = b"paddock audit head 1\n"
 _SIGNATURE = b',"signature":"'
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 Mark = tuple[int, str, int]
 """A position in a segment: the number of the last record, its digest, and the bytes up to its end."""
@@ -88,14 +89,7 @@ class HeadSigner:
         paddock removes the parts of `remove`, the oldest of their chains, only after a head names them. If it dies
         before, all of them are there. Raises OSError and NotConfiguredError.
         """
-        with (
-            self._signing,
-            closing(
-                os.open(
-                    self.directory / HEADS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-                )
-            ) as fd,
-        ):
+        with self._signing, closing(os.open(self.directory / HEADS, _APPEND, 0o600)) as fd:
             line, end = last_line(fd)
             if end < os.fstat(fd).st_size:
                 os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing

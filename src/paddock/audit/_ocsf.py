@@ -75,6 +75,8 @@ def _classify(record: Record) -> tuple[int, int, dict[str, Any]]:
     action, kind, detail = record.action, record.kind, record.detail
     noun, _, verb = action.partition(".")
     sandbox = {"uid": record.sandbox or ""}
+    actor = {"user": {"uid": record.principal or "paddock"}}
+    subject: dict[str, Any] = {"actor": actor, "device": {"type_id": 6, **sandbox}}
     if noun == "egress":
         return _egress(verb, record, sandbox)
     if noun in ("exec", "process"):
@@ -86,19 +88,19 @@ def _classify(record: Record) -> tuple[int, int, dict[str, Any]]:
             process["pid"] = detail["pid"]
         launch = verb in ("run", "start") and kind != "outcome"
         activity = 1 if launch else 2 if kind == "outcome" or verb in ("signal", "end") else _OTHER
-        return PROCESS, activity, {"process": process, "actor": _actor(record), "device": _device(sandbox)}
+        return PROCESS, activity, {"process": process, **subject}
     if noun in ("file", "files", "tree"):
         path = str(detail.get("path") or detail.get("source") or "/")
         file = {"path": path, "name": path.rsplit("/", 1)[-1] or "/", "type_id": 0}
         transfer = {"tree.download": 2, "tree.upload": 3, "files.changed": 3}
         activity = transfer.get(action) or _FILES.get(verb, _OTHER)
-        return FILE, activity, {"file": file, "actor": _actor(record), "device": _device(sandbox)}
+        return FILE, activity, {"file": file, **subject}
     return (
         API,
         _CALLS.get(verb, _OTHER),
         {
             "api": {"operation": action, "service": {"name": "paddock"}},
-            "actor": _actor(record),
+            "actor": actor,
             "src_endpoint": {"uid": record.writer},
             "resources": [sandbox],
         },
@@ -115,9 +117,9 @@ def _egress(verb: str, record: Record, sandbox: dict[str, str]) -> tuple[int, in
         return DNS, 1, {"query": {"hostname": str(detail.get("host", ""))}, **endpoints}
     if verb in ("request", "push"):
         method = str(detail.get("method") or ("POST" if verb == "push" else "")).upper()
-        path = detail.get("path")
-        url = {"hostname": str(detail.get("host", "")), "port": detail.get("port"), "path": _text(path)}
-        request = {"http_method": method, "url": {key: value for key, value in url.items() if value is not None}}
+        url = {"hostname": str(detail.get("host", ""))}
+        url |= {key: detail[key] for key in ("port", "path") if detail.get(key) is not None}
+        request = {"http_method": method, "url": url}
         return HTTP, _METHODS.get(method, _OTHER), {"http_request": request, **endpoints}
     if record.kind == "outcome":
         traffic = {"bytes_out": detail.get("sent", 0), "bytes_in": detail.get("received", 0)}
@@ -125,18 +127,6 @@ def _egress(verb: str, record: Record, sandbox: dict[str, str]) -> tuple[int, in
     if verb in ("connect", "dial"):
         return NETWORK, 5 if record.allowed is False else 1, endpoints
     return NETWORK, _OTHER, endpoints
-
-
-def _actor(record: Record) -> dict[str, Any]:
-    return {"user": {"uid": record.principal or "paddock"}}
-
-
-def _device(sandbox: dict[str, str]) -> dict[str, Any]:
-    return {"type_id": 6, **sandbox}
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else value if isinstance(value, str) else str(value)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -42,10 +42,6 @@ class Link(msgspec.Struct, frozen=True):
     seq: int
     digest: str
 
-    @property
-    def where(self) -> str:
-        return f"segment {self.segment}, line {self.line}"
-
 
 class Chain:
     """The records of a segment. `part`: the export leaves some of them out."""
@@ -218,7 +214,7 @@ class _Reading:
         self._head_numbers.append(head.n)
 
     def _check(self, link: Link) -> None:
-        where = f"signed head {link.line - 1}" if link.segment == HEADS else link.where
+        where = f"signed head {link.line - 1}" if link.segment == HEADS else f"segment {link.segment}, line {link.line}"
         target = self.find(link.target)
         if target is None:
             if self.part:

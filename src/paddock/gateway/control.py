@@ -17,6 +17,13 @@ VERSION = 3
 class _Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag=str.lower, forbid_unknown_fields=True): ...
 
 
+class _OfInstance(_Said, frozen=True, kw_only=True):
+    """About the network of one instance of a sandbox."""
+
+    sandbox: str
+    instance_id: int
+
+
 class Hello(_Said, frozen=True, kw_only=True):
     version: int
 
@@ -25,12 +32,10 @@ class Welcome(_Said, frozen=True, kw_only=True):
     pid: int
 
 
-class Open(_Said, frozen=True, kw_only=True):
+class Open(_OfInstance, frozen=True, kw_only=True):
     """The network of a sandbox, whose pid 1 is `first`: pid and start time. With it come the descriptors of `Exits`, in
     their order. `secrets` are those of a `SecretBook`."""
 
-    sandbox: str
-    instance_id: int
     first: tuple[int, int]
     snapshot: bytes
     certificate: bytes
@@ -38,9 +43,7 @@ class Open(_Said, frozen=True, kw_only=True):
     secrets: bytes = b""
 
 
-class Revise(_Said, frozen=True, kw_only=True):
-    sandbox: str
-    instance_id: int
+class Revise(_OfInstance, frozen=True, kw_only=True):
     snapshot: bytes
 
 
@@ -52,17 +55,13 @@ class Secret(_Said, frozen=True, kw_only=True):
     secret: bytes
 
 
-class Record(_Said, frozen=True, kw_only=True):
+class Record(_OfInstance, frozen=True, kw_only=True):
     """Starts to record the answers to requests, or ends it. At the end the answer has the recording."""
 
-    sandbox: str
-    instance_id: int
     on: bool
 
 
-class Close(_Said, frozen=True, kw_only=True):
-    sandbox: str
-    instance_id: int
+class Close(_OfInstance, frozen=True, kw_only=True): ...
 
 
 Order: TypeAlias = Open | Revise | Secret | Record | Close

@@ -43,7 +43,7 @@ class EvaluationNetwork(Outside):
         finally:
             writer.close()
         if not isinstance(answer, list):
-            raise OSError(f"nobody knows {name} here")
+            raise OSError(f"{name} has no address here")
         return [str(address) for address in cast("list[object]", answer)]
 
     async def reach(self, address: str, port: int) -> socket.socket:

@@ -108,7 +108,7 @@ async def make_server(
     log = AuditLog(state / layout.AUDIT)
     simulated = EvaluationNetwork.of(state)
     if simulated is not None:
-        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in place of the network outside")
     gateway = Gateway(
         outside=simulated or Outside(),
         owners=ConnectionOwners(process_resolver, partial(record_event, log)),

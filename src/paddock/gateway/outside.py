@@ -26,7 +26,7 @@ class Outside:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it for IPPROTO_TCP, not for 0
             await asyncio.get_running_loop().sock_connect(sock, (address, port))
         except BaseException:
             sock.close()

@@ -164,7 +164,9 @@ class Server:
         if order.on:
             return b""
         if taken is None:
-            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
+            reason = (
+                f"no recording of {order.sandbox} is under way: none was started, or the gateway that recorded has died"
+            )
             raise InvalidStateError(reason, hint=f"paddock record start {order.sandbox}")
         return msgspec.msgpack.encode(taken)
 
@@ -175,9 +177,7 @@ class Server:
     async def _open(self, order: Open, descriptors: list[int]) -> None:
         await self._gateway.close(order.sandbox)  # of the one before, under the same id
         if len(descriptors) < 5:
-            raise InvalidStateError(
-                f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good"
-            )
+            raise InvalidStateError(f"the sockets of {order.sandbox} are gone: it has no network access any more")
         policy, process = Snapshot.from_bytes(order.snapshot), descriptors.pop()
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         descriptors[:] = [process]

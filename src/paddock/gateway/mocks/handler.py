@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import signal
 import socket
 import struct
 import sys
@@ -22,8 +21,7 @@ import msgspec
 
 from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
-from paddock.linux import caps, descriptors, landlock, prctl, seccomp
-from paddock.linux.syscall_names import numbers
+from paddock.linux import caps, descriptors, landlock, prctl, seccomp, seccomp_profile
 
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
@@ -65,9 +63,7 @@ def be_a_handler(peer: socket.socket, parent: int) -> None:
 
 
 def _confine(peer: socket.socket, parent: int) -> None:
-    prctl.set_parent_death_signal(signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+    prctl.end_with(parent)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -83,9 +79,7 @@ def _confine(peer: socket.socket, parent: int) -> None:
     places = (library, "/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo", "/etc/localtime", "/dev/urandom")
     if not landlock.restrict_files(landlock.kernel_abi(), readable=places, writable=()):
         raise OSError(errno.ENOSYS, "no Landlock")
-    table = numbers(os.uname().machine)
-    allowed = {table[name]: seccomp.ALLOW for name in _CALLS.split() if name in table}
-    seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[os.uname().machine], allowed, seccomp.fail_with(errno.EPERM)))
+    seccomp.install(seccomp_profile.build_only(os.uname().machine, (), free=_CALLS.split()))
 
 
 def _limit() -> None:

@@ -37,13 +37,12 @@ def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[soc
 
 def _be_beside(name: str, work: Callable[[socket.socket], object], peer: socket.socket, parent: int) -> NoReturn:
     try:
-        prctl.set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() == parent:
-            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-            for number in (0, 1):
-                os.dup2(null, number)
-            descriptors.close_all_but(peer.fileno())
-            work(peer)
+        prctl.end_with(parent)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number in (0, 1):
+            os.dup2(null, number)
+        descriptors.close_all_but(peer.fileno())
+        work(peer)
     except BaseException as error:
         with suppress(OSError):
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -38,8 +38,8 @@ Describe = Callable[[int, int], dict[str, Any]]
 _GONE = (FileNotFoundError, ProcessLookupError)
 First = tuple[int, int]
 """Pid 1 of a sandbox: its pid, and its start time in ticks since boot."""
-HIDDEN = "processes of the sandbox do not let this user look at them"
-NOBODY = "nobody in the sandbox holds the connection any more"
+HIDDEN = "this user may not look at processes of the sandbox"
+NOBODY = "no process in the sandbox holds the connection any more"
 
 
 def start() -> socket.socket:

@@ -350,26 +350,25 @@ class H2Streams(Session):
 
     async def run(self) -> None:
         """Serve the connection, and end all its streams at the end. Raises Lost."""
-        connection, broken = self._connection, None
+        connection = self._connection
         connection.limit(self._network.limits.keep_alive)
         why: Exception = ConnectionResetError("the client has left")
         try:
             await self.pump()
-        except Broken as error:
-            why = broken = error
-        except Lost as lost:
-            why = lost
-            raise
+        except (Broken, Lost) as error:
+            why = error
         finally:
             self.lose(why)
             for task in self.branches.values():
                 task.cancel()
             if self.branches:
                 await asyncio.wait(self.branches.values())
-        if self.left or broken is not None:
+        if isinstance(why, Lost):
+            raise why
+        if self.left or isinstance(why, Broken):
             await connection.last_word()
-        if broken is not None:
-            raise Lost(str(broken))
+        if isinstance(why, Broken):
+            raise Lost(str(why))
 
     def leave(self, why: str) -> None:
         """Reset all streams and tell the client to go."""

@@ -18,6 +18,7 @@ from paddock.gateway.registries.files import READING
 from paddock.gateway.rules import git
 from paddock.gateway.rules.authorization import AuthorizedRequest, of_request
 from paddock.gateway.rules.overrides import METHODS, FormWatch, readings
+from paddock.gateway.rules.substitution import Substitution
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
@@ -226,7 +227,7 @@ class Exchange:
         size = len(body)
         if mock.secret is not None:
             # The names of secrets stand where the real host would get their values. Refused: one is elsewhere.
-            swap = relay.substitution(stand_in)
+            swap = Substitution(network.secrets, authorized, stand_in)
             authorized = msgspec.structs.replace(authorized, path=swap.target(authorized.path))
             request.fields = swap.fields(request.fields)
             if (filter := swap.body(request.fields)) is not None:

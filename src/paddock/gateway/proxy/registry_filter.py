@@ -20,7 +20,7 @@ from paddock.gateway.registries import package_cache, pypi
 from paddock.gateway.registries.files import READ_FIRST, UnreadPage, published_at
 from paddock.gateway.registries.package_cache import (
     NEVER_KEPT,
-    OF_SOMEBODY,
+    PERSONAL_FIELDS,
     Broken,
     Draft,
     PackageStore,
@@ -49,7 +49,7 @@ class RegistryFilter:
     def __init__(self, connection: Connection, authorized: AuthorizedRequest, *, is_our_own: bool = False) -> None:
         """Filter a request. `is_our_own`: the gateway itself asks for a page."""
         self._connection, self.network, self.is_our_own = connection, connection.network, is_our_own
-        self.authorized, self._verdict, self._asker = authorized, authorized.verdict, b""
+        self.authorized, self._verdict = authorized, authorized.verdict
         self._rule = connection.network.policy.registry(authorized.verdict.item or 0)
         self.page: PageFilter | None = None
         """The filter for an answer that is a page."""
@@ -61,23 +61,22 @@ class RegistryFilter:
     def is_silent(self) -> bool:
         """Tell whether the client prints nothing about a refused page, but about one with a wrong content type."""
         page = self._rule.registry == "pypi" and pypi.package_of(self.authorized.path) is not None
-        return page and self._asker.startswith(b"pip/")
+        return page and (self.authorized.request.get(b"user-agent") or b"").lower().startswith(b"pip/")
 
     def outcome(self) -> dict[str, str]:
         """Return the package cache's part of the record: its action, and a file that the client has."""
         how = self.file.how if self.file is not None else None if self.page is None else self.page.how
         about = {} if how is None else {"cache": how}
-        if self.file is not None and self.file.given is not None:
-            about["url"], about["digest"] = self.file.given
+        if self.file is not None and self.file.delivered:
+            about["url"], about["digest"] = self.file.key
         return about
 
     async def judge(self) -> None:
         """Prepare to filter the page or to fetch the file. Raise Refused, and record it."""
         request = self.authorized.request
         if request.chunked or request.length:
-            raise Refused("a request to a authorized registry has no body", status=400, rule=self._verdict.rule)
+            raise Refused("a request to a filtered registry has no body", status=400, rule=self._verdict.rule)
         request.upgrade = None
-        self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = await self._find()
             if isinstance(found, UnreadPage):
@@ -105,9 +104,9 @@ class RegistryFilter:
         return self.network.files.judge(self._rule, self.authorized)
 
     def _fetch(self, kept: PackageFile) -> None:
-        packages, file = self.network.gateway.packages, wanted(self.authorized, kept.digest)
-        if packages is not None and file is not None:
-            self.file = CachedFile(self._connection, packages, file)
+        packages, key = self.network.gateway.packages, key_of(self.authorized, kept.digest)
+        if packages is not None and key is not None:
+            self.file = CachedFile(self._connection, packages, key)
         rule = self._rule
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self.record(None, kept=kept)
@@ -126,23 +125,23 @@ class RegistryFilter:
             raise
         self.record(None, kept=kept)
 
-    async def _read_page(self, wanted: UnreadPage) -> None:
+    async def _read_page(self, unread: UnreadPage) -> None:
         """Read the page that should lead to a file: a lock file names only the file. If that fails, the page stays
         unread."""
         here, network, policy = self.authorized.target, self.network, self.network.policy
-        host = next(iter(self._rule.hosts or ())) if wanted.package else here.host
+        host = next(iter(self._rule.hosts or ())) if unread.package else here.host
         target = here if host == here.host else Target(host, _PORT)
         scheme = self.authorized.scheme if target == here else "https"
-        verdict = policy.request(target, scheme, "GET", wanted.path)
+        verdict = policy.request(target, scheme, "GET", unread.path)
         if not (verdict.allowed and verdict.filtered and verdict.item == self._verdict.item):
             return
         if verdict.approve is not None or not policy.connect(target).allowed:
             return
-        digest = hashlib.sha256(wanted.path.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(unread.path.encode()).hexdigest()[:16]
         number = network.decide("request", self._connection.flow, target, verdict, method="GET", path=digest)
         own = [one for one in self.authorized.request.fields if one[0].lower() == b"authorization" and target == here]
-        page_request = Request(method="GET", target=wanted.path, fields=own)
-        authorized = AuthorizedRequest(page_request, target, scheme, wanted.path, verdict)
+        page_request = Request(method="GET", target=unread.path, fields=own)
+        authorized = AuthorizedRequest(page_request, target, scheme, unread.path, verdict)
         inner = RegistryFilter(self._connection, authorized, is_our_own=True)
         relay = Relay(self._connection, authorized, inner)
         error = None
@@ -175,17 +174,15 @@ class PageFilter:
     """The filter of one page. It also changes the request, so that the answer's form is one that it can read."""
 
     def __init__(self, gate: RegistryFilter, page: Page) -> None:
-        self._gate, self._page, self._authorized = gate, page, gate.authorized
-        self._network, self._verdict, request = gate.network, gate.authorized.verdict, gate.authorized.request
+        self._gate, self._page, self._network = gate, page, gate.network
+        self._verdict, request = gate.authorized.verdict, gate.authorized.request
         packages = self._network.gateway.packages
-        anybodys = packages is not None and not gate.authorized.depends_on_who_asks(OF_SOMEBODY)
-        self._store = packages if anybodys else None
+        self._store = None if gate.authorized.may_be_personal(PERSONAL_FIELDS) else packages
         self._found = None if self._store is None else package_cache.find_page(self._store, page)
-        self.address = ""
+        self._address = ""
         """The address of the page's server."""
         self.how: str | None = None
         """The action of the cache, for the records."""
-        request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
         request.fields.append((b"Accept", PROTOCOLS[page.rule.registry or ""].ACCEPT))
         if self._found is not None and self._found.etag is not None:
@@ -196,44 +193,47 @@ class PageFilter:
         store, found = self._store, self._found
         if store is None or found is None or not found.checked_at <= store.clock() <= found.until:
             return None
-        if not self._network.may_dial(self._authorized.target, found.address):
+        if not self._network.may_dial(self._gate.authorized.target, found.address):
             return None
         self.how, response = "page", whole([], 0)
         return response, self._written(response, found.answer)
 
     async def read(self, response: Response, server: ProxyStream) -> bytes:
         """Return the filtered body, and set up `response` as its head. Raises Refused and Lost."""
+        self._address = server.address
         if response.status == 304 and self._found is not None:
-            return self._again(response, self._found)
-        redirects = response.status in (301, 302, 303, 307, 308)
-        if response.status != 200 and not redirects and response.status < 400:
+            answer = self._reuse(response, self._found, self._found.etag)
+            response.status, response.phrase, response.bodiless = 200, b"OK", False
+        elif response.status == 200 or response.status in (301, 302, 303, 307, 308) or response.status >= 400:
+            content, answer = await self._collect(response, server), Answer()
+            if response.status == 200 and not response.bodiless:
+                answer = await self._look(response, content)
+        else:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        content = await self._collect(response, server)
-        answer = Answer()
-        if response.status == 200 and not response.bodiless:
-            answer = await self._look(response, content)
         self._network.check_revision(self._verdict)
         return self._written(response, answer)
 
-    def _again(self, response: Response, found: Read) -> bytes:
-        """Use the cached page: the index has answered that it hasn't changed."""
-        self._network.check_revision(self._verdict)
-        answer = self._reuse(response, found, found.etag)
-        response.status, response.phrase, response.bodiless = 200, b"OK", False
-        return self._written(response, answer)
-
-    def _keep(self, response: Response, read: Read) -> None:
+    def _keep(self, response: Response, read: Read) -> Answer:
         if self._store is not None:
             package_cache.keep_page(self._store, self._page, response, read)
+        return read.answer
 
     def _reuse(self, response: Response, found: Read, etag: bytes | None) -> Answer:
         """Keep a page of the cache for longer."""
         self.how = "page"
-        self._keep(response, msgspec.structs.replace(found, etag=etag, address=self.address))
-        return found.answer
+        return self._keep(response, msgspec.structs.replace(found, etag=etag, address=self._address))
 
     def _written(self, response: Response, answer: Answer) -> bytes:
-        self._put(answer, response.status)
+        """Set up the head for an answer of the reader, and return the body. Raise Refused if the sandbox may see none
+        of it."""
+        page, files = self._page, self._network.files
+        if page.rule.registry == "crates" and not page.package:
+            files.add_downloads(page, answer.downloads)
+        files.add(answer.files, self._verdict.revision)
+        if response.status == 200 and page.package:
+            number = self._gate.record(answer.nothing, kept=PackageFile(page.package, ""), held=answer.held)
+            if answer.nothing is not None:
+                raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
         response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
         response.fields.append((b"Cache-Control", b"no-cache"))
         response.chunked, response.length = False, None if response.bodiless else len(answer.body)
@@ -253,20 +253,9 @@ class PageFilter:
         answer = await self._network.gateway.reader.read(job, self._network.files.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
-        at, where = self._page.now, self.address
-        self._keep(response, Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where))
-        return answer
-
-    def _put(self, answer: Answer, status: int) -> None:
-        """Apply an answer of the reader. Raise Refused if the sandbox may see none of it."""
-        page = self._page
-        if page.rule.registry == "crates" and not page.package:
-            self._network.files.add_downloads(page, answer.downloads)
-        self._network.files.add(answer.files, self._verdict.revision)
-        if status == 200 and page.package:
-            number = self._gate.record(answer.nothing, kept=PackageFile(page.package, ""), held=answer.held)
-            if answer.nothing is not None:
-                raise Refused(answer.nothing, rule=self._verdict.rule, number=number)
+        at, where = self._page.now, self._address
+        read = Read(kind=kind, content=digest, etag=etag, checked_at=at, answer=answer, address=where)
+        return self._keep(response, read)
 
     async def _collect(self, response: Response, server: ProxyStream) -> bytes:
         """Read the whole page, as it came."""
@@ -295,17 +284,17 @@ class PageFilter:
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
-_PERSONAL = OF_SOMEBODY | CONDITIONS | {b"a-im"}
+_PERSONAL_OR_PARTIAL = PERSONAL_FIELDS | CONDITIONS | {b"a-im"}
 _KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
 
 
-def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
+def key_of(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str] | None:
     """Return a file's URL and the digest of its bytes, or None if it isn't cached. An answer that may depend on the
     client is never shared."""
     request, target = authorized.request, authorized.target
     if digest is None or not _DIGEST.fullmatch(digest) or authorized.verdict.mock or request.chunked or request.length:
         return None
-    if authorized.depends_on_who_asks(_PERSONAL):
+    if authorized.may_be_personal(_PERSONAL_OR_PARTIAL):
         return None
     return f"https://{target.host}:{target.port}{authorized.path}", digest
 
@@ -313,28 +302,20 @@ def wanted(authorized: AuthorizedRequest, digest: str | None) -> tuple[str, str]
 class CachedFile:
     """One file for one request: from the disk, or copied to it while it passes.
 
-    `given` is URL and digest of a file that the client has received to its end.
+    `key` is its URL and digest. `delivered`: the client has received it to its end.
     """
 
-    def __init__(self, connection: Connection, store: PackageStore, wanted: tuple[str, str]) -> None:
-        self._connection, self._store, self._wanted = connection, store, wanted
+    def __init__(self, connection: Connection, store: PackageStore, key: tuple[str, str]) -> None:
+        self._connection, self._store, self.key, self.delivered = connection, store, key, False
         self._draft: Draft | None = None
-        self._how: str | None = None
-        self.given: tuple[str, str] | None = None
-
-    @property
-    def how(self) -> str | None:
-        """Return the action of the cache, for the records."""
-        return self._how if self._draft is None else self._draft.how
+        self.how: str | None = None
+        """The action of the cache, for the records."""
 
     def close(self) -> None:
         """Release the request's resources."""
         if self._draft is not None:
             self._draft.discard()
-
-    def gave(self) -> None:
-        """Note that the client has all of it."""
-        self.given = self._wanted
+            self.how = self._draft.how
 
     # -- from the disk -------------------------------------------------------------------------------------------------
 
@@ -343,13 +324,13 @@ class CachedFile:
 
         None: the caller must contact the upstream.
         """
-        connection, copy = self._connection, self._store.find(*self._wanted)
+        connection, copy = self._connection, self._store.find(*self.key)
         if copy is None:
             return None
         try:
             if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
                 return None
-            self._how, connection.source = "hit", copy.entry.address
+            self.how, connection.source = "hit", copy.entry.address
             connection.client.watch(True)
             return await self._read_out(copy, request, relay)
         finally:
@@ -377,7 +358,7 @@ class CachedFile:
                 return None
             client.reset()
             raise Lost(f"the answer was cut off: {broken}") from None
-        self.gave()
+        self.delivered = True
         return goes_on
 
     # -- from the upstream ---------------------------------------------------------------------------------------------
@@ -387,7 +368,7 @@ class CachedFile:
         why = _unfit(response)
         if why is None:
             fields = [field for field in response.fields if field[0].lower() in _KEPT_FIELDS]
-            url, digest = self._wanted
+            url, digest = self.key
             entry = package_cache.Entry(
                 url=url, digest=digest, size=response.length or 0, address=address, fields=fields
             )
@@ -396,7 +377,7 @@ class CachedFile:
             except package_cache.CacheFull as error:
                 why = str(error)
         if why is not None:
-            self._how = f"not kept: {why}"
+            self.how = f"not kept: {why}"
         return self._draft
 
 

@@ -125,8 +125,7 @@ class Relay:
         Return whether the connection can go on. Raise Refused if there was no answer, or it couldn't send all.
         """
         request, client = self._request, self._client
-        swap = self.substitution()
-        self._swap = swap
+        swap = self._swap = Substitution(self._network.secrets, self._authorized)
         path, request.fields = swap.target(self._authorized.path), swap.fields(request.fields)
         if request.upgrade is not None and self._network.secrets:
             request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
@@ -147,20 +146,6 @@ class Relay:
             server.send(content, last)
 
         return await self._send(begin)
-
-    def substitution(self, value: Callable[[str], bytes] | None = None) -> Substitution:
-        """Return the substitution of placeholders in this request.
-
-        `value` gives their replacements, by default the secrets' values.
-        """
-        return Substitution(
-            self._network.secrets,
-            self._target,
-            scheme=self._authorized.scheme,
-            method=self._request.method,
-            allowed=self._authorized.verdict.secrets,
-            value=value,
-        )
 
     def _rewritten(self, swap: Substitution, gate: RegistryFilter) -> Request:
         """Return the request with only the fields that the answer depends on, and the credentials with a secret."""
@@ -331,8 +316,8 @@ class Relay:
             client.reset()  # half of it is there: that it is half must be seen
             raise Lost(f"the answer was cut off: {error}") from None
         await client.drain()
-        if file is not None and kept is not None:
-            file.gave()
+        if file is not None:
+            file.delivered = kept is not None
         return goes_on
 
     async def _recall(self, gate: RegistryFilter) -> bool | None:
@@ -344,7 +329,6 @@ class Relay:
 
     async def _filter_page(self, page_filter: PageFilter, response: Response, server: ProxyStream) -> bool:
         """Read the whole page, and pass on the filtered one."""
-        page_filter.address = server.address
         self._connection.limit(self._network.limits.response, server)
         try:
             body = await page_filter.read(response, server)

@@ -67,7 +67,7 @@ class MalwareRecord(msgspec.Struct, frozen=True, array_like=True):
     def affects(self, registry: str, version: str) -> bool:
         if not self.versions and not self.spans:
             return True
-        key_of = _KEYS.get(registry, _unordered)
+        key_of = _KEYS.get(registry, lambda _: None)
         if any(_same(version, one, key_of) for one in self.versions):
             return True
         return any(_within(version, span, key_of) for span in self.spans)
@@ -86,10 +86,6 @@ def _within(version: str, span: Span, key_of: Callable[[str], Key | None]) -> bo
     if span.fixed is not None and (fixed := key_of(span.fixed)) is not None and key >= fixed:
         return False
     return not (span.last is not None and (last := key_of(span.last)) is not None and key > last)
-
-
-def _unordered(version: str) -> Key | None:
-    return None
 
 
 _KEYS: dict[str, Callable[[str], Key | None]] = {"pypi": pep440, "npm": semver, "crates": semver}

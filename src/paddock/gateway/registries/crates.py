@@ -56,8 +56,7 @@ def page_of(path: str) -> tuple[str, str] | None:
     if match is None:
         return None
     name = match[1].lower()
-    place = {1: f"1/{name}", 2: f"2/{name}", 3: f"3/{name[0]}/{name}"}.get(len(name))
-    return normalised(name), f"/{place or f'{name[:2]}/{name[2:4]}/{name}'}"
+    return normalised(name), f"/{_prefix(name)}/{name}"
 
 
 def filter_page(page: Page, kind: str, body: bytes) -> Filtered:

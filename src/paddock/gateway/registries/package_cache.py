@@ -99,16 +99,13 @@ class Draft:
         self._hasher, self._held = hashlib.new(algorithm), bytearray()
         self.how = "not kept: it was cut off"
 
-    def write(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> bytes:
+        self._hasher.update(data)
         try:
             if not self._file.closed:
                 self._file.write(data)
         except OSError as error:
             self._fail(error)
-
-    def feed(self, data: bytes) -> bytes:
-        self._hasher.update(data)
-        self.write(data)
         self._held += data
         passed = bytes(self._held[:-_HELD_BYTES])
         del self._held[: len(passed)]
@@ -285,7 +282,7 @@ _entry = msgspec.msgpack.Decoder(Entry).decode
 FRESH_SECONDS = 60.0
 JUDGED_SECONDS = 600.0
 _MOST_BYTES = 64 << 20
-OF_SOMEBODY = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
+PERSONAL_FIELDS = frozenset({b"authorization", b"cookie", b"x-api-key", b"private-token"})
 """Fields that make an answer depend on the client. Without them the gateway sends its own fields."""
 _MAX_AGE = re.compile(rb"\bmax-age=([0-9]{1,9})", re.IGNORECASE)
 NEVER_KEPT, _ASK = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE), re.compile(rb"\bno-cache\b", re.IGNORECASE)

@@ -64,10 +64,10 @@ def page_of(path: str) -> tuple[str, str] | None:
 
 def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Filter a page. Raise Malformed."""
-    return (filter_html if kind in _HTML else filter_json)(page, body, page.accept)
+    return (filter_html if kind in _HTML else filter_json)(page, body)
 
 
-def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
+def filter_json(page: Page, body: bytes) -> Filtered:
     found = read_object(body)
     name, files = found.get("name"), found.get("files")
     if not isinstance(name, str) or normalised(name) != page.package or not isinstance(files, list):
@@ -75,12 +75,12 @@ def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
     entries = [cast("dict[str, object]", one) for one in cast("list[object]", files) if isinstance(one, dict)]
     versions = found.get("versions")
     listed = cast("list[object]", versions) if isinstance(versions, list) else []
-    return _filter(page, entries, [one for one in listed if isinstance(one, str)], accept)
+    return _filter(page, entries, [one for one in listed if isinstance(one, str)])
 
 
-def filter_html(page: Page, body: bytes, accept: str) -> Filtered:
+def filter_html(page: Page, body: bytes) -> Filtered:
     """Filter a page of an index that has no JSON, and so no dates. Raise Malformed."""
-    return _filter(page, list(_anchors(body.decode("utf-8", "replace"))), [], accept)
+    return _filter(page, list(_anchors(body.decode("utf-8", "replace"))), [])
 
 
 def _anchors(text: str) -> Iterator[dict[str, object]]:
@@ -104,7 +104,7 @@ def _anchors(text: str) -> Iterator[dict[str, object]]:
         yield entry
 
 
-def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], accept: str) -> Filtered:
+def _filter(page: Page, entries: list[dict[str, object]], versions: list[str]) -> Filtered:
     if len(entries) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} files")
     seen: list[dict[str, Any]] = []
@@ -131,17 +131,15 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
     if entries and not files:
         raise Malformed(f"none of its {len(entries)} files is one of {page.package} on the rule's hosts")
     kept = {_comparable(kept.version) for kept in files.values()}
-    if "json" in accept:
-        body = msgspec.json.encode(
-            {
-                "meta": {"api-version": "1.1"},
-                "name": page.package,
-                "versions": [one for one in versions if _comparable(one) in kept],
-                "files": seen,
-            }
-        )
-        return page.filtered(JSON, body, files)
-    kind = "application/vnd.pypi.simple.v1+html" if "vnd.pypi.simple.v1+html" in accept else "text/html; charset=utf-8"
+    if "json" in page.accept:
+        index: dict[str, object] = {"meta": {"api-version": "1.1"}, "name": page.package, "files": seen}
+        index["versions"] = [one for one in versions if _comparable(one) in kept]
+        return page.filtered(JSON, msgspec.json.encode(index), files)
+    kind = (
+        "application/vnd.pypi.simple.v1+html"
+        if "vnd.pypi.simple.v1+html" in page.accept
+        else "text/html; charset=utf-8"
+    )
     return page.filtered(kind, _html(page.package, seen), files)
 
 

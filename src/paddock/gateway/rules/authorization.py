@@ -38,7 +38,7 @@ class AuthorizedRequest(msgspec.Struct):
     def url(self) -> str:
         return f"{self.scheme}://{self.host}{self.path}"
 
-    def depends_on_who_asks(self, fields: frozenset[bytes]) -> bool:
+    def may_be_personal(self, fields: frozenset[bytes]) -> bool:
         """Tell whether the answer may be one for this sandbox only. `fields` are those that say so, in lower case."""
         if self.scheme != "https" or self.request.method != "GET" or self.verdict.secrets or self.verdict.approve:
             return True

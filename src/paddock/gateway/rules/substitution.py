@@ -15,8 +15,9 @@ from paddock.gateway.protocols.gzip import Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
 from paddock.gateway.protocols.refusal import Refused
 from paddock.gateway.protocols.replacer import Replacer
-from paddock.model import Binding, Target
+from paddock.model import Binding
 
+from .authorization import AuthorizedRequest
 from .secrets import SecretBook, Unavailable
 
 BUFFERED_BYTES = 1 << 20
@@ -42,31 +43,26 @@ class Misdirected(Refused):
 class Substitution:
     """The substitution in one request: `target` and `fields` first, then `body` if it has one, and `trailers` last.
 
-    `allowed` is `RequestVerdict.secrets`. All raise Misdirected and Unavailable. Then the caller must not send the
-    rest.
+    All raise Misdirected and Unavailable. Then the caller must not send the rest.
     """
 
     def __init__(
-        self,
-        book: SecretBook,
-        target: Target,
-        *,
-        scheme: str,
-        method: str,
-        allowed: tuple[str, ...],
-        value: Callable[[str], bytes] | None = None,
+        self, book: SecretBook, authorized: AuthorizedRequest, value: Callable[[str], bytes] | None = None
     ) -> None:
         """Prepare one request. `value` gives the replacement of a secret's placeholder, by default its value."""
-        self._book, self._method, self._value = book, method, value or book.value
+        target, method = authorized.target, authorized.request.method
+        self._book, self._value = book, value or book.value
         self._is_whole = book.is_bound_to(target)
         self._why = f"it may not be sent to {target.host}:{target.port} in this request"
         self._bindings: dict[str, tuple[Binding, ...]] = {}
-        if scheme not in ("https", "wss"):
+        if authorized.scheme not in ("https", "wss"):
             self._why = "it is only sent encrypted"
         elif method in _NEVER:
             self._why = f"{method} sends back what it is sent"
         else:
-            self._bindings = {name: found for name in allowed if (found := book.bindings(name, target, method))}
+            for name in authorized.verdict.secrets:
+                if found := book.bindings(name, target, method):
+                    self._bindings[name] = found
         places = [binding for found in self._bindings.values() for binding in found]
         self.headers = {binding.header.lower().encode() for binding in places if binding.header is not None}
         """Fields that may contain a value, in lower case."""

@@ -107,8 +107,8 @@ _WORKDIR, _HOME = "/workspace", "/home/user"  # as in the templates that come wi
 def explain_command(document: PolicyDocument, line: str) -> tuple[Judgement, dict[str, str]]:
     """Explain the verdict on a shell line, and which requests it covers."""
     return Commands(document.commands or CommandRules()).judge_line(line), {
-        "enforced": "on what is asked for from outside (exec, run, sh, the SDK)",
-        "advisory": "on what a command starts in turn: that is not judged",
+        "enforced": "on requests from outside (exec, run, sh, the SDK)",
+        "advisory": "on programs that a command starts: paddock doesn't check those",
     }
 
 
@@ -116,9 +116,9 @@ def explain_file(document: PolicyDocument, path: str, *, delete: bool) -> tuple[
     """Explain the verdict on a path."""
     files = Files(document.files or FileRules(), workdir=_WORKDIR, home=_HOME)
     verdict = files.remove(path) if delete else files.write(path)
-    enforcement = {"enforced": "on what is asked for from outside (write, cp, rm, the SDK)"}
+    enforcement = {"enforced": "on requests from outside (write, cp, rm, the SDK)"}
     if verdict.verdict == "approve":
-        enforcement["advisory"] = "on what programs inside delete: nobody asks them"
+        enforcement["advisory"] = "on programs inside: they can delete it without an approval"
     elif verdict.verdict == "deny" and not files.can_mount(verdict):
         enforcement["advisory"] = "on programs inside: a pattern can't be mounted read-only"
     elif verdict.verdict == "deny":

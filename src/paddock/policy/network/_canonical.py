@@ -280,18 +280,18 @@ def _ports(ports: tuple[Port, ...] | None, path: Path) -> tuple[Port, ...] | Non
     if ports is None:
         return None
     for index, port in enumerate(ports):
-        low, high = span(port) or (0, 0)
+        low, high = span(port)
         if not 1 <= low <= high <= 65_535:
             raise Problem((*path, "ports", index), f"{port!r} is not a port", '443, or a range such as "8000-8099"')
-    return tuple(sorted(set(ports), key=lambda port: span(port) or (0, 0))) or _nothing((*path, "ports"))
+    return tuple(sorted(set(ports), key=span)) or _nothing((*path, "ports"))
 
 
-def span(port: Port) -> tuple[int, int] | None:
-    """First and last."""
+def span(port: Port) -> tuple[int, int]:
+    """Return the first and the last port, or zeros for a text that isn't a range."""
     if isinstance(port, int):
         return port, port
     match = _RANGE.fullmatch(port)
-    return None if match is None else (int(match[1]), int(match[2]))
+    return (0, 0) if match is None else (int(match[1]), int(match[2]))
 
 
 def _check_registry(rule: Allow, path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import Path as File
 from typing import Any, TypeAlias, cast, get_args
 
@@ -126,7 +128,7 @@ def _problem(text: str, value: object) -> Problem:
     known = [] if type_ is None else list(type_.__struct_encode_fields__)
     if field[1] != "unknown":
         return Problem(path, f"`{name}` is missing")
-    near = _elsewhere(name) or nearest(name, [*_KINDS_OF_RULES]) or nearest(name, known)
+    near = _ELSEWHERE.get(name) or nearest(name, [*_KINDS_OF_RULES]) or nearest(name, known)
     if near not in known:
         near = nearest(name, known)
     hint = f"`{near}`?" if near else f"there are: {', '.join(known)}"
@@ -149,7 +151,7 @@ def _path(text: str, value: object) -> Path:
 
 
 def _wrong_key(value: object, path: Path) -> str:
-    mapping = _at(value, path)
+    mapping: dict[str, object] = reduce(getitem, path, cast("Any", value))
     kinds: dict[str, Any] = {"secrets": SecretRule, "headers": str}
     for key, item in mapping.items():
         try:
@@ -157,12 +159,6 @@ def _wrong_key(value: object, path: Path) -> str:
         except msgspec.ValidationError:
             return key
     return next(iter(mapping))
-
-
-def _at(value: object, path: Path) -> dict[str, object]:
-    for part in path:
-        value = cast("Any", value)[part]
-    return cast("dict[str, object]", value)
 
 
 def _type_at(path: Path) -> type[msgspec.Struct] | None:
@@ -180,13 +176,12 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
     return next((found for inner in get_args(type_) if (found := _struct_in(inner))), None)
 
 
-def _elsewhere(name: str) -> str | None:
-    """Return our word for one that people use."""
-    return {
-        "domain": "host", "name": "host", "url": "host", "ip": "cidr", "network": "cidr", "port": "ports",
-        "method": "methods", "path": "paths", "block": "deny", "reject": "deny", "network_policy": "egress",
-        "outbound": "egress", "rules": "allow", "source": "from", "repo": "git", "repository": "git",
-    }.get(name)  # fmt: skip
+_ELSEWHERE = {
+    "domain": "host", "name": "host", "url": "host", "ip": "cidr", "network": "cidr", "port": "ports",
+    "method": "methods", "path": "paths", "block": "deny", "reject": "deny", "network_policy": "egress",
+    "outbound": "egress", "rules": "allow", "source": "from", "repo": "git", "repository": "git",
+}  # fmt: skip
+"""Our words for ones that people use."""
 
 
 _KINDS = {"object": "a mapping", "array": "a list", "str": "a text", "int": "a number", "float": "a number"}

@@ -55,7 +55,7 @@ def canonical_name(text: str) -> str:
 def check_wildcard(suffix: str) -> None:
     """Check a canonical `*.suffix`. Raise NotAName if anyone can have a name below it."""
     if _suffixes().is_public(suffix):
-        raise NotAName(f"lets everybody in: anyone can have a name below {suffix!r}")
+        raise NotAName(f"covers the hosts of strangers: anyone can have a name below {suffix!r}")
 
 
 @cache

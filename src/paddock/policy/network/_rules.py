@@ -225,7 +225,7 @@ def _spans(ports: tuple[Port, ...] | None, default: tuple[Span, ...]) -> tuple[S
     if ports is None:
         return default
     merged: list[Span] = []
-    for low, high in sorted(found for port in ports if (found := span(port))):
+    for low, high in sorted(map(span, ports)):
         if merged and low <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:

@@ -245,8 +245,8 @@ def _certificates() -> tuple[BindMount, ...]:
     path = authorities()
     if path is None:
         return ()
-    for_everybody = path.stat().st_mode & 0o004
-    return (BindMount(str(path), "/run/certificates.pem", owned=not for_everybody),)
+    is_readable_to_all = path.stat().st_mode & 0o004
+    return (BindMount(str(path), "/run/certificates.pem", owned=not is_readable_to_all),)
 
 
 class Refused(Exception):
@@ -316,13 +316,13 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         return NotFoundError(f"{what}: {_first_error(words)}")
     if _OTHER_HOST.search(words):
         return PolicyDeniedError(
-            f"{what} shows another key than the host that is known: somebody may stand in between",
+            f"{what} shows another key than the host that is known: an attacker may intercept the connection",
             hint=f"once you know why it has changed: ssh-keygen -R {shlex.quote(_known_as(remote))}",
             rule="known-hosts",
         )
     if _UNKNOWN_HOST.search(words):
         return NotConfiguredError(
-            f"{what}: the key of its host is not known here, so nobody can tell whether it is that host",
+            f"{what}: the key of its host is not known here, so ssh can't tell whether it is that host",
             hint=f"{_scan(remote)} >> ~/.ssh/known_hosts, then compare: ssh-keygen -lf ~/.ssh/known_hosts",
         )
     if _UNTRUSTED.search(words):

@@ -53,9 +53,7 @@ async def _push(git: HostGit, plan: PushPlan) -> None:
             lender=plan.lender,
         )
     except Refused as refused:
-        raise PolicyDeniedError(
-            f"{remote.url} lets nobody push who proves himself so: {refused}", rule="remote"
-        ) from None
+        raise PolicyDeniedError(f"{remote.url} doesn't let this user push: {refused}", rule="remote") from None
 
 
 async def _open(plan: PullRequestPlan) -> PullRequest:

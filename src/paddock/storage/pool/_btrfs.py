@@ -71,7 +71,7 @@ def scrub_check(pool: int, used_bytes: int, where: str, asked: bool | None) -> C
         if error.errno == errno.EROFS:
             return check("checksums", "weak", f"what is in {where} was not read: it takes no writes", None)
         if error.errno == errno.EINPROGRESS:
-            return check("checksums", "ok", "they are being compared by somebody else", None)
+            return check("checksums", "ok", "another program is comparing them now", None)
         return check("checksums", "missing", f"{where} cannot be read through: {error}", "dmesg")
     if not found:
         return check("checksums", "ok", f"all that is in {where} agrees with them", None)
@@ -94,7 +94,7 @@ def _image_checks(image: Image) -> tuple[Check, ...]:
     else:
         checks.append(check("loop device", "ok", f"{', '.join(devices) or 'none'} over {image.path}", None))
     checks.extend(
-        check("leftover", "weak", f"{device} holds {path}, which nobody can open any more", f"losetup -d {device}")
+        check("leftover", "weak", f"{device} holds {path}, which was deleted", f"losetup -d {device}")
         for device, path in loop.deleted()
         if os.path.basename(path) == os.path.basename(image.path)
     )

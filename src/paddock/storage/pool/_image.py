@@ -15,7 +15,7 @@ MIB = 1 << 20
 _PART = 20
 _MOST_BELOW_AN_IMAGE = 1024 * MIB
 _MOST_BELOW_TREES = 64 * MIB
-HINT = "`paddock gc` deletes what nobody needs, `paddock gc --dry-run` says what"
+HINT = "`paddock gc` deletes unused data, `paddock gc --dry-run` lists it"
 
 
 class Disk:

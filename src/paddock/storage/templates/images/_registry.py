@@ -39,15 +39,35 @@ from .limits import MANIFEST_BYTES
 
 _CHUNK = 1 << 18
 _ANY = "application/octet-stream, */*"
+_SECONDS = 30.0
+_TOKEN_BYTES = 64 << 10
+_REDIRECTS = 5
+_CHALLENGE = re.compile(r'([a-z]+)="([^"\\]*)"')
+_OFFLINE = "check this machine's network, or name a file in its place: docker-archive:FILE (docker save, podman save)"
+_LOGIN = "docker login, podman login or skopeo login writes it to ~/.docker/config.json or its own file"
+
+Answer = IO[bytes]
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
 
 
 class Registry:
-    """A registry as a source. `directory` has the files of layers while a build reads them."""
+    """A repository of a registry as a source. `directory` has the files of layers while a build reads them.
+
+    The environment names credentials and certificates.
+    """
 
     def __init__(self, reference: Reference, directory: Path) -> None:
         self._reference, self._directory = reference, directory
-        self._http = Http(reference.host, reference.name)
-        self._path = f"/v2/{reference.name}"
+        self._host, self._repository, self._path = reference.host, reference.name, f"/v2/{reference.name}"
+        self._base = f"{'http' if _is_own(self._host) else 'https'}://{self._host}"
+        self._authorization: str | None = None
+        # A registry on this machine needs no proxy. This class checks redirects before it follows them.
+        direct = (urllib.request.ProxyHandler({}),) if _is_own(self._host) else ()
+        self._opener = opener(*direct, authorities=authorities())
 
     def find(self) -> Found:
         wanted = self._reference.digest or self._reference.tag
@@ -71,7 +91,7 @@ class Registry:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as file:  # without a name: it goes with us
             size = 0
-            with self._http.open(f"{self._path}/blobs/{layer.digest}", _ANY) as answer:
+            with self._get(f"{self._path}/blobs/{layer.digest}", _ANY) as answer:
                 while data := answer.read(_CHUNK):
                     size += len(data)
                     if size > layer.size:
@@ -85,49 +105,20 @@ class Registry:
             yield Piece(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
     def _read(self, path: str, accept: str) -> tuple[bytes, str]:
-        with self._http.open(path, accept) as answer:
+        with self._get(path, accept) as answer:
             data = answer.read(MANIFEST_BYTES + 1)
             kind = str(getattr(answer, "headers", {}).get("Content-Type", ""))
         if len(data) > MANIFEST_BYTES:
-            raise ImageInvalidError(
-                f"registry {self._reference.host} gives a document of more than {MANIFEST_BYTES} bytes"
-            )
+            raise ImageInvalidError(f"registry {self._host} gives a document of more than {MANIFEST_BYTES} bytes")
         return data, kind.partition(";")[0].strip()
 
-
-_SECONDS = 30.0
-_TOKEN_BYTES = 64 << 10
-_REDIRECTS = 5
-_CHALLENGE = re.compile(r'([a-z]+)="([^"\\]*)"')
-_OFFLINE = "check this machine's network, or name a file in its place: docker-archive:FILE (docker save, podman save)"
-_LOGIN = "docker login, podman login or skopeo login writes it to ~/.docker/config.json or its own file"
-
-Answer = IO[bytes]
-
-
-class _Token(msgspec.Struct):
-    token: str = ""
-    access_token: str = ""
-
-
-class Http:
-    """Requests to one repository of one registry. The environment names credentials and certificates."""
-
-    def __init__(self, host: str, repository: str) -> None:
-        self.base = f"{'http' if _is_own(host) else 'https'}://{host}"
-        self._host, self._repository = host, repository
-        self._authorization: str | None = None
-        # A registry on this machine needs no proxy. This class checks redirects before it follows them.
-        direct = (urllib.request.ProxyHandler({}),) if _is_own(host) else ()
-        self._opener = opener(*direct, authorities=authorities())
-
     @contextmanager
-    def open(self, path: str, accept: str) -> Generator[Answer]:
+    def _get(self, path: str, accept: str) -> Generator[Answer]:
         """Return the successful answer to GET.
 
         Raises NotFoundError, RequestError for a missing credential, and PlatformError.
         """
-        url = f"{self.base}{path}"
+        url = f"{self._base}{path}"
         answer = self._ask(url, accept, self._authorization)
         if isinstance(answer, urllib.error.HTTPError) and answer.code == 401 and self._authorization is None:
             with answer:
@@ -170,10 +161,10 @@ class Http:
 
     def _may_go(self, origin: str, location: str) -> bool:
         scheme = urllib.parse.urlsplit(location).scheme
-        return scheme == "https" or (scheme == "http" and origin.startswith("http:") and self.base.startswith("http:"))
+        return scheme == "https" or (scheme == "http" and origin.startswith("http:") and self._base.startswith("http:"))
 
     def _refusal(self, answer: urllib.error.HTTPError) -> Exception:
-        what = f"registry {self._host} has no {self._repository} like that, or not for everybody"
+        what = f"registry {self._host} has no {self._repository} like that, or none without a login"
         if answer.code == 404:
             return NotFoundError(what, hint=_LOGIN)
         if answer.code in (401, 403):
@@ -197,7 +188,7 @@ class Http:
 
     def _token(self, fields: dict[str, str], own: str | None) -> str:
         realm = fields.get("realm", "")
-        if not self._may_go(self.base, realm):
+        if not self._may_go(self._base, realm):
             raise PlatformError(f"registry {self._host} has its tokens from {realm[:200]!r}, which is not asked")
         query = {"scope": f"repository:{self._repository}:pull"}
         if "service" in fields:
