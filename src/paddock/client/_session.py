@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import sys
 from _thread import allocate_lock
 
 from paddock import __version__
@@ -258,40 +257,6 @@ def _encoded(request: codec.Request) -> bytes:
 
 def handle_methods(handle: int, method: str, *, id: str | None = None, **fields: Any) -> bytes:
     return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields), id=id))
-
-
-class Lease:
-    """Releases a command when Python frees its handle, like `close`.
-
-    A handle and each of its streams share it, so a kept stream keeps the command. The last one releases it. With
-    `warns`, freeing a command that may still run is a ResourceWarning, because it kills the command.
-    """
-
-    def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:
-        self._give_up, self._handle, self._warns = give_up, handle, warns
-        self._held = True
-
-    def renew(self, handle: codec.Handle) -> None:
-        """Another daemon has the command."""
-        self._handle = handle
-
-    def over(self) -> None:
-        """Note that the command has ended, so its release needs no warning."""
-        self._warns = False
-
-    def end(self) -> bool:
-        """Note that the caller has closed the handle. Return whether it was open."""
-        was_held, self._held = self._held, False
-        return was_held
-
-    def __del__(self) -> None:
-        if not self._held or sys.is_finalizing():
-            return
-        if self._warns:
-            import warnings
-
-            warnings.warn(f"command {self._handle.id} was never closed", ResourceWarning, stacklevel=2, source=self)
-        self._give_up(handle_methods(self._handle.handle, "close"))
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
