@@ -64,29 +64,32 @@ _MOVED = {
 """Variables of earlier versions, and the line in config.toml that replaces each."""
 
 
-def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
-    """Return a blocking connection, or None without a daemon if `start` is false.
+class NoDaemon(Exception):
+    """No daemon runs, and the caller starts none."""
 
-    Raises the reason if it can't start one.
+
+def connect(state_dir: str, *, start: bool = True) -> socket.socket:
+    """Return a blocking connection to the daemon of `state_dir`.
+
+    Raises the reason if it can't start one, and NoDaemon if it may not.
     """
     began, pause, warned = time.monotonic(), 0.002, False
     while True:
-        peer = _try(state_dir)
-        if peer is not None:
+        if (peer := _try(state_dir)) is not None:
             return peer
         if not start and not os.path.exists(os.path.join(state_dir, LOCK)):
-            return None
-        lock = _lock(state_dir)
-        if lock is not None:
+            raise NoDaemon
+        free = lock(state_dir)
+        if free is not None:
             try:
-                peer = _try(state_dir)
-                if peer is not None:  # it started, and left its lock, since we asked: it serves until its last client
+                # One that started, and left its lock, since we asked serves until its last client.
+                if (peer := _try(state_dir)) is not None:
                     return peer
                 if not start:
-                    return None
-                _start(state_dir, lock)
+                    raise NoDaemon
+                _start(state_dir, free)
             finally:
-                os.close(lock)
+                os.close(free)
             continue
         waited = time.monotonic() - began
         if waited > TELL_SECONDS and not warned:
@@ -101,13 +104,6 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
             )
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
-
-
-def find_or_start(state_dir: str) -> socket.socket:
-    """Return a blocking connection to the daemon of `state_dir`. Raises why there can be none."""
-    peer = connect(state_dir)
-    assert peer is not None
-    return peer
 
 
 def environment() -> dict[str, str]:
@@ -171,7 +167,7 @@ def _unusable(state_dir: str, error: OSError) -> NotConfiguredError:
     )
 
 
-def _lock(state_dir: str) -> int | None:
+def lock(state_dir: str) -> int | None:
     """Return the daemon's lock, or None where a daemon has it."""
     try:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -183,19 +179,19 @@ def _lock(state_dir: str) -> int | None:
                 f"anyone may write to the state directory {state_dir}",
                 hint=f"chmod 700 {state_dir}; then look what is in it",
             )
-        lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(state_dir, error) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(lock)
+        os.close(file)
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return None
         raise NotConfiguredError(
             f"{state_dir} cannot be locked: {error.strerror}", hint="a network file system? set PADDOCK_STATE_DIR"
         ) from None
-    return lock
+    return file
 
 
 def _start(state_dir: str, lock: int) -> None:

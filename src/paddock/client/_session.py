@@ -83,27 +83,25 @@ class Session:
         any_protocol: bool = False,
     ) -> None:
         """Begin a session. `any_protocol`: use only the commands of every version: `status`, `stop` and `restart`."""
-        self._idle: list[Connection] = []
         self.instance = ""
         """The daemon's that greeted it last."""
         self.state_dir = os.fspath(state_dir)
-        self._connect = connect or _daemon.find_or_start
+        self._connect = connect or _daemon.connect
         self._any_protocol = any_protocol
-        self._starting = allocate_lock()
         self._begin()
 
     def _begin(self) -> None:
         self._pid, self.token = os.getpid(), os.urandom(16).hex()
         self._idle: list[Connection] = []
+        self._starting = allocate_lock()
         self._told = False
 
     def take(self) -> Connection:
         """Return a connection for this caller alone, until it gives it back."""
         if self._pid != os.getpid():
-            self._starting = allocate_lock()  # another thread of the parent may hold the old one
             for inherited in self._idle:
                 inherited.close()
-            self._begin()
+            self._begin()  # with a new lock: another thread of the parent may hold the old one
         while (connection := self.take_idle()) is not None:
             if not connection.is_stale:
                 return connection
@@ -169,15 +167,16 @@ class Session:
             "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )
 
-    def hello(self) -> bytes:
-        return codec.encode(
-            codec.Hello(protocol=PROTOCOL, version=__version__, session=self.token, environment=_daemon.configuring())
-        )
-
     def greet(self, connection: Connection) -> bool:
-        """Greet the daemon. Return False if it is leaving. Raises its refusal."""
+        """Greet the daemon. Return False if it is leaving. Raises its refusal.
+
+        Logs once if its configuration differs from this process's.
+        """
+        hello = codec.Hello(
+            protocol=PROTOCOL, version=__version__, session=self.token, environment=_daemon.configuring()
+        )
         try:
-            connection.send(Kind.HELLO, 0, self.hello())
+            connection.send(Kind.HELLO, 0, codec.encode(hello))
             if not connection.has_news(_daemon.TELL_SECONDS):
                 pid, _ = _daemon.listener(connection.detach())
                 log().warning("waiting for the daemon of %s (pid %d), which doesn't answer", self.state_dir, pid)
@@ -186,11 +185,6 @@ class Session:
             return False
         if frame is None or frame.kind is Kind.CLOSE:
             return False
-        self.welcomed(frame)
-        return True
-
-    def welcomed(self, frame: Frame) -> None:
-        """Raise the daemon's refusal, and log once if its configuration differs from this process's."""
         close_all(frame.descriptors)
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
@@ -210,6 +204,7 @@ class Session:
                 "the daemon was started with another value of %s; to have it take yours: paddock daemon restart",
                 ", ".join(welcome.differs),
             )
+        return True
 
 
 _sessions: dict[str, Session] = {}
