@@ -17,8 +17,6 @@ from paddock.errors import DaemonUnavailableError, NotConfiguredError
 from paddock.linux import local_sockets
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SOCKET = "daemon.sock"
 LOCK = "daemon.lock"
@@ -201,50 +199,36 @@ def _start(state_dir: str, lock: int) -> None:
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
     log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        size = os.fstat(log).st_size
-        options: dict[str, Any] = {
-            "path": module_path(),
-            "state": os.path.abspath(state_dir),
-            "lock": lock,
-            "ready": writing,
-        }
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(lock, writing),
-            env=environment(),
-            cwd="/",
-            start_new_session=True,
-        )
-        os.close(writing)
-        writing = -1
-        assert child.stdin is not None
+    size = os.fstat(log).st_size
+    options = {"path": module_path(), "state": os.path.abspath(state_dir), "lock": lock, "ready": writing}
+    with open(reading, "rb") as ready:
         try:
-            with child.stdin:
-                child.stdin.write(json.dumps(options).encode())
-        except BrokenPipeError:
-            pass
-        outcome = bytearray()
-        while part := os.read(reading, 65536):
-            outcome += part
-        child.wait()  # it has forked: the daemon isn't this process's child
-    finally:
-        for descriptor in (reading, writing, log):
-            if descriptor >= 0:
-                os.close(descriptor)
+            # It forks and ends: the daemon isn't this process's child.
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
+                input=json.dumps(options).encode(),
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock, writing),
+                env=environment(),
+                cwd="/",
+                start_new_session=True,
+                check=False,
+            )
+        finally:
+            os.close(writing)
+            os.close(log)
+        outcome = ready.read()
     if not outcome:
         path = os.path.join(state_dir, LOG)
         with open(path, encoding="utf-8", errors="replace") as lines:
             lines.seek(size)
             last = [line.strip() for line in lines if line.strip()][-1:]
         raise DaemonUnavailableError(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
-    if bytes(outcome) != b"{}":
+    if outcome != b"{}":
         from paddock.model import codec
 
-        raise codec.decode_error(bytes(outcome))
+        raise codec.decode_error(outcome)
 
 
 def module_path() -> list[str]:
