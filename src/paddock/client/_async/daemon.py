@@ -107,7 +107,6 @@ async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> An
     from contextlib import suppress
 
     from paddock.client._blocking import arun_whole
-    from paddock.errors import DaemonLostError
 
     handle = _decoded(frame)
     done: dict[str, Any] = {}

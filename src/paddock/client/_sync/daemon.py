@@ -108,7 +108,6 @@ def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
     from contextlib import suppress
 
     from paddock.client._blocking import run_blocking
-    from paddock.errors import DaemonLostError
 
     handle = _decoded(frame)
     done: dict[str, Any] = {}
