@@ -285,13 +285,19 @@ def actions_page() -> str:
         "model/secret.py",
         "model/workspace.py",
     )
+    bases = classes_of("model/action.py")
     for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:
             continue
-        result = ast.unparse(node.bases[0]).removeprefix("Action[").removesuffix("]").strip("'")
+        base, _, result = ast.unparse(node.bases[0]).removesuffix("]").partition("[")
+        result = result.strip("'")
         parts += [f"## {ast.literal_eval(tag)}", f"`{node.name}`, gives `{result}`.", ast.get_docstring(node) or ""]
-        if rows := [*fields(node)]:
+        rows = [*fields(node)]
+        while base != "Action":
+            rows[:0] = fields(bases[base])
+            base = ast.unparse(bases[base].bases[0]).partition("[")[0]
+        if rows:
             parts.append("\n".join(["| field | type | default | |", "|---|---|---|---|", *rows]))
     return join(parts)
 

@@ -21,7 +21,7 @@ from paddock.daemon.main import _listener
 from paddock.errors import ResourceExhaustedError
 from paddock.linux import local_sockets
 from paddock.model import Action, CreateSandbox, ListSandboxes, codec
-from paddock.wire import Connection, Frame, Kind, pack
+from paddock.wire import PROTOCOL, Connection, Frame, Kind, pack
 from tests.client.door import Rig
 from tests.daemon.conftest import daemon_pid
 
@@ -59,7 +59,8 @@ def test_five_hundred_clients_are_served_at_once(rig: Rig) -> None:
 
 
 def test_a_client_that_does_not_greet_is_disconnected(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    hello = pack(Kind.HELLO, 0, rig.session.hello())
+    body = codec.encode(codec.Hello(protocol=PROTOCOL, version="1", session="0" * 32))
+    hello = pack(Kind.HELLO, 0, body)
     with contextlib.closing(_greeted(rig)) as greeted:
         monkeypatch.setattr(_listener, "_HELLO_SECONDS", 0.01)
         for part in (b"", hello[:7], hello[:-1]):

@@ -169,10 +169,9 @@ def read_script(path: str) -> list[list[Reply]]:
         raise InvalidArgumentError(f"the script {path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise InvalidArgumentError(f"{path} is not a script of replies: {error}", hint='[{"text": "done"}]') from None
-    if all(isinstance(line, _Line) for line in lines):
-        return [[_reply(line, number) for number, line in enumerate(lines) if isinstance(line, _Line)]]
-    scripts = [line for line in lines if isinstance(line, list)]
-    if len(scripts) != len(lines):
+    replies = [line for line in lines if isinstance(line, _Line)]
+    scripts = [line for line in lines if isinstance(line, list)] or [replies]
+    if len(scripts) != len(lines) and len(replies) != len(lines):
         raise InvalidArgumentError(f"{path} mixes replies and lists of replies")
     return [[_reply(line, number) for number, line in enumerate(script)] for script in scripts]
 

@@ -403,7 +403,7 @@ def verb_why(options: argparse.Namespace) -> int:
     known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
     records = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
-    trouble = tuple(record for record in records if not _is_question(record))
+    trouble = [record for record in records if record.action != "sandbox.ended" and not _is_question(record)]
     questions = tuple(
         one for one in perform(model.ListApprovals()) if id in (None, one.sandbox) or not one.sandbox.startswith("sb_")
     )
@@ -418,7 +418,7 @@ def verb_why(options: argparse.Namespace) -> int:
     for one in questions:
         _render.line(f"{one.sandbox} waits for your answer: {one.summary}")
         _render.line(f"  to do: paddock approvals approve {one.id}, until {_render.when(one.expires_at)}")
-    _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
+    _tell_trouble(trouble, known)
     if last and known is not None and known.sandbox.ended_at is not None:
         _render.line()
         _render.line("its last commands")
@@ -469,7 +469,7 @@ def _tell_end(known: model.Inspection, killer: str | None) -> None:
             _render.line(f"  the limit of {limit} was exceeded {count} times: {REMEDY[limit]}")
 
 
-def _tell_trouble(trouble: tuple[model.AuditRecord, ...], known: model.Inspection | None) -> None:
+def _tell_trouble(trouble: list[model.AuditRecord], known: model.Inspection | None) -> None:
     if not trouble:
         _render.line("nothing was refused, nothing failed")
         return

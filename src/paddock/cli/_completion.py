@@ -84,19 +84,17 @@ def _names() -> list[str]:
     """
     import os
     import sqlite3
+    from contextlib import closing
     from urllib.parse import quote
 
     from paddock.supervisor.layout import DATABASE, default_state_dir
 
     address = f"file:{quote(str(default_state_dir() / DATABASE))}?mode=ro"
     try:
-        db = sqlite3.connect(address, uri=True, timeout=0.2)
-        try:
+        with closing(sqlite3.connect(address, uri=True, timeout=0.2)) as db:
             owner = (f"local:{os.getuid()}",)
             found = db.execute(_SANDBOXES, owner).fetchall()
             tasks = db.execute(_TASKS, owner).fetchall()
-        finally:
-            db.close()
     except sqlite3.Error:
         return []
     named = dict.fromkeys((*(name for _, name in found if name), *(name for (name,) in tasks)))

@@ -167,17 +167,11 @@ def verb_sh(options: argparse.Namespace) -> int:
     keys go inside, Ctrl-C and Ctrl-Z too. At the beginning of a line ~. ends the session, ~^Z suspends it, and ~?
     prints help. Without a terminal the shell reads its commands from stdin.
     """
-    if options.sandbox is not None:
-        return _shell(client.Sandbox.connect(options.sandbox), options, leaves=True)
-    with _disposable(options) as sandbox:
-        return _shell(sandbox, options, leaves=False)
-
-
-def _shell(sandbox: client.Sandbox, options: argparse.Namespace, *, leaves: bool) -> int:
-    argv = ["/bin/sh", "-c", _SHELL]
-    if _is_terminal() and not options.json:
-        return _on_terminal(sandbox, options, argv, leaves=leaves)
-    return _run(sandbox, options, argv)
+    argv, stays = ["/bin/sh", "-c", _SHELL], options.sandbox is not None
+    with contextlib.nullcontext(client.Sandbox.connect(options.sandbox)) if stays else _disposable(options) as sandbox:
+        if _is_terminal() and not options.json:
+            return _on_terminal(sandbox, options, argv, leaves=stays)
+        return _run(sandbox, options, argv)
 
 
 def _disposable(options: argparse.Namespace, *, persistent: bool = False) -> client.Sandbox:

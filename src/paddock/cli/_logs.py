@@ -129,10 +129,7 @@ def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> N
     if options.tail is not None:
         output.show(options)
     with sandbox.attach(output.exec_id) as process:
-        pumps = [
-            Pump(_after(process.stdout, output.shown["stdout"]), 1),
-            Pump(_after(process.stderr, output.shown["stderr"]), 2),
-        ]
+        pumps = [Pump(_after(getattr(process, name), output.shown[name]), fd) for name, fd in _STREAMS.items()]
         process.wait()
         for pump in pumps:
             pump.finish()

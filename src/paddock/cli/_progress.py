@@ -11,7 +11,7 @@ from . import _render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import logging
+    import threading
     from collections.abc import Generator
 
 _PATIENCE_SECONDS = 1.0
@@ -30,26 +30,16 @@ class Progress:
     def moved(self, count: int) -> None:
         self._bytes += count
 
-    def start(self) -> None:
-        import threading
-
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _show(self) -> None:
-        if self._over.wait(_PATIENCE_SECONDS):
+    def show(self, over: threading.Event) -> None:
+        """Show it on the terminal until `over`."""
+        if over.wait(_PATIENCE_SECONDS):
             return
         with contextlib.suppress(OSError):
             from itertools import cycle
 
             for mark in cycle(_MARKS):
                 os.write(2, f"\r\x1b[K{mark} {self._line()}".encode())
-                if self._over.wait(_STEP_SECONDS):
+                if over.wait(_STEP_SECONDS):
                     break
             os.write(2, b"\r\x1b[K")
 
@@ -64,19 +54,6 @@ class Progress:
         return text[: max(columns - 3, 10)]
 
 
-def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
-    """Print the library's log messages: the reasons of delays, and afterwards its warnings."""
-    import logging
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.WARNING:
-                warnings.append(record.getMessage())
-            progress.operation = record.getMessage()
-
-    return Listener(logging.INFO)
-
-
 @contextlib.contextmanager
 def progress(operation: str) -> Generator[Progress]:
     """Show progress during a block that may take long."""
@@ -85,17 +62,28 @@ def progress(operation: str) -> Generator[Progress]:
         yield shown
         return
     import logging
+    import threading
+
+    class Listener(logging.Handler):
+        """Shows the library's log messages: the reasons of delays, and afterwards its warnings."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                warnings.append(record.getMessage())
+            shown.operation = record.getMessage()
 
     warnings: list[str] = []
-    logger, listener = logging.getLogger("paddock"), _listener(shown, warnings)
+    logger, listener, over = logging.getLogger("paddock"), Listener(logging.INFO), threading.Event()
+    thread = threading.Thread(target=shown.show, args=(over,), daemon=True)
     level = logger.level
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
-    shown.start()
+    thread.start()
     try:
         yield shown
     finally:
-        shown.stop()
+        over.set()
+        thread.join()
         logger.removeHandler(listener)
         logger.setLevel(level)
         for warning in warnings:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -41,13 +43,13 @@ def verb_stats(options: argparse.Namespace) -> int:
 
     If stdout isn't a terminal, show it once. With --json, print one line for each sandbox and sample.
     """
-    looks = _looks(client.default_transport(), options)
-    try:
+    once = options.once or not (options.json or sys.stdout.isatty())
+    looks = _looks(client.default_transport(), options, once=once)
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it is ended
         if options.json:
-            for samples in looks:
-                for sample in samples:
-                    _render.json_line(_document(sample))
-        elif options.once or not sys.stdout.isatty():
+            for sample in itertools.chain.from_iterable(looks):
+                _render.json_line(_document(sample))
+        elif once:
             for samples in looks:
                 if samples:
                     _render.table(_HEADINGS, [_row(sample) for sample in samples])
@@ -55,13 +57,10 @@ def verb_stats(options: argparse.Namespace) -> int:
                     _render.note("no sandboxes run: paddock create makes one")
         else:
             _render.live_table(_HEADINGS, ([_row(sample) for sample in samples] for samples in looks))
-    except KeyboardInterrupt:
-        return 0  # that is how it is ended
     return 0
 
 
-def _looks(transport: client.Transport, options: argparse.Namespace) -> Iterator[list[Sample]]:
-    once = options.once or (not options.json and not sys.stdout.isatty())
+def _looks(transport: client.Transport, options: argparse.Namespace, *, once: bool) -> Iterator[list[Sample]]:
     before = _look(transport, options.sandboxes, {})
     time.sleep(min(_FIRST_SECONDS, options.every))
     while before or not options.sandboxes:

@@ -125,20 +125,28 @@ IDLE = argument(
 )
 
 
+_TEMPLATE = argument(
+    "--template",
+    default="host",
+    help="its files: `paddock template ls`, or an image such as docker://python:3.12 (default: host)",
+)
+_FILES = together(
+    argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name"),
+    argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="DIR[:TARGET][:ro|:rw]",
+        help="show a directory of the host (default: at /workspace). Changes stay inside, unless :rw",
+    ),
+)
+
+
 def sandbox_spec(*, ttl_seconds: float = 300.0, template: bool = True, files: bool = True) -> Part:
     """Return the part about the sandbox's properties. `template`, `files`: also about those."""
-    parts = (
-        [
-            argument(
-                "--template",
-                default="host",
-                help="its files: `paddock template ls`, or an image such as docker://python:3.12 (default: host)",
-            )
-        ]
-        if template
-        else []
-    )
-    parts += [
+    return group(
+        "the sandbox",
+        *((_TEMPLATE,) if template else ()),
         argument(
             "--level",
             help="isolation: jail, gvisor, microvm or container; never a weaker one (default: jail, or config.toml's:"
@@ -163,19 +171,8 @@ def sandbox_spec(*, ttl_seconds: float = 300.0, template: bool = True, files: bo
             " (default: no network)",
         ),
         argument("--policy", metavar="FILE", help="what it may reach and do: a paddock.yaml, in place of --network"),
-    ]
-    if files:
-        parts += [
-            argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name"),
-            argument(
-                "--mount",
-                action="append",
-                default=[],
-                metavar="DIR[:TARGET][:ro|:rw]",
-                help="show a directory of the host (default: at /workspace). Changes stay inside, unless :rw",
-            ),
-        ]
-    return group("the sandbox", *parts)
+        *((_FILES,) if files else ()),
+    )
 
 
 HOW = together(

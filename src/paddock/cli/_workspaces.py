@@ -67,41 +67,34 @@ def verb_up(options: argparse.Namespace) -> int:
 
 
 def _sandbox(workspace: client.Workspace, options: argparse.Namespace) -> tuple[client.Sandbox, bool]:
-    """Return the one of the task's name, and whether it was there."""
-    from paddock.errors import AlreadyExistsError
+    """Return the one of the task's name, and whether it was there. One that was there has to have the level."""
+    from paddock.errors import AlreadyExistsError, InvalidStateError
 
-    living = workspace.info.sandbox
-    if living is not None:
-        return _at_level(client.Sandbox.connect(living), workspace, options.level), True
-    try:
-        created = client.Sandbox.create(
-            **spec(options),
-            name=workspace.name,
-            persistent=True,
-            env=dict(options.env),
-            workspace=workspace.id,
-            idle_timeout=options.idle,
-        )
-    except AlreadyExistsError:
-        # Another program was quicker, or a sandbox without a workspace has the name. The error then says so.
-        living = workspace.refresh().sandbox
-        if living is None:
-            raise
-        return _at_level(client.Sandbox.connect(living), workspace, options.level), True
-    return created, False
-
-
-def _at_level(found: client.Sandbox, workspace: client.Workspace, level: str | None) -> client.Sandbox:
-    """Return a sandbox at the requested level, or raise, also for an existing sandbox."""
-    from paddock.errors import InvalidStateError
-
+    name, level, living = workspace.name, options.level, workspace.info.sandbox
+    if living is None:
+        try:
+            made = client.Sandbox.create(
+                **spec(options),
+                name=name,
+                persistent=True,
+                env=dict(options.env),
+                workspace=workspace.id,
+                idle_timeout=options.idle,
+            )
+        except AlreadyExistsError:
+            # Another program was quicker, or a sandbox without a workspace has the name. The error then says so.
+            living = workspace.refresh().sandbox
+            if living is None:
+                raise
+        else:
+            return made, False
+    found = client.Sandbox.connect(living)
     if level is not None and found.level != level:
-        name = workspace.name
         raise InvalidStateError(
             f"the sandbox of {name} is one of level {found.level}, and one that lives keeps its level",
             hint=f"paddock kill {name} && paddock up --task {name} --level {level}: the workspace stays",
         )
-    return found
+    return found, True
 
 
 def origin(info: model.Workspace) -> str:

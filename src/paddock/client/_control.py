@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import time
@@ -25,16 +24,12 @@ _LEAVE_SECONDS = 60.0
 _LOOK_SECONDS = 0.2
 
 
-class _NoDaemon(Exception):
-    pass
-
-
 def daemon_status(state_dir: Path) -> codec.Status | None:
     """Return the daemon's status, or None without a daemon."""
     session = Session(state_dir, _existing, any_protocol=True)
     try:
         return codec.decode(DaemonTransport(Calls(session)).control("status"), codec.Status)
-    except _NoDaemon:
+    except _daemon.NoDaemon:
         return None
     finally:
         session.close()
@@ -61,7 +56,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
             DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
         except DaemonLostError:  # it has begun to leave by itself
             pass
-        except _NoDaemon:
+        except _daemon.NoDaemon:
             if not session.instance:
                 return False
         finally:
@@ -119,32 +114,17 @@ def _text(line: bytes) -> str:
 
 
 def _existing(state_dir: str) -> socket.socket:
-    peer = _daemon.connect(state_dir, start=False)
-    if peer is None:
-        raise _NoDaemon
-    return peer
+    return _daemon.connect(state_dir, start=False)
 
 
 def _has_left(state_dir: Path, instance: str) -> bool:
     """Return whether the lock is free, or held by the next daemon, which another program has started already."""
-    if _is_free(state_dir):
+    lock = _daemon.lock(os.fspath(state_dir))
+    if lock is not None:
+        os.close(lock)
         return True
     try:
         now = daemon_status(state_dir)
     except (DaemonLostError, DaemonUnavailableError):
         return False
     return now is not None and now.instance != instance
-
-
-def _is_free(state_dir: Path) -> bool:
-    try:
-        lock = os.open(state_dir / _daemon.LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return True

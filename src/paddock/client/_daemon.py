@@ -17,8 +17,6 @@ from paddock.errors import DaemonUnavailableError, NotConfiguredError
 from paddock.linux import local_sockets
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SOCKET = "daemon.sock"
 LOCK = "daemon.lock"
@@ -64,29 +62,32 @@ _MOVED = {
 """Variables of earlier versions, and the line in config.toml that replaces each."""
 
 
-def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
-    """Return a blocking connection, or None without a daemon if `start` is false.
+class NoDaemon(Exception):
+    """No daemon runs, and the caller starts none."""
 
-    Raises the reason if it can't start one.
+
+def connect(state_dir: str, *, start: bool = True) -> socket.socket:
+    """Return a blocking connection to the daemon of `state_dir`.
+
+    Raises the reason if it can't start one, and NoDaemon if it may not.
     """
     began, pause, warned = time.monotonic(), 0.002, False
     while True:
-        peer = _try(state_dir)
-        if peer is not None:
+        if (peer := _try(state_dir)) is not None:
             return peer
         if not start and not os.path.exists(os.path.join(state_dir, LOCK)):
-            return None
-        lock = _lock(state_dir)
-        if lock is not None:
+            raise NoDaemon
+        free = lock(state_dir)
+        if free is not None:
             try:
-                peer = _try(state_dir)
-                if peer is not None:  # it started, and left its lock, since we asked: it serves until its last client
+                # One that started, and left its lock, since we asked serves until its last client.
+                if (peer := _try(state_dir)) is not None:
                     return peer
                 if not start:
-                    return None
-                _start(state_dir, lock)
+                    raise NoDaemon
+                _start(state_dir, free)
             finally:
-                os.close(lock)
+                os.close(free)
             continue
         waited = time.monotonic() - began
         if waited > TELL_SECONDS and not warned:
@@ -101,13 +102,6 @@ def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
             )
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
-
-
-def find_or_start(state_dir: str) -> socket.socket:
-    """Return a blocking connection to the daemon of `state_dir`. Raises why there can be none."""
-    peer = connect(state_dir)
-    assert peer is not None
-    return peer
 
 
 def environment() -> dict[str, str]:
@@ -171,7 +165,7 @@ def _unusable(state_dir: str, error: OSError) -> NotConfiguredError:
     )
 
 
-def _lock(state_dir: str) -> int | None:
+def lock(state_dir: str) -> int | None:
     """Return the daemon's lock, or None where a daemon has it."""
     try:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
@@ -183,19 +177,19 @@ def _lock(state_dir: str) -> int | None:
                 f"anyone may write to the state directory {state_dir}",
                 hint=f"chmod 700 {state_dir}; then look what is in it",
             )
-        lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(state_dir, error) from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        os.close(lock)
+        os.close(file)
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return None
         raise NotConfiguredError(
             f"{state_dir} cannot be locked: {error.strerror}", hint="a network file system? set PADDOCK_STATE_DIR"
         ) from None
-    return lock
+    return file
 
 
 def _start(state_dir: str, lock: int) -> None:
@@ -205,50 +199,36 @@ def _start(state_dir: str, lock: int) -> None:
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
     log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        size = os.fstat(log).st_size
-        options: dict[str, Any] = {
-            "path": module_path(),
-            "state": os.path.abspath(state_dir),
-            "lock": lock,
-            "ready": writing,
-        }
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(lock, writing),
-            env=environment(),
-            cwd="/",
-            start_new_session=True,
-        )
-        os.close(writing)
-        writing = -1
-        assert child.stdin is not None
+    size = os.fstat(log).st_size
+    options = {"path": module_path(), "state": os.path.abspath(state_dir), "lock": lock, "ready": writing}
+    with open(reading, "rb") as ready:
         try:
-            with child.stdin:
-                child.stdin.write(json.dumps(options).encode())
-        except BrokenPipeError:
-            pass
-        outcome = bytearray()
-        while part := os.read(reading, 65536):
-            outcome += part
-        child.wait()  # it has forked: the daemon isn't this process's child
-    finally:
-        for descriptor in (reading, writing, log):
-            if descriptor >= 0:
-                os.close(descriptor)
+            # It forks and ends: the daemon isn't this process's child.
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
+                input=json.dumps(options).encode(),
+                stdout=log,
+                stderr=log,
+                pass_fds=(lock, writing),
+                env=environment(),
+                cwd="/",
+                start_new_session=True,
+                check=False,
+            )
+        finally:
+            os.close(writing)
+            os.close(log)
+        outcome = ready.read()
     if not outcome:
         path = os.path.join(state_dir, LOG)
         with open(path, encoding="utf-8", errors="replace") as lines:
             lines.seek(size)
             last = [line.strip() for line in lines if line.strip()][-1:]
         raise DaemonUnavailableError(": ".join(("the daemon died while it started", *last)), hint=f"see {path}")
-    if bytes(outcome) != b"{}":
+    if outcome != b"{}":
         from paddock.model import codec
 
-        raise codec.decode_error(bytes(outcome))
+        raise codec.decode_error(outcome)
 
 
 def module_path() -> list[str]:

@@ -62,8 +62,7 @@ class _Writer:
         self.done = 0
 
     def apply(self, changes: tuple[PlannedChange, ...]) -> None:
-        paths = [os.fsencode(change.path) for change in changes]
-        numbered = tuple(zip(range(len(changes)), paths, changes, strict=True))
+        numbered = [(number, os.fsencode(change.path), change) for number, change in enumerate(changes)]
         files = tuple(path + b"/" for _, path, change in numbered if _is_folder(change.old) and _is_content(change.new))
         early = {number for number, path, change in numbered if change.new is None and path.startswith(files)}
         for number, path, change in reversed(numbered):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import sys
 from _thread import allocate_lock
 
 from paddock import __version__
@@ -84,27 +83,25 @@ class Session:
         any_protocol: bool = False,
     ) -> None:
         """Begin a session. `any_protocol`: use only the commands of every version: `status`, `stop` and `restart`."""
-        self._idle: list[Connection] = []
         self.instance = ""
         """The daemon's that greeted it last."""
         self.state_dir = os.fspath(state_dir)
-        self._connect = connect or _daemon.find_or_start
+        self._connect = connect or _daemon.connect
         self._any_protocol = any_protocol
-        self._starting = allocate_lock()
         self._begin()
 
     def _begin(self) -> None:
         self._pid, self.token = os.getpid(), os.urandom(16).hex()
         self._idle: list[Connection] = []
+        self._starting = allocate_lock()
         self._told = False
 
     def take(self) -> Connection:
         """Return a connection for this caller alone, until it gives it back."""
         if self._pid != os.getpid():
-            self._starting = allocate_lock()  # another thread of the parent may hold the old one
             for inherited in self._idle:
                 inherited.close()
-            self._begin()
+            self._begin()  # with a new lock: another thread of the parent may hold the old one
         while (connection := self.take_idle()) is not None:
             if not connection.is_stale:
                 return connection
@@ -170,15 +167,16 @@ class Session:
             "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )
 
-    def hello(self) -> bytes:
-        return codec.encode(
-            codec.Hello(protocol=PROTOCOL, version=__version__, session=self.token, environment=_daemon.configuring())
-        )
-
     def greet(self, connection: Connection) -> bool:
-        """Greet the daemon. Return False if it is leaving. Raises its refusal."""
+        """Greet the daemon. Return False if it is leaving. Raises its refusal.
+
+        Logs once if its configuration differs from this process's.
+        """
+        hello = codec.Hello(
+            protocol=PROTOCOL, version=__version__, session=self.token, environment=_daemon.configuring()
+        )
         try:
-            connection.send(Kind.HELLO, 0, self.hello())
+            connection.send(Kind.HELLO, 0, codec.encode(hello))
             if not connection.has_news(_daemon.TELL_SECONDS):
                 pid, _ = _daemon.listener(connection.detach())
                 log().warning("waiting for the daemon of %s (pid %d), which doesn't answer", self.state_dir, pid)
@@ -187,11 +185,6 @@ class Session:
             return False
         if frame is None or frame.kind is Kind.CLOSE:
             return False
-        self.welcomed(frame)
-        return True
-
-    def welcomed(self, frame: Frame) -> None:
-        """Raise the daemon's refusal, and log once if its configuration differs from this process's."""
         close_all(frame.descriptors)
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
@@ -211,6 +204,7 @@ class Session:
                 "the daemon was started with another value of %s; to have it take yours: paddock daemon restart",
                 ", ".join(welcome.differs),
             )
+        return True
 
 
 _sessions: dict[str, Session] = {}
@@ -258,40 +252,6 @@ def _encoded(request: codec.Request) -> bytes:
 
 def handle_methods(handle: int, method: str, *, id: str | None = None, **fields: Any) -> bytes:
     return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields), id=id))
-
-
-class Lease:
-    """Releases a command when Python frees its handle, like `close`.
-
-    A handle and each of its streams share it, so a kept stream keeps the command. The last one releases it. With
-    `warns`, freeing a command that may still run is a ResourceWarning, because it kills the command.
-    """
-
-    def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:
-        self._give_up, self._handle, self._warns = give_up, handle, warns
-        self._held = True
-
-    def renew(self, handle: codec.Handle) -> None:
-        """Another daemon has the command."""
-        self._handle = handle
-
-    def over(self) -> None:
-        """Note that the command has ended, so its release needs no warning."""
-        self._warns = False
-
-    def end(self) -> bool:
-        """Note that the caller has closed the handle. Return whether it was open."""
-        was_held, self._held = self._held, False
-        return was_held
-
-    def __del__(self) -> None:
-        if not self._held or sys.is_finalizing():
-            return
-        if self._warns:
-            import warnings
-
-            warnings.warn(f"command {self._handle.id} was never closed", ResourceWarning, stacklevel=2, source=self)
-        self._give_up(handle_methods(self._handle.handle, "close"))
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:

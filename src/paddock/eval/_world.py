@@ -129,11 +129,14 @@ class Happened(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class World:
-    """Serves a state directory from `with` on. One at a time, which is the caller's to see to."""
+class World(socketserver.ThreadingUnixStreamServer):
+    """Serves a state directory in a `with` block. One at a time, which is the caller's to see to."""
+
+    daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, state: Path) -> None:
-        self._state = state
+        self._path = state / layout.WORLD_SOCKET
         self._authority = _authority(state)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -142,25 +145,28 @@ class World:
         self._arrivals: list[Arrival] = []
         self._asked: list[str] = []
 
-    def __enter__(self) -> World:
-        path = self._state / layout.WORLD_SOCKET
-        path.unlink(missing_ok=True)
-        directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._path.unlink(missing_ok=True)
+        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._server = _Server(f"/proc/self/fd/{directory}/{path.name}", self)
+            super().__init__(f"/proc/self/fd/{directory}/{self._path.name}", _Asked)
         finally:
             os.close(directory)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="world", daemon=True)
+
+    def __enter__(self) -> World:
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="world", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
         """Close the world. The certificate stays: a gateway that lives on, or comes, knows this world and reaches
         nothing in it."""
-        self._server.shutdown()
+        self.shutdown()
         self._thread.join()
-        self._server.server_close()
-        (self._state / layout.WORLD_SOCKET).unlink(missing_ok=True)
+        self.server_close()
+        self._path.unlink(missing_ok=True)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore a broken connection, because the gateway breaks them."""
 
     def mark(self) -> tuple[int, int]:
         with self._lock:
@@ -228,23 +234,11 @@ class Kept(io.RawIOBase):
         return size
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, path: str, world: World) -> None:
-        self.world = world
-        super().__init__(path, _Asked)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a broken connection, because the gateway breaks them."""
-
-
 class _Asked(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         sock = cast("socket.socket", self.request)
         sock.settimeout(_PATIENCE_SECONDS)
-        world = cast("_Server", self.server).world
+        world = cast("World", self.server)
         line = sock.makefile("rb", 0).readline()  # unbuffered: the next bytes are the connection's
         if not line.endswith(b"\n"):
             return

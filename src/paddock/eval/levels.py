@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -77,14 +78,14 @@ class Taken:
     """The measurements of one level in progress. It doesn't repeat a failed one, and keeps the reason."""
 
     def __init__(self, create: Callable[[], Sandbox]) -> None:
-        self._create = create
+        self.create = create
         self._values: dict[str, list[float]] = {}
         self._why: dict[str, str] = {}
 
     def life(self) -> None:
         """One sandbox from its making to its end."""
         start = time.perf_counter()
-        sandbox = self._create()
+        sandbox = self.create()
         try:
             self._keep("create", time.perf_counter() - start)
             self._timed("first exec", lambda: _true(sandbox))
@@ -104,7 +105,7 @@ class Taken:
         """Run one program of `WORK`, and compare its time with the one outside."""
         argv = ["python3", "-I", "-S", "-c", _CLOCK.format(WORK[name])]
         try:
-            with self._create() as sandbox:
+            with self.create() as sandbox:
                 done = sandbox.exec(argv, check=True, timeout_seconds=_SECONDS)
         except PaddockError as error:
             self._why[name] = str(error)
@@ -205,10 +206,13 @@ def compare(
     diagnosis = transport.perform(Diagnose())
     levels, absent = _choose(names, diagnosis)
     load = os.getloadavg()[0]
-    taken = {level: Taken(_maker(level, template, transport)) for level in levels}
-    for level in levels:
+    taken = {
+        level: Taken(partial(Sandbox.create, template, level=level, ttl_seconds=_TTL_SECONDS, transport=transport))
+        for level in levels
+    }
+    for level, one in taken.items():
         on_step(f"{level}: a first sandbox")  # which may have to make a template
-        _maker(level, template, transport)().kill()
+        one.create().kill()
     for number in range(rounds):
         on_step(f"lives, round {number + 1} of {rounds}")
         for one in taken.values():
@@ -220,11 +224,13 @@ def compare(
                 beside = outside(name, scratch)
                 for one in taken.values():
                     one.work(name, beside)
-    results: list[LevelResult] = []
+    state, results = Path(diagnosis.state_dir), list[LevelResult]()
+    sockets = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
     detail = {report.level: report.detail for report in diagnosis.levels}
     for level, one in taken.items():
         on_step(f"{level}: attacks")
-        verdicts = _attacked(level, template, transport, Path(diagnosis.state_dir))
+        with bait(sockets) as host, one.create() as sandbox:
+            verdicts = attack(sandbox, host)
         results.append(LevelResult(level=level, detail=detail.get(level, ""), figures=one.figures(), attacks=verdicts))
     return Comparison(
         kernel=os.uname().release,
@@ -246,16 +252,6 @@ def _choose(names: Sequence[str], diagnosis: Diagnosis) -> tuple[tuple[str, ...]
             raise LevelUnavailableError(f"level {name!r} is not available here: {why}", hint="paddock doctor")
     absent = {name: one.detail for name, one in known.items() if one.status == "missing"}
     return tuple(dict.fromkeys(names)) or tuple(name for name in known if name not in absent), absent
-
-
-def _maker(level: str, template: str, transport: Transport) -> Callable[[], Sandbox]:
-    return lambda: Sandbox.create(template, level=level, ttl_seconds=_TTL_SECONDS, transport=transport)
-
-
-def _attacked(level: str, template: str, transport: Transport, state: Path) -> tuple[Verdict, ...]:
-    sockets = [state / layout.SUPERVISOR_SOCKET, state / layout.GATEWAY_SOCKET, *map(Path, _RULING)]
-    with bait(sockets) as host, _maker(level, template, transport)() as sandbox:
-        return attack(sandbox, host)
 
 
 FORMATS = ("json", "md")

@@ -35,8 +35,21 @@ class Action(Value, Generic[R_co]):
         RESULT: ClassVar[Any]
         __orig_bases__: ClassVar[tuple[Any, ...]]
 
-    def __init_subclass__(cls, *, tag: str, repeatable: bool = False) -> None:
+    def __init_subclass__(cls, *, tag: str = "", repeatable: bool = False) -> None:
         super().__init_subclass__(forbid_unknown_fields=True)
         cls.TAG, cls.REPEATABLE = tag, repeatable
-        TAGGED[tag] = cls
+        if tag:  # otherwise it is the base class of some
+            TAGGED[tag] = cls
         cls.RESULT = cls.__orig_bases__[0].__args__[0]
+
+
+class SandboxAction(Action[R_co]):
+    """An action on one sandbox: its id, a unique prefix of one, or its name."""
+
+    sandbox: str
+
+
+class FileAction(SandboxAction[R_co]):
+    """An action on the file or the directory at one path inside."""
+
+    path: str

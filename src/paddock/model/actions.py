@@ -6,7 +6,7 @@ An action is at once the HTTP body, the subject of the policy and the audit reco
 
 from __future__ import annotations
 
-from .action import Action
+from .action import Action, SandboxAction
 from .sandbox import SandboxSpec
 
 TYPE_CHECKING = False
@@ -28,28 +28,24 @@ class CreateSandbox(Action["Sandbox"], tag="sandbox.create"):
     idempotency_key: str | None = None
 
 
-class GetSandbox(Action["Sandbox"], tag="sandbox.get", repeatable=True):
-    sandbox: str
+class GetSandbox(SandboxAction["Sandbox"], tag="sandbox.get", repeatable=True): ...
 
 
 class ListSandboxes(Action["tuple[Sandbox, ...]"], tag="sandbox.list", repeatable=True):
     ended: bool = False
 
 
-class ExtendSandbox(Action["Sandbox"], tag="sandbox.extend", repeatable=True):
+class ExtendSandbox(SandboxAction["Sandbox"], tag="sandbox.extend", repeatable=True):
     """The sandbox dies `ttl_seconds` from now."""
 
-    sandbox: str
     ttl_seconds: float
 
 
-class KillSandbox(Action["Sandbox"], tag="sandbox.kill", repeatable=True):
+class KillSandbox(SandboxAction["Sandbox"], tag="sandbox.kill", repeatable=True):
     """End a sandbox, finally and unconditionally. Killing a dead one isn't an error."""
 
-    sandbox: str
 
-
-class PauseSandbox(Action["Sandbox"], tag="sandbox.pause", repeatable=True):
+class PauseSandbox(SandboxAction["Sandbox"], tag="sandbox.pause", repeatable=True):
     """Pause all processes of a sandbox, and its TTL, until a caller resumes or uses it.
 
     Idempotent.
@@ -59,38 +55,29 @@ class PauseSandbox(Action["Sandbox"], tag="sandbox.pause", repeatable=True):
     the connection. The command goes on when the sandbox resumes.
     """
 
-    sandbox: str
     to_disk: bool = False
     force: bool = False
 
 
-class ResumeSandbox(Action["Sandbox"], tag="sandbox.resume", repeatable=True):
+class ResumeSandbox(SandboxAction["Sandbox"], tag="sandbox.resume", repeatable=True):
     """Idempotent."""
 
-    sandbox: str
+
+class GetUsage(SandboxAction["Usage"], tag="sandbox.usage", repeatable=True): ...
 
 
-class GetUsage(Action["Usage"], tag="sandbox.usage", repeatable=True):
-    sandbox: str
-
-
-class InspectSandbox(Action["Inspection"], tag="sandbox.inspect", repeatable=True):
+class InspectSandbox(SandboxAction["Inspection"], tag="sandbox.inspect", repeatable=True):
     """Return all details of a sandbox, also of an ended one."""
 
-    sandbox: str
 
-
-class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repeatable=True):
+class ListProcesses(SandboxAction["tuple[Process, ...]"], tag="sandbox.processes", repeatable=True):
     """Return the processes of a sandbox, as the host's kernel reports them: a process inside can't hide."""
 
-    sandbox: str
 
-
-class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
+class CreateSnapshot(SandboxAction["Snapshot"], tag="snapshot.create"):
     """Take a snapshot of a running sandbox at one instant. The sandbox continues. Sandboxes from it have more variables
     `env`, and start in `workdir` as `user`. With `takes_name`, another snapshot of that name stays without one."""
 
-    sandbox: str
     name: str | None = None
     takes_name: bool = False
     env: dict[str, str] = {}
@@ -110,38 +97,34 @@ class DeleteSnapshot(Action[None], tag="snapshot.delete"):
     snapshot: str
 
 
-class ForkSandbox(Action["tuple[Sandbox, ...]"], tag="sandbox.fork"):
+class ForkSandbox(SandboxAction["tuple[Sandbox, ...]"], tag="sandbox.fork"):
     """Make `count` new sandboxes with the files of a running one at one instant, or none.
 
     They have its spec without its name. `ttl_seconds=None` is the parent's TTL, from the start. `persistent=None` is
     the parent's setting.
     """
 
-    sandbox: str
     count: int = 1
     ttl_seconds: float | None = None
     persistent: bool | None = None
 
 
-class RollbackSandbox(Action["Sandbox"], tag="sandbox.rollback"):
+class RollbackSandbox(SandboxAction["Sandbox"], tag="sandbox.rollback"):
     """End all processes of a sandbox, and restore the files of the snapshot. It continues under its id."""
 
-    sandbox: str
     snapshot: str
 
 
-class PromoteChild(Action[None], tag="sandbox.promote"):
+class PromoteChild(SandboxAction[None], tag="sandbox.promote"):
     """Replace a directory of `sandbox` by the one of its child sandbox `child`, at the same `path`."""
 
-    sandbox: str
     child: str
     path: str = "/workspace"
 
 
-class RunExec(Action["ExecResult"], tag="exec.run"):
+class RunExec(SandboxAction["ExecResult"], tag="exec.run"):
     """Start a command, wait for it, and collect its output. `input` goes to its stdin, which then ends."""
 
-    sandbox: str
     spec: ExecSpec
     input: bytes | None = None
     capture_bytes: int = 1 << 20
@@ -152,10 +135,9 @@ class RunExec(Action["ExecResult"], tag="exec.run"):
     """The command's id. None: paddock makes one."""
 
 
-class StartExec(Action["ExecHandle"], tag="exec.start"):
+class StartExec(SandboxAction["ExecHandle"], tag="exec.start"):
     """A background command has its output kept in the sandbox and lives on when the caller lets go."""
 
-    sandbox: str
     spec: ExecSpec
     background: bool = False
     expect_revision: str | None = None
@@ -163,35 +145,31 @@ class StartExec(Action["ExecHandle"], tag="exec.start"):
     """The command's, as of `exec.run`."""
 
 
-class AttachExec(Action["ExecHandle"], tag="exec.attach", repeatable=True):
+class AttachExec(SandboxAction["ExecHandle"], tag="exec.attach", repeatable=True):
     """Connect to a running command.
 
     For a background command, the output begins at the start. For a foreground command whose daemon has ended, the
     streams continue where they stopped.
     """
 
-    sandbox: str
     exec: str
 
 
-class ListExecs(Action["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True):
-    sandbox: str
+class ListExecs(SandboxAction["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True): ...
 
 
-class ReadOutput(Action["ByteReader"], tag="exec.output", repeatable=True):
+class ReadOutput(SandboxAction["ByteReader"], tag="exec.output", repeatable=True):
     """Return the kept output of a command so far.
 
     That is all output of a background command. For a completed `run` it is the output that didn't fit into the result.
     `stream` is stdout or stderr.
     """
 
-    sandbox: str
     exec: str
     stream: Literal["stdout", "stderr"] = "stdout"
 
 
-class SignalExec(Action[None], tag="exec.signal"):
-    sandbox: str
+class SignalExec(SandboxAction[None], tag="exec.signal"):
     exec: str
     signal: int
 
@@ -240,7 +218,7 @@ class GetAuditKey(Action["AuditKey"], tag="audit.key", repeatable=True):
     """Return the public key that verifies the heads of the log. paddock makes a key if there is none yet."""
 
 
-class GetAuditStatement(Action["AuditStatement"], tag="audit.statement", repeatable=True):
+class GetAuditStatement(SandboxAction["AuditStatement"], tag="audit.statement", repeatable=True):
     """Return a signed statement about a sandbox's session, from its records.
 
     It works for ended sandboxes too.
@@ -248,8 +226,6 @@ class GetAuditStatement(Action["AuditStatement"], tag="audit.statement", repeata
     It names the results (commits, artifacts, changed files), the policies, the materials, and the signed head that
     vouches for the records.
     """
-
-    sandbox: str
 
 
 class Diagnose(Action["Diagnosis"], tag="doctor", repeatable=True):

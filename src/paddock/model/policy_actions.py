@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .action import Action
+from .action import SandboxAction
 from .value import Value
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ class PolicyRevision(Value):
     document: PolicyDocument | None = None
 
 
-class SetPolicy(Action["Sandbox"], tag="policy.set"):
+class SetPolicy(SandboxAction["Sandbox"], tag="policy.set"):
     """Set a sandbox's policy.
 
     It returns when the policy is in force, also for open connections. None: no network.
@@ -33,13 +33,11 @@ class SetPolicy(Action["Sandbox"], tag="policy.set"):
     With `expect_revision` it fails if the sandbox has another policy by now.
     """
 
-    sandbox: str
     policy: PolicyDocument | None = None
     expect_revision: str | None = None
 
 
-class GetPolicy(Action[PolicyRevision], tag="policy.get", repeatable=True):
-    sandbox: str
+class GetPolicy(SandboxAction[PolicyRevision], tag="policy.get", repeatable=True): ...
 
 
 class Recording(Value):
@@ -51,13 +49,9 @@ class Recording(Value):
     omitted: tuple[str, ...] = ()
 
 
-class StartRecording(Action[None], tag="recording.start"):
+class StartRecording(SandboxAction[None], tag="recording.start"):
     """Start to record the traffic of a sandbox. If a recording is under way, start it anew."""
 
-    sandbox: str
 
-
-class TakeRecording(Action[Recording], tag="recording.take"):
+class TakeRecording(SandboxAction[Recording], tag="recording.take"):
     """Return a recording, and end it. Raises InvalidStateError without a recording, or if its gateway has died."""
-
-    sandbox: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .action import Action
+from .action import Action, SandboxAction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,19 +10,18 @@ if TYPE_CHECKING:
     from .streams import ByteReader
 
 
-class DiffMount(Action["MountDiff"], tag="mount.diff", repeatable=True):
+class DiffMount(SandboxAction["MountDiff"], tag="mount.diff", repeatable=True):
     """Return a sandbox's changes in a copy-on-write mount, at one instant.
 
     `target` is optional if it has one such mount. `paths` are relative to it, and select the changes at or below them.
     """
 
-    sandbox: str
     target: str | None = None
     paths: tuple[str, ...] = ()
     patch: bool = False
 
 
-class PromoteMount(Action["Promotion"], tag="mount.promote", repeatable=True):
+class PromoteMount(SandboxAction["Promotion"], tag="mount.promote", repeatable=True):
     """Write those changes into the host's directory.
 
     If one of them conflicts, it writes none.
@@ -32,7 +31,6 @@ class PromoteMount(Action["Promotion"], tag="mount.promote", repeatable=True):
     prefers the sandbox's version of a file that the host has changed since.
     """
 
-    sandbox: str
     target: str | None = None
     paths: tuple[str, ...] = ()
     git: bool = False

@@ -15,7 +15,6 @@ from paddock.agents._tools import (
     ReadText,
     ReadWhole,
     RunCode,
-    Tool,
     WriteText,
     cut,
     of_command,
@@ -144,7 +143,7 @@ class AsyncToolbox:
         )
         return of_command(result, self._chars)
 
-    async def _file(self, tool: Tool) -> Observation:
+    async def _file(self, tool: ReadText | WriteText | EditText | ReadWhole) -> Observation:
         files = self._sandbox.filesystem
         match tool:
             case ReadText():
@@ -162,8 +161,6 @@ class AsyncToolbox:
                 return Observation(text=f"{tool.path}: replaced")
             case ReadWhole():
                 return await self._output(tool)
-            case _:
-                raise BadCall("that is not a tool for files")
 
     async def _text(self, path: str) -> str:
         """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""

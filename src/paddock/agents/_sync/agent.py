@@ -9,8 +9,7 @@ from typing import Any
 
 from paddock.agents._budget import Budget, Meter, Stop, Tokens
 from paddock.agents._colours import Now, within
-from paddock.agents._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult, ToolSpec
-from paddock.agents._tools import Observation
+from paddock.agents._messages import CUT, SYSTEM, Message, Reply, Role, Run, ToolCall, ToolResult
 from paddock.agents._trace import Trace
 from paddock.client import Sandbox
 from paddock.errors import ModelFailedError, SandboxDiedError
@@ -103,111 +102,101 @@ class Agent:
             step_timeout_seconds=self._step_timeout_seconds,
             observation_chars=self._observation_chars,
         )
-        conversation = _Conversation(self.model, toolbox.specs, meter or Meter(self.budget), self._trace, name)
-        conversation.open(self._system, task)
+        work = _Work(self.model, toolbox, meter or Meter(self.budget), self._trace, name)
+        work.begin(self._system, task)
         try:
-            stop = self._turns(conversation, toolbox, sandbox, verify)
+            return work.ended(work.turns(sandbox, verify))
         except ModelFailedError as error:
-            return conversation.ended(Stop.MODEL, str(error))
+            return work.ended(Stop.MODEL, str(error))
         except SandboxDiedError as error:
-            return conversation.ended(Stop.SANDBOX, str(error))
-        return conversation.ended(stop)
-
-    def _turns(
-        self,
-        conversation: _Conversation,
-        toolbox: Toolbox,
-        sandbox: Sandbox,
-        verify: Callable[[Sandbox], Now[str | None]] | None,
-    ) -> Stop:
-        while True:
-            if (stop := conversation.exceeded()) is not None:
-                return stop
-            try:
-                reply = conversation.ask()
-            except TimeoutError:
-                return Stop.TIME
-            if reply.message.calls:
-                results: list[ToolResult] = []
-                for call in reply.message.calls:
-                    if conversation.meter.seconds_left() == 0.0:
-                        return Stop.TIME
-                    observation = toolbox.observe(call, seconds_left=conversation.meter.seconds_left())
-                    conversation.observed(call, observation)
-                    results.append(ToolResult(call=call.id, text=observation.text, failed=observation.failed))
-                conversation.add(Message(role=Role.TOOL, results=tuple(results)))
-            elif reply.cut:
-                conversation.tell(CUT)
-            else:
-                wrong = None if verify is None else verify(sandbox)
-                if wrong is None:
-                    return Stop.DONE
-                conversation.tell(wrong)
+            return work.ended(Stop.SANDBOX, str(error))
 
 
-class _Conversation:
-    """The messages of a run, their cost, and the record of both."""
+class _Work:
+    """One run of an agent: its messages, their cost, and the record of both."""
 
-    def __init__(
-        self, model: Model, tools: tuple[ToolSpec, ...], meter: Meter, trace: Trace | None, name: str
-    ) -> None:
+    def __init__(self, model: Model, toolbox: Toolbox, meter: Meter, trace: Trace | None, name: str) -> None:
         meter.budget.require_price(model.price, model.name)
-        self._model = model
-        self.meter = meter
-        self._trace = trace
-        self._name = name
-        self._tools = tools
+        self._model, self._toolbox, self._meter, self._trace, self._name = model, toolbox, meter, trace, name
+        self._tools = toolbox.specs
         self._began = time.monotonic()
         self._messages: list[Message] = []
         self._steps = 0
         self._tokens = Tokens()
         self._said = ""
 
-    def open(self, system: str, task: str) -> None:
+    def begin(self, system: str, task: str) -> None:
         self._record("start", model=self._model.name)
         if system:
-            self.add(Message(role=Role.SYSTEM, text=system))
-        self.tell(task)
+            self._messages.append(Message(role=Role.SYSTEM, text=system))
+        self._tell(task)
 
-    def add(self, message: Message) -> None:
-        self._messages.append(message)
+    def turns(self, sandbox: Sandbox, verify: Callable[[Sandbox], Now[str | None]] | None) -> Stop:
+        """Ask and do until the model has finished, or the budget ends."""
+        while True:
+            if (stop := self._meter.exceeded(self._steps)) is not None:
+                return stop
+            try:
+                reply = self._ask()
+            except TimeoutError:
+                return Stop.TIME
+            if reply.message.calls:
+                results: list[ToolResult] = []
+                for call in reply.message.calls:
+                    if self._meter.seconds_left() == 0.0:
+                        return Stop.TIME
+                    results.append(self._result(call))
+                self._messages.append(Message(role=Role.TOOL, results=tuple(results)))
+            elif reply.cut:
+                self._tell(CUT)
+            else:
+                wrong = None if verify is None else verify(sandbox)
+                if wrong is None:
+                    return Stop.DONE
+                self._tell(wrong)
 
-    def tell(self, text: str) -> None:
-        self.add(Message(role=Role.USER, text=text))
+    def _tell(self, text: str) -> None:
+        self._messages.append(Message(role=Role.USER, text=text))
         self._record("told", text)
 
-    def exceeded(self) -> Stop | None:
-        return self.meter.exceeded(self._steps)
+    def _result(self, call: ToolCall) -> ToolResult:
+        seen = self._toolbox.observe(call, seconds_left=self._meter.seconds_left())
+        self._record("observation", seen.text, call=call.id, tool=call.name, failed=seen.failed, exec=seen.exec)
+        return ToolResult(call=call.id, text=seen.text, failed=seen.failed)
 
-    def ask(self) -> Reply:
+    def _ask(self) -> Reply:
         """Ask the model for a reply. Raises TimeoutError when the budget's time is over, and ModelFailedError."""
         began = time.monotonic()
-        seconds, budget = self.meter.seconds_left(), self.meter.budget
+        seconds, budget = self._meter.seconds_left(), self._meter.budget
         reply = within(
             seconds,
             self._model.complete,
             self._messages,
             self._tools,
-            max_tokens=self.meter.tokens_left(),
+            max_tokens=self._meter.tokens_left(),
             timeout_seconds=seconds,
         )
         self._steps += 1
-        if reply.tokens is not None:
-            self._tokens += reply.tokens
-            self.meter.spend(reply.tokens, self._model.price.of(reply.tokens) if self._model.price else 0.0)
-        self.add(reply.message)
+        tokens = reply.tokens or Tokens()
+        self._tokens += tokens
+        self._meter.spend(tokens, self._model.price.of(tokens) if self._model.price else 0.0)
+        self._messages.append(reply.message)
         self._said = reply.message.text or self._said
-        self._replied(reply, time.monotonic() - began)
+        self._record(
+            "reply",
+            reply.message.text,
+            calls=[{"id": c.id, "tool": c.name, "arguments": c.arguments} for c in reply.message.calls],
+            input_tokens=tokens.input,
+            output_tokens=tokens.output,
+            seconds=round(time.monotonic() - began, 3),
+            cut=reply.cut,
+        )
         if reply.tokens is None and (budget.max_tokens is not None or budget.max_usd is not None):
             raise ModelFailedError(
                 f"{self._model.name} does not report its usage, so a budget of tokens or money cannot be kept",
                 hint="limit steps and seconds instead",
             )
         return reply
-
-    def observed(self, call: ToolCall, observation: Observation) -> None:
-        known = {"call": call.id, "tool": call.name, "failed": observation.failed, "exec": observation.exec}
-        self._record("observation", observation.text, **known)
 
     def ended(self, stop: Stop, error: str | None = None) -> Run:
         price = self._model.price
@@ -232,18 +221,6 @@ class _Conversation:
             seconds=round(run.seconds, 3),
         )
         return run
-
-    def _replied(self, reply: Reply, seconds: float) -> None:
-        tokens = reply.tokens or Tokens()
-        self._record(
-            "reply",
-            reply.message.text,
-            calls=[{"id": c.id, "tool": c.name, "arguments": c.arguments} for c in reply.message.calls],
-            input_tokens=tokens.input,
-            output_tokens=tokens.output,
-            seconds=round(seconds, 3),
-            cut=reply.cut,
-        )
 
     def _record(self, kind: str, text: str | None = None, **fields: Any) -> None:
         if self._trace is not None and text is None:

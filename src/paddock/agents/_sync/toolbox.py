@@ -16,7 +16,6 @@ from paddock.agents._tools import (
     ReadText,
     ReadWhole,
     RunCode,
-    Tool,
     WriteText,
     cut,
     of_command,
@@ -145,7 +144,7 @@ class Toolbox:
         )
         return of_command(result, self._chars)
 
-    def _file(self, tool: Tool) -> Observation:
+    def _file(self, tool: ReadText | WriteText | EditText | ReadWhole) -> Observation:
         files = self._sandbox.filesystem
         match tool:
             case ReadText():
@@ -163,8 +162,6 @@ class Toolbox:
                 return Observation(text=f"{tool.path}: replaced")
             case ReadWhole():
                 return self._output(tool)
-            case _:
-                raise BadCall("that is not a tool for files")
 
     def _text(self, path: str) -> str:
         """Read a file as text. Raises BadCall if the model couldn't see it and write it back unchanged."""

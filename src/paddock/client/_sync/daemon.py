@@ -11,7 +11,7 @@ import os
 import sys
 
 from paddock.client._connections import Mutex, Pipe
-from paddock.client._session import Lease, handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
 from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, PaddockError
 from paddock.model import AttachExec, CreateSandbox, ExecId, KillSandbox, RunExec, StartExec, codec
 from paddock.wire import Frame, close_all
@@ -51,13 +51,13 @@ class DaemonTransport:
             case "ExecHandle":
                 return _Exec(self._calls, frame, action)
             case "ByteReader":
-                return _Reader(_opened(self._calls, frame), method="end")
+                return _Reader(_opened(self._calls, frame, "close"), "end")
             case "ByteWriter":
-                return _Writer(_opened(self._calls, frame))
+                return _Writer(_opened(self._calls, frame, "abort"))
             case "ByteStream":
-                return _Both(_opened(self._calls, frame), method="end")
+                return _Both(_opened(self._calls, frame, "close"), "end")
             case "ChangeStream":
-                return _Changes(self._calls, frame)
+                return _Changes(self._calls, _decoded(frame).handle, "close")
             case "Promotion" | "PushedBranch" | "PullRequest":
                 return _carry_out(self._calls, frame, action)
             case _:
@@ -108,9 +108,8 @@ def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
     from contextlib import suppress
 
     from paddock.client._blocking import run_blocking
-    from paddock.errors import DaemonLostError
 
-    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    handle = _decoded(frame)
     done: dict[str, Any] = {}
     try:
         try:
@@ -130,50 +129,47 @@ def _carry_out(calls: Calls, frame: Frame, action: Action[Any]) -> Any:
             calls.call(handle.handle, "close", cancels=False)
 
 
-class _Stream:
-    """A descriptor, and the handle that ends it."""
+class _Handle:
+    """A handle at the daemon. Freeing an open one calls its method `freed`, where it has such a method."""
 
-    def __init__(self, calls: Calls, handle: int, descriptor: int) -> None:
-        self.calls, self.handle = calls, handle
-        self.pipe = Pipe(descriptor)
+    def __init__(self, calls: Calls, number: int, freed: str = "") -> None:
+        self.calls, self.number, self._freed = calls, number, freed
+        self._is_held = freed != ""
 
     def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
-        return self.calls.call(self.handle, method, cancels=cancels, **fields)
+        return self.calls.call(self.number, method, cancels=cancels, **fields)
 
-
-def _opened(calls: Calls, frame: Frame) -> _Stream:
-    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-    return _Stream(calls, handle.handle, frame.descriptors[0])
-
-
-class _End:
-    """The caller's end of a stream. Freeing one without a lease calls the method `_freed` of the handle."""
-
-    _freed = "close"
-
-    def __init__(self, stream: _Stream, *, lease: Lease | None = None) -> None:
-        self._stream, self._lease = stream, lease
-
-    def drop(self) -> None:
-        """Close the pipe, after its handle."""
-        self._stream.pipe.close()
+    def end(self) -> bool:
+        """Note that the caller closes the handle. Return whether it was open."""
+        was_held, self._is_held = self._is_held, False
+        return was_held
 
     def __del__(self) -> None:
-        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
-            self._stream.calls.give_up(handle_methods(self._stream.handle, self._freed))
+        if self._is_held and not sys.is_finalizing():
+            self.calls.give_up(handle_methods(self.number, self._freed))
 
 
-class _Reader(_End):
-    """A stream to read.
+class _Stream(_Handle):
+    """A pipe, and the handle that it came with. Those of a command aren't its to close."""
 
-    `method` checks at the end that all bytes have come. Without a `lease` it closes the handle with it.
-    """
+    def __init__(self, calls: Calls, number: int, descriptor: int, freed: str = "") -> None:
+        super().__init__(calls, number, freed)
+        self.pipe = Pipe(descriptor)
 
-    def __init__(
-        self, stream: _Stream, *, method: str, lease: Lease | None = None, followed: _Followed | None = None
-    ) -> None:
-        super().__init__(stream, lease=lease)
-        self._method, self._followed = method, followed
+
+def _decoded(frame: Frame) -> codec.Handle:
+    return codec.decode(frame.body, codec.Handle)
+
+
+def _opened(calls: Calls, frame: Frame, freed: str) -> _Stream:
+    return _Stream(calls, _decoded(frame).handle, frame.descriptors[0], freed)
+
+
+class _Reader:
+    """A stream to read. `method` checks at the end that all bytes have come. `command`: it is a command's."""
+
+    def __init__(self, stream: _Stream, method: str, command: _Command | None = None) -> None:
+        self._stream, self._method, self._command = stream, method, command
         self._ended, self._received = False, 0
 
     def read(self, size: int = 65536) -> bytes:
@@ -192,10 +188,10 @@ class _Reader(_End):
 
     def _follow(self, why: PaddockError) -> None:
         """Continue at the next daemon, after all bytes of this one."""
-        followed = self._followed
-        while followed is not None and followed.take_up(self._stream.handle):
+        command = self._command
+        while command is not None and command.take_up(self._stream.number):
             self._stream.pipe.close()
-            self._stream = followed.streams.pop(self._method)
+            self._stream = command.streams.pop(self._method)
             try:
                 self._stream.call(self._method.replace("end", "from"), sent=self._received)
             except (DaemonLostError, DaemonUnavailableError):
@@ -207,12 +203,14 @@ class _Reader(_End):
             del why  # else the exception and this frame would hold each other, and with them the stream
 
     def close(self) -> None:
-        if self._stream.pipe.close() and self._lease is None:
+        self._stream.pipe.close()
+        if self._stream.end():
             self._stream.call("close", cancels=False)
 
 
-class _Writer(_End):
-    _freed = "abort"
+class _Writer:
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -224,7 +222,8 @@ class _Writer(_End):
                 raise
 
     def close(self) -> FileInfo | None:
-        if not self._stream.pipe.close():
+        self._stream.pipe.close()
+        if not self._stream.end():
             return None
         from paddock.model import FileInfo
 
@@ -232,47 +231,41 @@ class _Writer(_End):
 
     def abort(self) -> None:
         self._stream.pipe.close()
+        self._stream.end()
         self._stream.call("abort", cancels=False)
 
 
 class _Both(_Reader, _Writer):
     """A connection to a port."""
 
-    _freed = "close"
-
     def write_eof(self) -> None:
         self._stream.call("eof")
 
 
-class _Changes:
-    def __init__(self, calls: Calls, frame: Frame) -> None:
-        self._calls = calls
-        self._handle: int = codec.decode(frame.body, codec.Handle).handle
-        self._open = True
-
+class _Changes(_Handle):
     def next(self) -> tuple[FileChange, ...]:
         from paddock.model import FileChange
 
-        return codec.decode(self._calls.call(self._handle, "next"), tuple[FileChange, ...])
+        return codec.decode(self.call("next"), tuple[FileChange, ...])
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._calls.call(self._handle, "close", cancels=False)
-
-    def __del__(self) -> None:
-        if self._open and not sys.is_finalizing():
-            self._calls.give_up(handle_methods(self._handle, "close"))
+        if self.end():
+            self.call("close", cancels=False)
 
 
-class _Followed:
+class _Command(_Handle):
     """A command, at its present daemon.
 
-    Its handle and its streams share this object, which has no reference to them. So Python frees a dropped one at once.
+    Its handle and its streams share this object, so a kept stream keeps the command. It has no reference to them. So
+    Python frees a dropped one at once.
     """
 
-    def __init__(self, calls: Calls, handle: int, action: Action[Any], id: ExecId, lease: Lease) -> None:
-        self._calls, self.handle, self._action, self._id, self._lease = calls, handle, action, id, lease
+    def __init__(self, calls: Calls, handle: codec.Handle, action: Action[Any]) -> None:
+        super().__init__(calls, handle.handle, "close")
+        assert handle.id is not None
+        self.id, self._action = ExecId(handle.id), action
+        self.warns = not getattr(action, "background", True)
+        """Whether freeing it is a ResourceWarning, because it kills a command that may still run."""
         self._taking = Mutex()
         self.stdin: _Stream | None = None
         self.streams: dict[str, _Stream] = {}
@@ -282,14 +275,14 @@ class _Followed:
         """Call a method of its handle. If the first daemon has ended, call a repeatable one at the next."""
 
         def unknown(problem: str) -> DaemonLostError:
-            return lost(self._action, self._id, problem)
+            return lost(self._action, self.id, problem)
 
         while True:
-            handle = self.handle
+            number = self.number
             try:
-                return self._calls.call(handle, method, cancels=cancels, lost=unknown, **fields)
+                return self.calls.call(number, method, cancels=cancels, lost=unknown, **fields)
             except (DaemonLostError, DaemonUnavailableError):
-                if not self.take_up(handle) or method not in _AGAIN:
+                if not self.take_up(number) or method not in _AGAIN:
                     raise
 
     def take_up(self, before: int) -> bool:
@@ -297,29 +290,34 @@ class _Followed:
         if not isinstance(self._action, StartExec) or self._action.background:
             return False
         with self._taking:
-            if self.handle != before:
+            if self.number != before:
                 return True
             descriptors: tuple[int, ...] = ()
             try:
                 if self.stdin is not None and not self.stdin.pipe.closed:
                     descriptors = (self.stdin.pipe.reader(),)
-                action = AttachExec(sandbox=self._action.sandbox, exec=self._id)
+                action = AttachExec(sandbox=self._action.sandbox, exec=self.id)
                 body, _ = request_of(action, os.urandom(16).hex(), has_input=bool(descriptors))
-                frame = self._calls.ask(body, descriptors, repeatable=True)
+                frame = self.calls.ask(body, descriptors, repeatable=True)
             except (PaddockError, OSError):
                 return False
             finally:
                 close_all(descriptors)
-            self.streams = _streams(self._calls, frame)
-            handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-            self.handle = handle.handle
-            self._lease.renew(handle)
+            handle = _decoded(frame)
+            self.streams = _streams(self.calls, handle, frame)
+            self.number = handle.handle
             return True
 
+    def __del__(self) -> None:
+        if self._is_held and self.warns and not sys.is_finalizing():
+            import warnings
 
-def _streams(calls: Calls, frame: Frame) -> dict[str, _Stream]:
+            warnings.warn(f"command {self.id} was never closed", ResourceWarning, stacklevel=2, source=self)
+        super().__del__()
+
+
+def _streams(calls: Calls, handle: codec.Handle, frame: Frame) -> dict[str, _Stream]:
     """Return the streams of a command, by the method that ends each."""
-    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
     return {
         f"{name}.end": _Stream(calls, handle.handle, descriptor)
         for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
@@ -336,23 +334,23 @@ class _Input(_Writer):
     The pipe stays open until all data has arrived: the next daemon may have to continue it.
     """
 
-    def __init__(self, stream: _Stream, lease: Lease, followed: _Followed) -> None:
-        super().__init__(stream, lease=lease)
-        self._followed, self._is_closed = followed, False
+    def __init__(self, stream: _Stream, command: _Command) -> None:
+        super().__init__(stream)
+        self._command, self._is_closed = command, False
 
     def write(self, data: bytes) -> None:
         if self._is_closed:
             raise InvalidStateError("this stream is closed")
         view = memoryview(data)
         while view:
-            handle = self._followed.handle
+            number = self._command.number
             try:
                 view = view[self._stream.pipe.write(view) :]
             except BrokenPipeError:
                 try:
-                    self._stream.calls.call(handle, "stdin.close")  # raises what broke it, if it was ours
+                    self._stream.calls.call(number, "stdin.close")  # raises what broke it, if it was ours
                 except (DaemonLostError, DaemonUnavailableError):
-                    if self._followed.take_up(handle):
+                    if self._command.take_up(number):
                         continue
                     raise
                 raise
@@ -368,52 +366,52 @@ class _Input(_Writer):
             return
         self._is_closed = True
         try:
-            self._followed.call(method, cancels=cancels)
+            self._command.call(method, cancels=cancels)
         finally:
             self._stream.pipe.close()
 
 
 class _Exec:
     def __init__(self, calls: Calls, frame: Frame, action: Action[Any]) -> None:
-        handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-        assert handle.id is not None
+        handle = _decoded(frame)
         assert handle.pid is not None
-        self.id, self.pid = ExecId(handle.id), handle.pid
-        self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
-        self._followed = followed = _Followed(calls, handle.handle, action, self.id, lease)
-        streams = _streams(calls, frame)
-        stdin, stdout, stderr = (streams.get(name) for name in ("stdin.end", "stdout.end", "stderr.end"))
-        followed.stdin = stdin
-        self.stdin = None if stdin is None else _Input(stdin, lease, followed)
+        self._command = command = _Command(calls, handle, action)
+        self.id, self.pid = command.id, handle.pid
+        streams = _streams(calls, handle, frame)
+        command.stdin = stdin = streams.get("stdin.end")
+        self.stdin = None if stdin is None else _Input(stdin, command)
         self.stdout, self.stderr = (
-            None if stream is None else _Reader(stream, method=method, lease=lease, followed=followed)
-            for stream, method in ((stdout, "stdout.end"), (stderr, "stderr.end"))
+            _Reader(streams[method], method, command) if method in streams else None
+            for method in ("stdout.end", "stderr.end")
         )
 
     def wait(self, seconds: float | None = None) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(self._followed.call("wait", seconds=seconds), ExitStatus)
-        self._lease.over()
+        status: ExitStatus = codec.decode(self._command.call("wait", seconds=seconds), ExitStatus)
+        self._command.warns = False
         return status
 
     def signal(self, number: int) -> None:
-        self._followed.call("signal", number=number)
+        self._command.call("signal", number=number)
 
     def kill(self) -> None:
-        self._followed.call("kill", cancels=False)
+        self._command.call("kill", cancels=False)
 
     def resize(self, size: PtySize) -> None:
-        self._followed.call("resize", size=size)
+        self._command.call("resize", size=size)
 
     def close(self) -> None:
-        if self._lease.end():
-            try:
-                self._followed.call("close", cancels=False)
-            except DaemonLostError:
-                pass  # no daemon has it: it has ended, or runs in the background
-            for end in (self.stdin, self.stdout, self.stderr):
-                if end is not None:
-                    end.drop()
-            while self._followed.streams:
-                self._followed.streams.popitem()[1].pipe.close()
+        command = self._command
+        if not command.end():
+            return
+        try:
+            command.call("close", cancels=False)
+        except DaemonLostError:
+            pass  # no daemon has it: it has ended, or runs in the background
+        for reader in (self.stdout, self.stderr):
+            if reader is not None:
+                reader.close()
+        for stream in (command.stdin, *command.streams.values()):
+            if stream is not None:
+                stream.pipe.close()
