@@ -27,7 +27,7 @@ static bool cannot_fail(long number)
 {
     return number == SYS_wait4 || number == SYS_epoll_pwait || number == SYS_getpid || number == SYS_getppid ||
            number == SYS_munmap || number == SYS_kill || number == SYS_rt_sigprocmask || number == SYS_rt_sigaction ||
-           number == SYS_setsid || number == SYS_umask || number == SYS_getpgid;
+           number == SYS_setsid || number == SYS_umask || number == SYS_getpgid || number == SYS_getuid;
 }
 
 bool fault_strikes(long number, long *result)
