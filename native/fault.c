@@ -7,18 +7,19 @@
 
 static uint64_t left, error;
 
-/* `words` are "NAME N ERRNO": of an agent the only argument, of a jail what its supervisor is to say of faults. Without the
- * numbers nothing fails. */
-void fault_arm(struct reader words)
+/* `words` are "NAME N ERRNO": of an agent the only argument, of a jail what its supervisor is to say of faults. Of another
+ * name than `name`, or without the numbers, nothing fails. NULL: of any name. */
+void fault_arm(struct reader words, const char *name)
 {
     uint64_t numbers[2] = {0, 0};
     size_t at = 0, size = process_word((const char *)words.at, words.left, &at);
+    bool concerned = !name || reader_is(reader_of(words.at, size), name);
     for (size_t i = 0; i < 2; i++) {
         at += size;
         size = process_word((const char *)words.at, words.left, &at);
         (void)parse_decimal((const char *)words.at + at, size, &numbers[i]);
     }
-    left = numbers[0];
+    left = concerned ? numbers[0] : 0;
     error = numbers[1];
 }
 

@@ -1,4 +1,4 @@
-"""The n-th system call of pid 1's start fails, for every n: the start is refused, or complete as any. Nothing waits for ever."""
+"""The n-th system call of pid 1's start fails, for every n: it is refused, or complete as any. No host waits for ever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ ERRORS = [errno.ENOMEM, errno.EIO]
 MOST = 70
 """More calls than pid 1 and its first agent make until that listens. The agent's further ones: test_guest_faults.py."""
 FILTER = seccomp_profile.build(os.uname().machine, owners=True)
-SHOWS = "grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status; ulimit -Ha | grep -v '^memory'; cat /proc/self/oom_score_adj; echo all"
+SHOWS = r"""
+grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp:)' /proc/self/status
+ulimit -Ha | grep -v '^memory'; cat /proc/self/oom_score_adj; echo all
+"""
 REFUSED = (GuestError, Ended, BrokenPipeError, ConnectionResetError)
 
 
