@@ -1,4 +1,4 @@
-"""The n-th system call of pid 1's start fails, for every n: it is refused, or complete as any. No host waits for ever."""
+"""The n-th system call of pid 1's start fails, for every n: it is refused, or complete. No host waits for ever."""
 
 from __future__ import annotations
 
