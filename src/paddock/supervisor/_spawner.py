@@ -24,7 +24,7 @@ from paddock.linux import descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
 from paddock.supervisor._namespaces import open_of
-from paddock.wire import close_all, send_some
+from paddock.wire import close_all
 from paddock.wire.guest import Spawn, Spawned, SpawnFlags
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Spawner:
         names = () if early is None else ("user", "mnt", "uts")
         spaces = [open_of("self", name) for name in names]
         with contextlib.suppress(ConnectionError):  # it has died: the next request gets the error
-            send_some(self._process.peer, context.orders, spaces)
+            socket.send_fds(self._process.peer, [context.orders], spaces)
         close_all(spaces)
 
     def clone(
@@ -187,7 +187,7 @@ class Spawner:
         order = Spawn(flags=flags, owner=base or 0, fault=fault.encode()).pack()
         assert self._process is not None
         try:
-            send_some(self._process.peer, order, fds)
+            socket.send_fds(self._process.peer, [order], fds)
             answer = self._process.peer.recv(_ANSWER_BYTES)
         except ConnectionError:
             answer = b""
