@@ -230,8 +230,8 @@ static void handle_frames(struct trunk *trunk)
     trunk->in_end = rest.left;
 }
 
-/* No process has the port's other side open, such as after a stop of the machine, or it can't be watched: looks again
- * later. */
+/* No process has the port's other side open, such as after a stop of the machine, or epoll(7) has no room. It looks
+ * again later. */
 static void retry_later(struct trunk *trunk)
 {
     (void)watch_for(trunk->loop, &trunk->reader, 0);

@@ -1,5 +1,5 @@
-/* A host sends any frames to pid 1 of a container: orders before and after it has begun, and what follows each on its
- * channel. Its agents are real, and it stops and ends them, in a pid namespace with libFuzzer as pid 1. */
+/* A host sends any frames to pid 1 of a container: orders, and what follows each on its channel. Pid 1 starts, stops and
+ * ends real agents. libFuzzer is pid 1 of a separate pid namespace. */
 #define NAMESPACES (CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC)
 #include "host.h"
 #include "../init.h"
