@@ -90,8 +90,8 @@ wheels: ## the sdist, and wheels for x86_64 and aarch64, in out/dist
 	@tools/bootstrap wheels
 	@rm -rf out/dist
 	@$(BIN)/python -m hatchling build -t sdist -d out/dist
-	@PADDOCK_WHEEL_ARCH=x86_64 $(BIN)/python -m hatchling build -t wheel -d out/dist
-	@PADDOCK_WHEEL_ARCH=aarch64 $(BIN)/python -m hatchling build -t wheel -d out/dist
+	@PADDOCK_WHEEL_COMPILER=ziglang PADDOCK_WHEEL_ARCH=x86_64 $(BIN)/python -m hatchling build -t wheel -d out/dist
+	@PADDOCK_WHEEL_COMPILER=ziglang PADDOCK_WHEEL_ARCH=aarch64 $(BIN)/python -m hatchling build -t wheel -d out/dist
 
 doctor: setup ## what this machine can do, and what would fix the rest
 	@$(BIN)/paddock doctor

@@ -2,6 +2,7 @@
 
 `PADDOCK_WHEEL_ARCH` names the machine that the wheel is for: `x86_64` or `aarch64`, else this one. Without a compiler
 for a named machine the build fails. Without one for this machine the wheel has no guest, and the hook says so.
+`PADDOCK_WHEEL_COMPILER=ziglang` compiles it with the pinned wheel, so that a release doesn't depend on this machine's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GuestHook(BuildHookInterface[Any]):
         build = runpy.run_path(str(Path(self.root) / "native" / "build.py"))
         wanted = None if version == "editable" else os.environ.get("PADDOCK_WHEEL_ARCH")
         try:
-            program: Path = build["build"](arch=wanted)
+            program: Path = build["build"](arch=wanted, compiler=os.environ.get("PADDOCK_WHEEL_COMPILER") if wanted else None)
         except (build["NoCompiler"], subprocess.CalledProcessError, OSError) as error:
             if wanted or (version != "editable" and not isinstance(error, build["NoCompiler"])):
                 raise

@@ -290,9 +290,9 @@ enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 #define TAG_NOISE (1ull << 56)
 
 #ifdef GUEST_FAULTS
-void fault_arm(struct reader words);
+void fault_arm(struct reader words, const char *name);
 #else
-static inline void fault_arm(struct reader words)
+static inline void fault_arm(struct reader words, const char *name)
 {
 }
 #endif

@@ -22,7 +22,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parent
 COMPILERS = ("gcc", "clang", "cc")
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
-"""The wheel `ziglang`, which uv.lock pins, stands in where no compiler is installed."""
+"""The wheel `ziglang`, which uv.lock pins, compiles releases, and stands in where no compiler is installed."""
 WARNINGS = [
     "-Wall",
     "-Wextra",
@@ -84,15 +84,20 @@ class NoCompiler(Exception):
 
 
 def find_compiler(wanted: str | None = None, arch: str | None = None) -> list[str]:
-    """Return the first words of a command that compiles for `arch`. NoCompiler."""
+    """Return the first words of a command that compiles for `arch`. `wanted`: a program, or `ziglang`. NoCompiler."""
+    zig = [*ZIG, "-target", f"{arch or platform.machine()}-linux-musl"] if importlib.util.find_spec("ziglang") else None
+    if wanted == "ziglang":
+        if zig is None:
+            raise NoCompiler("releases of paddock-guest are compiled by ziglang; `make wheels` installs it")
+        return zig
     foreign = arch not in (None, platform.machine())
     own = (f"{arch}-linux-gnu-gcc",) if foreign else (os.environ.get("CC"), *COMPILERS)
     for name in (wanted,) if wanted else own:
         path = shutil.which(name) if name else None
         if path:
             return [path]
-    if wanted is None and importlib.util.find_spec("ziglang"):
-        return [*ZIG, "-target", f"{arch or platform.machine()}-linux-musl"]
+    if wanted is None and zig is not None:
+        return zig
     if foreign:
         name = str(arch).replace("_", "-")
         raise NoCompiler(f"paddock-guest needs gcc for {arch}; on Debian: apt-get install gcc-{name}-linux-gnu")

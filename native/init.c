@@ -94,10 +94,8 @@ void init_serve(struct agent *agent, int listener, int score)
         int other = ENTRANCE + 1;
         fd_close(&other);
     }
-    (void)sys_close_range(ENTRANCE + 2, INT32_MAX, 0);
     agent->lifeline.fd = -1;
-    agent->null = open_null();
-    if (agent->null < 0)
+    if (sys_close_range(ENTRANCE + 2, INT32_MAX, 0) || (agent->null = open_null()) < 0)
         sys_exit(1);
     sys_exit(agent_run(agent) ? 1 : 0);
 }
@@ -214,7 +212,8 @@ static void called(struct watch *watch, uint32_t events)
 void init_listen(struct identity *identity)
 {
     identity->listener.ready = called;
-    (void)watch_for(&identity->init->agent.loop, &identity->listener, EPOLLIN);
+    if (watch_for(&identity->init->agent.loop, &identity->listener, EPOLLIN))
+        start_later(identity); /* lest a caller wait for ever */
 }
 
 bool init_dismiss(struct init *init)
@@ -452,7 +451,7 @@ static int call_host(void)
 int init_prepare(struct agent *child, struct init **to)
 {
     struct init *init = *to = &the_init;
-    (void)sys_prctl(PR_SET_DUMPABLE, 0); /* no command of any user gets its memory or descriptors */
+    TRY(sys_prctl(PR_SET_DUMPABLE, 0)); /* no command of any user gets its memory or descriptors */
     init->child = child;
     init->agent.init = init;
     init->agent.null = TRY(open_null());

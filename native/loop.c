@@ -18,7 +18,8 @@ int watch_for(struct loop *loop, struct watch *watch, uint32_t events)
     if (watch->fd < 0 || watch->events == events)
         return 0;
     int result = sys_epoll_ctl(loop->epoll, command, watch->fd, &event);
-    watch->events = result < 0 ? 0 : events;
+    if (result >= 0)
+        watch->events = events;
     return result;
 }
 

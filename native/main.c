@@ -55,7 +55,7 @@ int guest_main(const unsigned long *stack)
     while (*at)
         at++;
     if (stack[0])
-        fault_arm(text_of((const char *)stack[1]));
+        fault_arm(text_of((const char *)stack[1]), NULL);
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
     if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))

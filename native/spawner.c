@@ -69,7 +69,7 @@ _Noreturn static void become_jail(struct agent *agent, struct birth *birth)
     struct steps *steps = &birth->steps;
     struct stage stage;
     char mapped;
-    fault_arm(steps->fault);
+    fault_arm(steps->fault, "call");
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL);
     steps_restart(steps);
     step(steps, "shed", shed(birth));
@@ -119,6 +119,7 @@ static int spawn_one(struct agent *agent, const struct setup_message *setup, str
     struct spawn_message spawn;
     if (message_read(order, &spawn_shape, &spawn))
         return -EBADMSG;
+    fault_arm(spawn.fault, "spawner");
     birth->setup = setup;
     birth->steps = (struct steps){.fault = spawn.fault};
     birth->listeners = setup->flags & SETUP_WHOLE ? 3 : 2;
@@ -167,10 +168,11 @@ int spawner_run(struct agent *agent)
             return 0; /* the supervisor is gone */
         int pid = spawn_one(agent, &setup, reader_of(bytes, (size_t)got), &birth);
         struct spawned_message spawned = {pid > 0 ? (uint32_t)pid : 0, pid > 0 ? 0 : (uint32_t)-pid};
-        /* All that was received, before the answer: else the child's end would not be seen at once. */
-        (void)sys_close_range(3, SUPERVISOR - 1, 0);
-        (void)sys_close_range(SUPERVISOR + 1, INT32_MAX, 0);
+        /* All that was received, before the answer: else the child's end would not be seen at once. Its supervisor ends
+         * with this process, and a child that it has not heard of ends with the supervisor. */
+        TRY(sys_close_range(3, SUPERVISOR - 1, 0));
+        TRY(sys_close_range(SUPERVISOR + 1, INT32_MAX, 0));
         must(!message_put(&body, &spawned_shape, &spawned));
-        (void)sys_send(SUPERVISOR, body.base, body.used, MSG_NOSIGNAL);
+        TRY(sys_send(SUPERVISOR, body.base, body.used, MSG_NOSIGNAL));
     }
 }

@@ -123,8 +123,9 @@ static void watch_connection(struct trunk *trunk, struct trunk_connection *conne
 {
     bool reads = !trunk->paused && connection->credit && queued(trunk) <= HALF_QUEUE;
     bool writes = !trunk->paused && has_unwritten(connection);
-    if (connection->number && connection->watch.fd >= 0)
-        (void)watch_for(trunk->loop, &connection->watch, (reads ? EPOLLIN : 0u) | (writes ? EPOLLOUT : 0u));
+    if (connection->number && connection->watch.fd >= 0 &&
+        watch_for(trunk->loop, &connection->watch, (reads ? EPOLLIN : 0u) | (writes ? EPOLLOUT : 0u)))
+        end_connection(connection); /* lest its host wait for ever */
 }
 
 /* After each event: writes the queue, and waits for what each connection and the port can do next. */
@@ -229,7 +230,8 @@ static void handle_frames(struct trunk *trunk)
     trunk->in_end = rest.left;
 }
 
-/* No process has the port's other side open, such as after a stop of the machine: looks again later. */
+/* No process has the port's other side open, such as after a stop of the machine, or epoll(7) has no room. It looks
+ * again later. */
 static void retry_later(struct trunk *trunk)
 {
     (void)watch_for(trunk->loop, &trunk->reader, 0);
@@ -273,8 +275,9 @@ static void watch_port(struct trunk *trunk)
     bool reads = queued(trunk) <= HALF_QUEUE;
     if (trunk->retry.set)
         return;
-    (void)watch_for(trunk->loop, &trunk->reader, reads ? EPOLLIN : 0);
-    (void)watch_for(trunk->loop, &trunk->writer, trunk->out_end ? EPOLLOUT : 0);
+    if (watch_for(trunk->loop, &trunk->reader, reads ? EPOLLIN : 0) ||
+        watch_for(trunk->loop, &trunk->writer, trunk->out_end ? EPOLLOUT : 0))
+        retry_later(trunk);
 }
 
 int trunk_begin(struct trunk *trunk, struct loop *loop, int reader, int writer)

@@ -67,7 +67,7 @@ SYSTEM_PACKAGES = (
         frozenset({"setup"}),
         root_only=True,
     ),
-    SystemPackage("gcc", "gcc", "compiles the guest", EVERY | {"wheels"}),
+    SystemPackage("gcc", "gcc", "compiles the guest", EVERY),
     SystemPackage("libc6-dev", "gencat", "the sanitizers, which the guest is tested with, link it", EVERY),
     SystemPackage("clang", "clang", "the guest has no warnings from it either; its fuzzer", frozenset({"check"})),
     SystemPackage("libclang-rt-dev", "clang", "the runtime of that fuzzer", frozenset({"check"})),
@@ -96,7 +96,7 @@ SYSTEM_PACKAGES = (
         "gcc-aarch64-linux-gnu",
         "aarch64-linux-gnu-gcc",
         "compiles the guest for aarch64",
-        frozenset({"levels", "wheels"}),
+        frozenset({"levels"}),
     ),
     SystemPackage("busybox-static", "busybox", "tests make images without a libc of it", frozenset({"levels"})),
 )
@@ -135,6 +135,8 @@ def main(arguments: list[str]) -> int:
         provide_textlint()
     if purpose == "site":
         provide_site()
+    if purpose == "wheels":
+        provide_ziglang()
     return 0
 
 
@@ -237,6 +239,17 @@ def provide_textlint(place: Path = ROOT / "tools" / "prose") -> None:
     say("installing textlint into tools/prose/node_modules")
     if not succeeds(["npm", "ci", "--prefix", str(place), "--no-audit", "--no-fund", "--silent"]):
         fail("npm could not install textlint, which `make check` reads the prose with")
+
+
+def provide_ziglang() -> None:
+    """Install the pinned compiler of releases into `.venv`, unless it is there."""
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('ziglang') is None)"
+    if succeeds([str(VENV / "bin" / "python"), "-c", look]):
+        return
+    say("installing ziglang, some 100 MB, which compiles the guest of a release")
+    uv = machine_uv(dict(os.environ)) or own_uv(dict(os.environ))
+    if uv is None or not succeeds([uv, "sync", "--quiet", "--frozen", "--group", "zig", "--python", sys.executable]):
+        fail("uv could not install ziglang, which compiles the guest of a release")
 
 
 def provide_site(place: Path = TOOLS / "site", wanted: Path = ROOT / "tools" / "site.txt") -> None:

@@ -68,6 +68,16 @@ def command(**more: Any) -> tuple[Op, messages.Message]:
     return Op.EXEC, messages.Exec(**{"id": b"a", "argv": (b"guest", b"-x"), "env": (b"PATH=/",), "cwd": b"/", **more})
 
 
+def given(request: tuple[Op, messages.Message]) -> bytes:
+    """An order of fuzz/orders.c with a listening socket."""
+    return step(Kind.OPEN, request[0], 0, request[1].pack(), 1)
+
+
+IDENTITY = Op.IDENTITY, messages.Identity(name=b"user", uid=1000, gid=1000, flags=messages.IdentityFlags.EAGER)
+CALLED = Op.IDENTITY, messages.Identity(name=b"root")
+BEGIN = Op.BEGIN, messages.Begin(deadline=1 << 62, retention=1 << 62)
+CALL = bytes(5)
+"""Where fuzz/orders.c calls that socket."""
 EXACT = tar(member("top/", type=tarfile.DIRTYPE), member("top/e", b"in place of a directory"), link("top/l", "f"))
 SIGNED = bytearray(header(b"f", at200=b"\xff" * 50))
 SIGNED[148:156] = b"%06o\0 " % (sum(SIGNED[:148]) + sum(SIGNED[156:]) + 8 * 32 - 256 * 50)
@@ -368,11 +378,24 @@ SEEDS = {
         steps((Op.GREP, messages.Grep(path=b"/", limit=5, name=b"*", **compile_pattern("t.o")._asdict()))),
         steps((Op.WATCH, messages.Watch(path=b"/", flags=1)), (Op.MKDIR, messages.Mkdir(path=b"/n", mode=0o700))),
     ],
+    "orders": [
+        given(IDENTITY) + given(BEGIN) + then
+        for then in (
+            b"",
+            steps((Op.PAUSE, None), (Op.TIMES, None), (Op.RESUME, None)),
+            steps((Op.HOLD, messages.Hold(seconds=9)), then=step(Kind.CLOSE, 0, 3) + CALL * 2),
+            steps((Op.AWAKE, None), (Op.PAUSE_CLOCK, messages.PauseClock(paused=0)), (Op.PAUSE, None)),
+            steps((Op.AGENT, messages.Agent(name=b"user")), (Op.LOST, messages.Lost(name=b"user", pid=0))) + CALL * 2,
+            steps((Op.DEADLINE, messages.Deadline(deadline=0))),
+            steps((Op.RENEW, messages.Renew())),
+        )
+    ]
+    + [given(IDENTITY) * 2, given(BEGIN), given(CALLED) + given(BEGIN) + CALL * 3 + steps((Op.PING, None))],
     "wire": [b"".join(parts) for parts in WIRE],
     "tar": TARS + list(HOSTILE.values()) + [sample(format) for format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)],
 }
-LONGEST = {"requests": 1024, "tar": 8192, "operations": 8192, "regex": 4096}
-BUSY = {"operations": 2_000, "requests": 500}
+LONGEST = {"orders": 1024, "requests": 1024, "tar": 8192, "operations": 8192, "regex": 4096}
+BUSY = {"operations": 2_000, "requests": 350, "orders": 100}
 """Runs of a target that makes system calls."""
 HOUR_SECONDS = 3600
 

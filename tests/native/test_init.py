@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import seccomp_profile
+from paddock.linux.descriptors import closing
 from paddock.wire.guest import (
     VERSION,
     Agent,
@@ -46,15 +48,16 @@ cd "$1"
 mkdir usr proc dev tmp .paddock-host
 mount --rbind /usr usr && mount -t proc proc proc && mount --rbind /dev dev && mount --bind "$2" .paddock-host
 for name in bin lib lib64 sbin; do [ -L /$name ] && ln -s usr/$name $name; done
-cp "$3" guest
+cp "$3" "$5"
 chmod 1777 tmp
-exec chroot . $4 /guest
+exec chroot . $4 "/$5"
 """
 """Where merged directories are no links, nothing runs inside, and the test says so."""
 
 
 class Container:
-    def __init__(self, program: Path, place: Path) -> None:
+    def __init__(self, program: Path, place: Path, name: str = "guest") -> None:
+        """`name` is that of the file that runs, which may tell a build for faults which call fails."""
         self.place = place
         (place / "root").mkdir()
         (place / "host").mkdir()
@@ -62,28 +65,29 @@ class Container:
         self.listeners: list[socket.socket] = []
         argv = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--propagation", "private", "sh", "-ec", START]
         emulator = f"{EMULATOR} -0 /guest" if foreign_to(program) else ""
-        argv += ["sh", str(place / "root"), str(place / "host"), str(program), emulator]
+        argv += ["sh", str(place / "root"), str(place / "host"), str(program), emulator, name]
         self.process = subprocess.Popen(argv, env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": "detect_leaks=0"})
-        self.door.settimeout(PATIENCE_SECONDS)
-        self.birth = Connection(self.door.accept()[0])
+        self.birth = self._called()
 
     def identity(self, name: str, uid: int, flags: int = 0, *, filter: bytes = b"") -> None:
-        listener = self._listen(self.place / f"{name}.sock")
         message = Identity(name=name.encode(), uid=uid, gid=uid, flags=flags, filter=filter)
-        channel = self.birth.open(Op.IDENTITY, message.pack(), [listener.fileno()])
-        assert self.birth.reply(channel) == b""
-        listener.close()
+        with self._listen(self.place / f"{name}.sock") as listener:
+            channel = self.birth.open(Op.IDENTITY, message.pack(), [listener.fileno()])
+            assert self.birth.reply(channel) == b""
 
     def begin(self, deadline: int = NEVER, *, idle: int = 0, rlimits: tuple[int, ...] = ()) -> None:
-        listener = self._listen(self.place / "init.sock")
         message = Begin(deadline=deadline, idle=idle, retention=NEVER // 2, rlimits=rlimits)
-        channel = self.birth.open(Op.BEGIN, message.pack(), [listener.fileno()])
-        assert self.birth.reply(channel) == b""
-        listener.close()
+        with self._listen(self.place / "init.sock") as listener:
+            channel = self.birth.open(Op.BEGIN, message.pack(), [listener.fileno()])
+            assert self.birth.reply(channel) == b""
 
     def connect(self, name: str, *, greet: bool = True) -> Connection:
         peer = socket.socket(socket.AF_UNIX)
-        peer.connect(str(self.place / f"{name}.sock"))
+        try:
+            peer.connect(str(self.place / f"{name}.sock"))
+        except BaseException:
+            peer.close()
+            raise
         return Connection(peer, greet=greet)
 
     def ended(self) -> int:
@@ -94,6 +98,21 @@ class Container:
         self.process.wait()
         self.birth.close()
         self.door.close()
+
+    def _called(self) -> Connection:
+        """Its call. Raises Ended if it ends before that."""
+        try:
+            with closing(os.pidfd_open(self.process.pid)) as process:
+                calls = select.select([self.door, process], [], [], PATIENCE_SECONDS)[0]
+            assert calls, "it neither calls nor ends"
+            if self.door not in calls:
+                raise Ended
+            return Connection(self.door.accept()[0])
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            self.door.close()
+            raise
 
     def _listen(self, path: Path) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)

@@ -14,8 +14,8 @@ import pytest
 
 from paddock.backends.guest import orders
 from paddock.model import User
-from paddock.wire.guest import VERSION, Exec, HostHello, Kind, Op
-from tests.native.driver import HEADER, PATIENCE_SECONDS, frame
+from paddock.wire.guest import VERSION, Error, Exec, HostHello, Kind, Op
+from tests.native.driver import HEADER, PATIENCE_SECONDS, Ended, GuestError, frame
 
 HELLO, OPEN, DATA, CREDIT, END, STILL, GO = range(1, 8)
 LINE = struct.Struct("<IHHI")
@@ -23,12 +23,15 @@ GREETING = frame(Kind.HELLO, body=HostHello(version=VERSION).pack())
 
 
 class Sentry:
-    def __init__(self, program: Path, directory: Path) -> None:
+    def __init__(self, program: Path, directory: Path, words: str = "") -> None:
+        """`words` tell a build for faults which call fails."""
         place = directory / "sentry"
         shutil.copy(program, place)
         reader, self.writer = os.pipe()
         self.reader, writer = os.pipe()
-        self.process = subprocess.Popen([place], stdin=reader, stdout=writer, env={"ASAN_OPTIONS": "detect_leaks=0"})
+        self.process = subprocess.Popen(
+            [f"{words}{place}"], executable=place, stdin=reader, stdout=writer, env={"ASAN_OPTIONS": "detect_leaks=0"}
+        )
         os.close(reader)
         os.close(writer)
         self._buffer = b""
@@ -44,7 +47,10 @@ class Sentry:
     def hear(self) -> tuple[int, int, bytes]:
         while len(self._buffer) < LINE.size or len(self._buffer) < LINE.size + LINE.unpack_from(self._buffer)[0]:
             assert self._readable(PATIENCE_SECONDS), "it says nothing"
-            self._buffer += os.read(self.reader, 1 << 16)
+            got = os.read(self.reader, 1 << 16)
+            if not got:
+                raise Ended
+            self._buffer += got
         length, kind, _, number = LINE.unpack_from(self._buffer)
         body, self._buffer = self._buffer[LINE.size : LINE.size + length], self._buffer[LINE.size + length :]
         return kind, number, body
@@ -61,12 +67,15 @@ class Sentry:
         data = b""
         while True:
             kind, heard, body = self.hear()
+            if kind == END:
+                raise Ended
             assert (kind, heard) == (DATA, number)
             data += body
             while len(data) >= HEADER.size and len(data) >= HEADER.size + HEADER.unpack_from(data)[0]:
                 length, kind, _, of, *_ = HEADER.unpack_from(data)
                 answer, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
-                assert kind != Kind.ERROR
+                if kind == Kind.ERROR:
+                    raise GuestError(Error.unpack(answer))
                 if of == channel and kind == Kind.REPLY:
                     return answer
 

@@ -373,7 +373,7 @@ def spawner_of(supervisor: int) -> int:
 
 
 def test_sandboxes_live_on_and_more_are_made_when_the_spawner_was_killed(private_play: Play) -> None:
-    """As root the next spare comes from another spawner. An ordinary user's supervisor ends: the next takes over."""
+    """The supervisor ends with it, and the next takes over."""
 
     async def scene(yard: Yard) -> None:
         first = await yard.create()
@@ -381,7 +381,7 @@ def test_sandboxes_live_on_and_more_are_made_when_the_spawner_was_killed(private
         spawner = spawner_of(supervisor)
         os.kill(spawner, signal.SIGKILL)
         later = [await yard.create() for _ in range(layout.DEFAULT_SPARES + 1)]  # there may be as many spares
-        assert (supervisor_pid(yard) == supervisor) == (os.getuid() == 0)
+        assert supervisor_pid(yard) != supervisor
         assert spawner_of(supervisor_pid(yard)) != spawner
         for instance in (first, *later):
             assert (await run(instance, "echo", "alive"))[1] == b"alive\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
@@ -148,6 +149,18 @@ def test_a_wheel_is_built_for_either_architecture_on_one_machine(sources: Path, 
     wheel = build(sources, "wheel", tmp_path, PADDOCK_WHEEL_ARCH=arch)
     assert wheel.stat().st_size < _MOST_BYTES
     holds_the_guest(wheel, arch)
+
+
+def test_a_release_is_compiled_by_the_pinned_compiler_or_not_at_all(sources: Path, tmp_path: Path) -> None:
+    order = f"cd {sources} && exec {sys.executable} -m hatchling build -t wheel -d {tmp_path}"
+    named = {"PADDOCK_WHEEL_ARCH": "aarch64", "PADDOCK_WHEEL_COMPILER": "ziglang"}
+    done = run("sh", "-c", order, **named)
+    if importlib.util.find_spec("ziglang") is None:
+        assert done.returncode
+        assert "releases of paddock-guest are compiled by ziglang" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        holds_the_guest(next(tmp_path.glob("*.whl")), "aarch64")
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ class JailPool:
             self._refuse(error)
             return False
         self._spares.append(spare)
-        fd, spawner = spare.sync.fileno(), self._spawner.living
+        fd = spare.sync.fileno()
 
         def heard() -> None:
             was_ready = spare.ready
@@ -194,8 +194,8 @@ class JailPool:
                 if was_ready:  # one that died in waiting is replaced when it is missed
                     return
                 # The mounts that its children copy end with the spawner. Then their error isn't the plan's fault.
-                fell = spawner is None or self._spawner.living is not spawner
-                self._refuse(Died(str(error)) if fell else error)
+                self._spawner.check()
+                self._refuse(error)
             self._feed()
 
         self._watch(fd, heard)

@@ -140,25 +140,21 @@ def _execute(program: int) -> NoReturn:
 
 
 class Spawner:
-    """Clone children of the supervisor. The next call replaces a killed spawner.
+    """Clone children of the supervisor, which ends when its spawner does. The next supervisor takes over.
 
-    An ordinary user's spawner starts before the supervisor enters its user namespace. The kernel gives the files of a
-    non-dumpable process to root of the namespace in which it was executed (proc(5)). Root of the supervisor's namespace
-    is the user, who runs commands inside. So a supervisor whose spawner was killed ends, and the next one takes over.
+    A spawner that dies before its answer may leave a child of which nothing else is known. And an ordinary user's
+    spawner starts before the supervisor enters its user namespace. The kernel gives the files of a non-dumpable process
+    to root of the namespace in which it was executed (proc(5)). Root of the supervisor's namespace is the user, who
+    runs commands inside.
     """
 
     def __init__(self, context: SupervisorContext) -> None:
         self._context = context
         self._process: Spawning | None = None
-        self._used = False
 
     def start(self) -> None:
         """Start it. The caller has one thread, and SIGCHLD is not handled."""
         early, context = self._context.spawning, self._context
-        if early is not None and self._used:
-            print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
-            os._exit(1)
-        self._used = True
         self._process = early or spawn(context.program, context.null)
         names = () if early is None else ("user", "mnt", "uts")
         spaces = [open_of("self", name) for name in names]
@@ -189,38 +185,33 @@ class Spawner:
         if base is not None:
             flags |= SpawnFlags.OWNED
         order = Spawn(flags=flags, owner=base or 0, fault=fault.encode()).pack()
-        for _ in range(2):
-            if self._process is None:
-                self.start()
-            answer = self._ask(order, fds)
-            if answer:
-                spawned = Spawned.unpack(answer)
-                if spawned.pid:
-                    return spawned.pid
-                raise JailError(f"at the clone: {os.strerror(spawned.errno)}", spawned.errno)
-            self.close()
-        raise JailError("the process that sandboxes are cloned from died twice in a row")
-
-    @property
-    def living(self) -> Spawning | None:
-        """Return the current spawner; None if it was killed."""
-        if self._process is None:
-            return None
-        try:
-            self._process.peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return self._process
-        except ConnectionError:
-            pass
-        return None
-
-    def _ask(self, order: bytes, fds: Sequence[int]) -> bytes:
         assert self._process is not None
         try:
             socket.send_fds(self._process.peer, [order], fds)
-            return self._process.peer.recv(_ANSWER_BYTES)
+            answer = self._process.peer.recv(_ANSWER_BYTES)
         except ConnectionError:
-            return b""
+            answer = b""
+        if not answer:
+            self._end()
+        spawned = Spawned.unpack(answer)
+        if not spawned.pid:
+            raise JailError(f"at the clone: {os.strerror(spawned.errno)}", spawned.errno)
+        return spawned.pid
+
+    def check(self) -> None:
+        """End the supervisor if the spawner has died."""
+        try:
+            if self._process is None or self._process.peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                return
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            pass
+        self._end()
+
+    def _end(self) -> NoReturn:
+        print("the process that sandboxes are cloned from has died, and so does this one", file=sys.stderr)
+        os._exit(1)
 
     def close(self) -> None:
         if self._process is not None:
