@@ -92,7 +92,7 @@ class Cleanup(Component):
     async def _start_removal(self, row: Row) -> None:
         """Have its trees and outputs deleted. A caller waits for that only if many wait to be deleted. A sweep deletes
         what this daemon leaves."""
-        while len(self._removals) >= _MOST_REMOVALS:
+        while len(self._removals) >= _MOST_REMOVALS and not self._tasks.closed:
             await asyncio.wait(self._removals, return_when=asyncio.FIRST_COMPLETED)
         if self._tasks.closed:
             return
