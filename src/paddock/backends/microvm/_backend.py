@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._checks import missing, ok
-from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends.base import Capabilities, Exits, SandboxPlan
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
@@ -26,7 +26,6 @@ from paddock.errors import FileError, LevelUnavailableError, PaddockError, Sandb
 from paddock.linux import files, proc
 from paddock.model import (
     Check,
-    ExecId,
     ExecSpec,
     Level,
     Limit,

@@ -130,8 +130,8 @@ class VmmInstance(JailInstance):
         return await super().start(spec, id=id, background=background)
 
     async def _trust(self) -> None:
-        """Copy the certificates to the guest's /dev if the daemon has changed them (`access/_trust`). A jail has them in
-        its own."""
+        """Copy the certificates into the guest if the daemon has changed them (`access/_trust`). A jail sees changes
+        at once."""
         directory = self._level.directory / layout.RUN / self.id
         try:
             info = (directory / layout.TRUST).stat()
