@@ -103,11 +103,16 @@ class Cleanup(Component):
     async def _remove(self, row: Row) -> None:
         def remove() -> None:
             for tree in row.own_trees:
-                self._pool().delete(tree)
+                pool.delete(tree)
             self.remove_outputs(row.id)
 
-        async with self._removing:
-            await in_thread(remove)
+        pool = self._pool()
+        pool.in_use.update(row.own_trees)  # a sweep that comes meanwhile would report them
+        try:
+            async with self._removing:
+                await in_thread(remove)
+        finally:
+            pool.in_use.difference_update(row.own_trees)
 
     def overdue(self, row: Row) -> bool:
         """Tell whether the time of a hibernated sandbox is over: only its row keeps it."""
