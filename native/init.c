@@ -410,7 +410,7 @@ static const struct request ORDERS[] = {
     {OP_AGENT, &agent_shape, tell_agent, BEGUN},
     {OP_LOST, &lost_shape, tell_lost, BEGUN},
     {OP_RENEW, &renew_shape, renew_perform, SENTRY | MACHINE | CONTAINER},
-    {OP_TRUST, &trust_shape, machine_trust, MACHINE},
+    {OP_TRUST, &trust_shape, machine_trust, SENTRY | MACHINE},
     {OP_SHARE, &share_shape, machine_share, MACHINE},
     {OP_HOLD, &hold_shape, pause_hold, CONTAINER},
     {OP_AWAKE, NULL, pause_keep_awake, CONTAINER},

@@ -484,6 +484,7 @@ def test_only_the_first_dashes_go() -> None:
     ("command", "why"),
     [
         (("run", "--mount", ".", "--patch", "/no/such/x.patch", "--", "true"), "there is no directory '/no/such'"),
+        (("run", "--mount", ".", "--patch", "", "--", "true"), "it has no name"),
         (("eval", "injection", "-o", "/"), "it is a directory"),
         (("bench", "--levels", "-o", "/no/such/x.md"), "there is no directory '/no/such'"),
     ],

@@ -264,6 +264,19 @@ def test_stop_ends_what_is_not_persistent(state_dir: Path) -> None:
     assert not stop_daemon(state_dir), "and starts none to stop it"
 
 
+def test_a_daemon_leaves_while_trees_are_being_deleted(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill has answered before, and the next daemon deletes what this one leaves."""
+    slow = (
+        "import time;from paddock.daemon.main import start;from paddock.daemon.sandboxes.cleanup import Cleanup;"
+        "start._CLOSE_SECONDS=0.2;Cleanup.remove_outputs=lambda self,id:time.sleep(600);main(o)"
+    )
+    bootstrap = _daemon._BOOTSTRAP.removesuffix("main(o)")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(_daemon, "_BOOTSTRAP", bootstrap + slow)
+    box = Sandbox.create(level="jail", ttl_seconds=300, persistent=True, transport=default_transport(state_dir))
+    box.kill()
+    assert stop_daemon(state_dir)
+
+
 def test_what_is_under_way_when_the_daemon_leaves_is_said_to_be_unknown(state_dir: Path, program: Start) -> None:
     writes = program(
         "box = Sandbox.create(level='jail', ttl_seconds=300)\n"

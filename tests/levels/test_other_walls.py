@@ -39,3 +39,12 @@ def test_what_was_planted_in_its_place_hides_nothing_and_keeps_nobody_waiting(
     made = sandbox(level="gvisor", snapshot=snapshot)
     assert made.exec("cat /var/tmp/kept").stdout == "kept\n"
     jail.delete_snapshot(snapshot)
+
+
+def test_programs_at_gvisor_trust_the_gateway(sandbox: SandboxFactory) -> None:
+    try:
+        made = sandbox(level="gvisor", policy={"egress": {"allow": []}})
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    trusted = made.exec('cmp "$SSL_CERT_FILE" /etc/ssl/certs/ca-certificates.crt && grep -c BEGIN "$SSL_CERT_FILE"')
+    assert int(trusted.stdout) > 0

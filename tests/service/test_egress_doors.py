@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
+from paddock.daemon.access import _trust
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.backends import Backends
 from paddock.daemon.store.database import Row
@@ -134,6 +135,32 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
                 assert await calls(instance) in REFUSED
             assert gateway_pid(yard.state_dir) not in (None, first)
             assert [await trusted(one), await trusted(other)] == before, "programs inside trust whom they trusted"
+            for instance in (one, other):
+                await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_a_sandbox_that_ends_while_a_gateway_is_replaced_takes_no_other_offline(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            one, other = await yard.create(exits=True), await yard.create(exits=True)
+            for instance in (one, other):
+                await doors.open(row_of(instance), NOTHING)
+            write = _trust.write
+
+            def write_without_one(state: Path, id: str, certificate: bytes) -> None:
+                if id == one.id:
+                    raise FileNotFoundError(id)
+                write(state, id, certificate)
+
+            monkeypatch.setattr(_trust, "write", write_without_one)
+            first = gateway_pid(yard.state_dir)
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            assert await calls(other) in REFUSED
             for instance in (one, other):
                 await instance.kill()
 

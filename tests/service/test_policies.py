@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Rig, until
+from service_world import ME, Rig, WorldBackend, until
 
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
@@ -29,6 +29,7 @@ from paddock.model import (
     RollbackSandbox,
     RunExec,
     Sandbox,
+    SandboxId,
     SandboxSpec,
     SetPolicy,
     StartExec,
@@ -128,6 +129,16 @@ async def test_a_revision_that_was_stored_lately_is_not_stored_again(rig: Rig, d
             assert service._store.execute("SELECT kept_at FROM policies", ()).fetchall() == [(began + stored,)], later
 
 
+async def test_a_revision_that_was_deleted_meanwhile_is_stored_again(rig: Rig, doors: Doors) -> None:
+    """The clock was wrong for a while, and a sweep came then."""
+    async with rig.service(gateways=doors.made) as service:
+        await service.policies.keep(ONE)
+        service.policies.prune(time.time() + 1)
+        await create(service, ONE)
+    async with rig.service(gateways=doors.made) as service:
+        assert (await service.policies.of(FIRST)).document == ONE
+
+
 async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, doors: Doors) -> None:
     doors.fails = NotConfiguredError("its log")
     async with rig.service(gateways=doors.made) as service:
@@ -215,6 +226,27 @@ async def test_a_rollback_brings_no_policy_back(rig: Rig, doors: Doors) -> None:
         again = await service.perform(RollbackSandbox(sandbox=sandbox.id, snapshot=snapshot.id), ME)
         assert again.policy == FIRST
         assert doors.open_ == {(sandbox.id, 1): FIRST}
+
+
+async def test_a_rollback_that_gets_no_network_leaves_nothing_at_the_backend(
+    rig: Rig, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the sockets either that came for the gateway."""
+    rig.pool.create("tp_host")
+    forget, forgotten = WorldBackend.forget, list[str]()
+
+    async def noted(backend: WorldBackend, id: SandboxId) -> None:
+        forgotten.append(id)
+        await forget(backend, id)
+
+    async with rig.service(gateways=doors.made) as service:
+        sandbox = await create(service, ONE)
+        snapshot = await service.perform(CreateSnapshot(sandbox=sandbox.id), ME)
+        monkeypatch.setattr(WorldBackend, "forget", noted)
+        doors.fails = NotConfiguredError("its log")
+        with pytest.raises(NotConfiguredError, match="its log"):
+            await service.perform(RollbackSandbox(sandbox=sandbox.id, snapshot=snapshot.id), ME)
+        assert forgotten == [sandbox.id] * 2, "the one before, and the one that was made"
 
 
 async def test_a_policy_that_is_being_set_holds_before_it_is_made_again(

@@ -20,6 +20,8 @@ from paddock.errors import (
     SandboxDiedError,
 )
 from paddock.model import (
+    CheckStorage,
+    CollectGarbage,
     CreateSandbox,
     ExecSpec,
     ExtendSandbox,
@@ -78,6 +80,8 @@ async def test_a_kill_waits_for_the_deletion_of_files_only_if_many_do(
         monkeypatch.setattr(rig.pool, "delete", delete_late)
         for one in made[1:]:
             await service.perform(KillSandbox(sandbox=one.id), ME)
+        found = await service.perform(CollectGarbage(dry_run=True), ME)
+        (trees,) = (check for check in await service.perform(CheckStorage(), ME) if check.name == "trees")
         last = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made[0].id), ME))
         await until(lambda: service._store.existing(made[0].id).state is State.KILLED)
         assert len(rig.pool.names()) == len(made)
@@ -85,6 +89,8 @@ async def test_a_kill_waits_for_the_deletion_of_files_only_if_many_do(
         may.set()
         await last
         await until(lambda: leftovers(rig) == ((), (), ()))
+        assert "orphan" not in {item.kind for item in found.items}
+        assert trees.status == "ok", trees.detail
 
 
 async def test_a_dead_sandbox_says_when_and_why(rig: Rig) -> None:

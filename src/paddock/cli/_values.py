@@ -68,7 +68,9 @@ def output(text: str) -> str:
     """Check that a file can be written there, before the work whose result it takes. `-` is stdout."""
     directory = os.path.dirname(text) or "."
     why = None
-    if os.path.isdir(text):
+    if not text:
+        why = "it has no name"
+    elif os.path.isdir(text):
         why = "it is a directory"
     elif not os.path.isdir(directory):
         why = f"there is no directory {directory!r}"

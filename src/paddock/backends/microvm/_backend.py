@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._checks import missing, ok
-from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
+from paddock.backends.base import Capabilities, Exits, SandboxPlan
 from paddock.backends.guest import orders, program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
@@ -26,7 +26,6 @@ from paddock.errors import FileError, LevelUnavailableError, PaddockError, Sandb
 from paddock.linux import files, proc
 from paddock.model import (
     Check,
-    ExecId,
     ExecSpec,
     Level,
     Limit,
@@ -38,7 +37,6 @@ from paddock.model import (
     replace,
 )
 from paddock.storage.pool.memories import Memories
-from paddock.supervisor import layout, trust_places
 from paddock.supervisor.plan import KVM, JailPlan
 from paddock.supervisor.plan import User as JailUser
 from paddock.wire.guest import PartFlags as Part
@@ -255,30 +253,6 @@ class MicrovmBackend(VmmBackend):
 
 
 class MicrovmInstance(VmmInstance):
-    _trusted: tuple[int, int] | None = None
-    """The stamp of the certificates that its programs trust."""
-
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        await self._trust()
-        return await super().start(spec, id=id, background=background)
-
-    # the guest
-
-    async def _trust(self) -> None:
-        """Copy the certificates into the machine if the daemon has changed them (`access/_trust`). A jail sees changes
-        at once."""
-        directory = self._level.directory / layout.RUN / self.id
-        try:
-            info = (directory / layout.TRUST).stat()
-        except FileNotFoundError:  # it has no network access
-            return
-        stamp = (info.st_mtime_ns, info.st_size)
-        if info.st_size and stamp != self._trusted:
-            self._trusted = stamp
-            for name, place, systems in trust_places.KINDS:
-                over = [f"/{path.decode()}" for path in systems]
-                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
-
     async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
         """Make the directories that each sandbox has."""
         for path, (uid, gid) in directories.items():

@@ -27,6 +27,7 @@ from paddock.errors import (
 )
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
+from paddock.supervisor import layout, trust_places
 from paddock.vmm.control import pack_orders
 from paddock.wire.guest import ExecReply, KillReply, PingReply, Renew, RenewReply
 from paddock.wire.guest import PartFlags as Part
@@ -108,6 +109,8 @@ class VmmInstance(JailInstance):
         self._environment: dict[str, str] | None = None
         """The environment for each command. Of a VMM that an earlier daemon made, the controller knows it."""
         self._listening: asyncio.Task[None] | None = None
+        self._trusted: tuple[int, int] | None = None
+        """The stamp of the certificates that its programs trust."""
         self._resumptions = 0
         """How often a caller has asked for a resume."""
         self.copying = asyncio.Lock()
@@ -119,11 +122,27 @@ class VmmInstance(JailInstance):
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         """Start a command with the sandbox's own environment, which a guest that was started for any sandbox doesn't
         know."""
+        await self._trust()
         if self._environment is None:
             self._environment = (await (await self.control()).ask("environment", Environment)).env
         if self._environment:
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
+
+    async def _trust(self) -> None:
+        """Copy the certificates into the guest if the daemon has changed them (`access/_trust`). A jail sees changes
+        at once."""
+        directory = self._level.directory / layout.RUN / self.id
+        try:
+            info = (directory / layout.TRUST).stat()
+        except FileNotFoundError:  # it has no network access
+            return
+        stamp = (info.st_mtime_ns, info.st_size)
+        if info.st_size and stamp != self._trusted:
+            for name, place, systems in trust_places.KINDS:
+                over = [f"/{path.decode()}" for path in systems]
+                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
+            self._trusted = stamp
 
     async def run(self, spec: ExecSpec) -> None:
         """Run a command to its end, and ignore its result."""

@@ -290,9 +290,9 @@ class Gateways(Component):
             for network in left:
                 try:
                     await self._send_again(network)
-                except PaddockError as error:
+                except (PaddockError, OSError) as error:  # its certificates can't be written: it may just have ended
                     again.append(network)
-                    self._audit.event("egress.offline", sandbox=network.row.id, message=error.message[:1024])
+                    self._audit.event("egress.offline", sandbox=network.row.id, message=str(error)[:1024])
             left = again
             if left:
                 await asyncio.sleep(pause)

@@ -92,6 +92,7 @@ class Policies(Component):
     def prune(self, before: float) -> None:
         """Forget revisions that no sandbox and no snapshot has, and that no request has named since."""
         self._store.execute(_PRUNE, (before,))
+        self._kept.clear()  # the clock may have been wrong when they were stored, or now
 
     async def get(self, row: Row) -> PolicyRevision:
         revision = row.sandbox.policy

@@ -64,8 +64,9 @@ def main(options: dict[str, Any]) -> None:
         if kept:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
         watchdog = Watchdog()
-        with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
-            runner.run(_run(Daemon(state_dir, lock, watchdog), ready))
+        runner = asyncio.Runner(loop_factory=watchdog.new_loop)
+        # It isn't closed: that would wait for every thread, such as one that deletes a large tree.
+        runner.run(_run(Daemon(state_dir, lock, watchdog), ready))
     except BaseException as error:
         if isinstance(error, PaddockError):
             _log.error("the daemon could not start: %s", error.message)
@@ -75,7 +76,7 @@ def main(options: dict[str, Any]) -> None:
         _report_ready(ready, codec.encode_error(exhausted or error))
         code = 1
     logging.shutdown()
-    os._exit(code)  # doesn't wait for threads that hang in a call to a registry; the lock falls with the process
+    os._exit(code)  # the lock falls with the process, and its threads end
 
 
 class Daemon:

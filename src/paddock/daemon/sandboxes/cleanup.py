@@ -92,7 +92,7 @@ class Cleanup(Component):
     async def _start_removal(self, row: Row) -> None:
         """Have its trees and outputs deleted. A caller waits for that only if many wait to be deleted. A sweep deletes
         what this daemon leaves."""
-        while len(self._removals) >= _MOST_REMOVALS:
+        while len(self._removals) >= _MOST_REMOVALS and not self._tasks.closed:
             await asyncio.wait(self._removals, return_when=asyncio.FIRST_COMPLETED)
         if self._tasks.closed:
             return
@@ -103,11 +103,16 @@ class Cleanup(Component):
     async def _remove(self, row: Row) -> None:
         def remove() -> None:
             for tree in row.own_trees:
-                self._pool().delete(tree)
+                pool.delete(tree)
             self.remove_outputs(row.id)
 
-        async with self._removing:
-            await in_thread(remove)
+        pool = self._pool()
+        pool.in_use.update(row.own_trees)  # a sweep that comes meanwhile would report them
+        try:
+            async with self._removing:
+                await in_thread(remove)
+        finally:
+            pool.in_use.difference_update(row.own_trees)
 
     def overdue(self, row: Row) -> bool:
         """Tell whether the time of a hibernated sandbox is over: only its row keeps it."""

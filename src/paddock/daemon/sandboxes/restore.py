@@ -160,6 +160,7 @@ class Restore(Component):
                 await self._gateways.open(next, policy)
         except BaseException:
             await end(instance)
+            await backend.forget(row.id)
             raise
         return instance
 

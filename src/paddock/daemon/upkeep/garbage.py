@@ -239,7 +239,7 @@ class Storage(Component):
 
     async def _needless(self, pool: Pool) -> Check:
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
-        needed = self._references.by_tree()
+        needed = self._references.by_tree().keys() | pool.in_use
         known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
