@@ -68,11 +68,11 @@ class Files:
     async def _ask(self, action: Action[R], op: Operation) -> tuple[Row, R]:
         validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
-        async with self._sandboxes.use(reference, op) as (row, held):
-            action = await _from_home(action, held.instance)  # the policy judges what the guest gets
+        async with self._sandboxes.use(reference, op) as (row, running):
+            action = await _from_home(action, running.instance)  # the policy judges what the guest gets
             if row.sandbox.policy is not None:
-                await self._policies.file(action, row, held.instance.template, op)
-            return row, await held.instance.file(action)
+                await self._policies.file(action, row, running.instance.template, op)
+            return row, await running.instance.file(action)
 
     @handles(model.PromoteChild)
     async def promote(self, action: model.PromoteChild, op: Operation) -> None:
