@@ -210,8 +210,9 @@ class VmmInstance(JailInstance):
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError), logged("hear the guest's greeting", self.id):
                 await greeted
-        words = f"nobody answered behind the wall of {self.id} within {launch.greeting_seconds:g} s"
-        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
+        words = f"the guest of {self.id} did not answer within {launch.greeting_seconds:g} s"
+        hint = "paddock doctor; or try again when the machine is less busy"
+        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint=hint)
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
         """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
