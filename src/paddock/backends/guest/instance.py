@@ -45,7 +45,7 @@ from .connection import GuestConnection
 from .exec import attach, execs, output, signal_exec, start_background, start_foreground, take_up
 
 if TYPE_CHECKING:
-    from paddock.backends.jail import SupervisorKeeping
+    from paddock.backends.jail import DescriptorStore
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -68,7 +68,7 @@ class GuestInstance:
         self._closings = 0
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
-        self.keeping: SupervisorKeeping | None = None
+        self.descriptor_store: DescriptorStore | None = None
         """Keeps commands that outlive the daemon, if this level can."""
 
     @property
@@ -97,16 +97,16 @@ class GuestInstance:
         connection = await self.connection(identity)
         if background:
             return await start_background(connection, spec, id, user)
-        return await start_foreground(connection, spec, id, user, self.keeping)
+        return await start_foreground(connection, spec, id, user, self.descriptor_store)
 
     async def take_up(self, exec: ExecId) -> Command:
-        if self.keeping is None or not (held := await self.keeping.get(exec)):
+        if self.descriptor_store is None or not (held := await self.descriptor_store.get(exec)):
             raise NotFoundError(f"nothing is kept of {exec}")
-        keeping = self.keeping
+        store = self.descriptor_store
         try:
-            return await self._first(lambda connection: take_up(connection, exec, keeping, held))
+            return await self._first(lambda connection: take_up(connection, exec, store, held))
         except NotFoundError:
-            await keeping.put(exec, ())
+            await store.put(exec, ())
             raise
         finally:
             close_all(held)

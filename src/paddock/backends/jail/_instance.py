@@ -28,7 +28,7 @@ _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
 
 
-class SupervisorKeeping:
+class DescriptorStore:
     """Descriptors of one sandbox's commands, which the supervisor holds, whichever daemon lives. `outside`: the sandbox
     is not the supervisor's."""
 
@@ -66,7 +66,7 @@ class JailInstance(GuestInstance):
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._instance_id, self._rest = backend, instance_id, backend.rest
         self._env = env
-        self.keeping = SupervisorKeeping(backend.supervisor, id)
+        self.descriptor_store = DescriptorStore(backend.supervisor, id)
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False
