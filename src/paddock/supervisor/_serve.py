@@ -19,7 +19,7 @@ from paddock.supervisor._jail_pool import JailPool, Reply, problem
 from paddock.supervisor._mounts import Mounting
 from paddock.supervisor._running import Running, attempt
 from paddock.supervisor._slots import ENGINE
-from paddock.supervisor._supervised import Keeping, Supervised
+from paddock.supervisor._supervised import KeptCommands, Supervised
 from paddock.supervisor._watch import Watch
 from paddock.supervisor.bootstrap import VERSION
 from paddock.supervisor.plan import WAITING, JailPlan, PlanError
@@ -53,7 +53,7 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._by_pidfd: dict[int, Supervised] = {}
         self._line: Connection | None = None
-        self._outside: dict[str, Keeping] = {}
+        self._outside: dict[str, KeptCommands] = {}
         """Kept commands of sandboxes that this supervisor did not make, by id."""
         self._news: list[bytes] = []
         """Frames that go with the next answer, or at the end of the turn. So the daemon wakes up once for both."""
@@ -84,8 +84,8 @@ class Supervisor:
                 self._flush()
         self._jails.close()
         self._running.close()
-        for keeping in self._outside.values():
-            keeping.close()
+        for commands in self._outside.values():
+            commands.close()
 
     def _finished(self) -> bool:
         busy = self._running.sandboxes or self._jails.busy
@@ -96,7 +96,7 @@ class Supervisor:
             return False
         if proc.boottime() - self._idle_since < self._context.idle_seconds:
             return False
-        if any(proc.is_running(owner) for keeping in self._outside.values() for owner in keeping.owners().values()):
+        if any(proc.is_running(owner) for commands in self._outside.values() for owner in commands.owners().values()):
             self._idle_since = proc.boottime()
             return False
         return True
@@ -317,17 +317,17 @@ class Supervisor:
     ) -> None:
         """Hold the input and output of a command for the next daemon. They replace those held before, except the first
         `after` descriptors. `outside`: this supervisor did not make the sandbox."""
-        keeping = self._outside.setdefault(id, Keeping()) if outside else self._sandbox(id).kept
-        if len(keeping) >= MOST_KEPT and command not in keeping:
+        commands = self._outside.setdefault(id, KeptCommands()) if outside else self._sandbox(id).kept
+        if len(commands) >= MOST_KEPT and command not in commands:
             raise PlanError(f"{MOST_KEPT} commands of {id} are kept already")
-        keeping.put(command, owner, descriptors, after)
-        if not keeping:
+        commands.put(command, owner, descriptors, after)
+        if not commands:
             self._outside.pop(id, None)
         reply()
 
     def do_kept(self, reply: Reply, id: str, command: str, outside: bool = False) -> None:
-        keeping = self._outside.get(id, Keeping()) if outside else self._sandbox(id).kept
-        kept = keeping.get(command)
+        commands = self._outside.get(id, KeptCommands()) if outside else self._sandbox(id).kept
+        kept = commands.get(command)
         reply({}, () if kept is None else kept.descriptors)
 
     def do_freeze(self, reply: Reply, id: str, hold: int) -> None:
@@ -373,7 +373,7 @@ class Supervisor:
         kinds = {id: record.kind for id, record in records.items()}
         paused = {record.id: _times(record) for record in self._running.pauses.paused()}
         kept = {id: sandbox.kept.owners() for id, sandbox in self._running.sandboxes.items() if sandbox.kept}
-        outside = {id: keeping.owners() for id, keeping in self._outside.items()}
+        outside = {id: commands.owners() for id, commands in self._outside.items()}
         reply(
             {"living": living, "kinds": kinds, "ended": ended, "paused": paused, "kept": kept, "kept_outside": outside}
         )

@@ -192,14 +192,14 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     ]
 
 
-class Said(NamedTuple):
+class StartReport(NamedTuple):
     """Hold a report: seconds of each step, and the process that sent it."""
 
     took: dict[str, float]
     pid: int
 
 
-def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | None:
+def read_report(sync: socket.socket, given: list[int] | None = None) -> StartReport | None:
     """Return the report of a sandbox's process, None if there is none yet. Raises JailError if it failed or died.
 
     The descriptors that come with it, two at most, go to `given`; without `given`, none is taken.
@@ -228,5 +228,5 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> Said | N
     took = {name.decode(): took / 1e9 for name, took in zip(report.steps, report.took, strict=True)}
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return Said(took, int.from_bytes(payload[:4], "little"))
+            return StartReport(took, int.from_bytes(payload[:4], "little"))
     raise JailError("a report came without its sender's credentials")

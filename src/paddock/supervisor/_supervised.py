@@ -39,7 +39,7 @@ class Kept(NamedTuple):
     descriptors: tuple[int, ...]
 
 
-class Keeping(dict[str, Kept]):
+class KeptCommands(dict[str, Kept]):
     """Hold commands of one sandbox that outlive the daemon, by id."""
 
     def put(self, command: str, owner: str, descriptors: tuple[int, ...], after: int) -> None:
@@ -74,7 +74,7 @@ class Supervised:
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Answers to send when it has ended."""
-    kept: Keeping = field(default_factory=Keeping)
+    kept: KeptCommands = field(default_factory=KeptCommands)
     seen: Seen = field(default_factory=Seen)
 
     def for_gateway(self) -> tuple[Message, tuple[int, ...]]:
