@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from paddock.backends import Exits
-from paddock.backends.container import ContainerBackend, _ways
+from paddock.backends.container import ContainerBackend, _egress
 from paddock.errors import PlatformError, SandboxDiedError, UnsupportedError
 from paddock.model import SandboxSpec
 from paddock.supervisor._exits import TCP_PORT
@@ -120,6 +120,6 @@ def test_nobody_is_sent_into_the_machines_own_network() -> None:
                 "masks": {},
             }
             with pytest.raises(PlatformError, match="in the machine's own network"):
-                _ways.NamespaceEntry().send(other.pid, asked, ())
+                _egress.NamespaceEntry().send(other.pid, asked, ())
         finally:
             other.kill()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 from . import _own_pages
@@ -43,7 +42,6 @@ class Qemu:
         self._ours: dict[str, socket.socket] = {}
         self._monitor: Monitor | None = None
         self._pid = -1
-        self._load_started = 0.0
 
     def start(self, ends: Mapping[str, int]) -> int:
         theirs: dict[str, socket.socket] = {}
@@ -101,7 +99,6 @@ class Qemu:
         fd = os.open(self._machine_files.path("state"), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            self._load_started = time.monotonic()
             yield Command("migrate-incoming", {"uri": "fd:state"})
         finally:
             os.close(fd)
@@ -132,6 +129,3 @@ class Qemu:
     def resume(self) -> Script:
         self._machine_files.forget()
         yield Command("cont")
-        if self._load_started:
-            self._controller.figures["restore"] = time.monotonic() - self._load_started
-            self._load_started = 0.0
