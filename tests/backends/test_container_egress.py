@@ -59,7 +59,7 @@ def test_a_later_service_has_them_when_nobody_else_has(containers: ContainerHarn
             assert await _arrives(box, exits)
             assert await later.exits(box.plan.id, 0) is None  # a gateway may have them
             close(exits)
-            first._lives[box.plan.id, 0].ways.close()  # as if it were dead
+            first._running[box.plan.id, 0].egress.close()  # as if it were dead
             found = await later.exits(box.plan.id, 0)
             assert found is not None
             assert await _arrives(box, found)

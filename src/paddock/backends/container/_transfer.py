@@ -38,7 +38,7 @@ from paddock.model import (
     Template,
     UploadTree,
 )
-from paddock.storage.pool.worker import Worker
+from paddock.storage import Pool
 from paddock.wire import close_all
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
@@ -88,13 +88,9 @@ class TreeTransfer:
     def supervisor(self) -> SupervisorClient:
         return self._jails.supervisor
 
-    async def pool(self) -> tuple[int, Worker]:
-        """Return the pool's directory, which the supervisor owns, and the worker that can read it.
-
-        Raises PaddockError.
-        """
-        templates = await self._jails.supervisor.templates()
-        return await self._jails.pool(), templates.pool.worker
+    async def pool(self) -> Pool:
+        """Return the pool. Raises PaddockError."""
+        return await self._jails.trees()
 
     @contextlib.asynccontextmanager
     async def mounted(self, plan: SandboxPlan, pid: int) -> AsyncGenerator[dict[str, int]]:

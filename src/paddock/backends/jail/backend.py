@@ -181,13 +181,6 @@ class JailBackend:
     def checks(self) -> tuple[Check, ...]:
         return _probe.checks(self.capabilities, self.supervisor.facts, self.directory)
 
-    async def pool(self) -> int:
-        """Return the pool's directory as the supervisor has it. It stays the backend's."""
-        if self.supervisor.pool is None:
-            await self.supervisor.connect()
-        assert self.supervisor.pool is not None
-        return self.supervisor.pool
-
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self.jail_plan(plan)
         if self.spares is None:
