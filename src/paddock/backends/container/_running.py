@@ -153,12 +153,12 @@ class RunningContainer:
                 await channel.reply(Nothing)
             await self._check()
             yield
-            if channel.has_ended:
+            if channel.end.done:
                 raise PlatformError(
                     f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
                 )
         with channel.attended():
-            await channel.ended()
+            await channel.end.get()
 
     async def _check(self) -> None:
         if not await asyncio.to_thread(stands_still, self.record):

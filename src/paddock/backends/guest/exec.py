@@ -279,23 +279,23 @@ class GuestExecHandle:
         store: DescriptorStore | None = None,
         *,
         was_kept: bool = False,
+        pid: int = 0,
     ) -> None:
-        """`was_kept`: by an earlier daemon."""
+        """`was_kept`: by an earlier daemon. `pid`: its process, if that is known without `started`."""
         self._connection, self._channel, self._store = connection, channel, store
-        self._kept = self._was_kept = was_kept
-        self.id = id
-        self.pid = 0
+        self._kept = was_kept
+        self.id, self.pid = id, pid
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         if isinstance(stdin, PipeWriter):
             stdin.after_close = self._fed
         self._began = asyncio.get_running_loop().time()
-        channel.when_result(self._finish_pipes)
+        channel.exit.then(self._finish_pipes)
 
     async def started(self) -> None:
         """Wait until the guest reports the start; on failure close everything."""
         try:
             with self._channel.attended():
-                kind = wire.AttachReply if self._outlives or self._was_kept else wire.ExecReply
+                kind = wire.AttachReply if self._outlives else wire.ExecReply
                 self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
@@ -387,12 +387,12 @@ class GuestExecHandle:
             self._kept = False
             with logged("release the output", self.id):
                 await self._store.put(self.id, ())
-            if not self._channel.has_result:
+            if not self._channel.exit.done:
                 if self._connection.pause_clock.now:  # it hears of that when it goes on
                     self._connection.open(kill_request(self.id))
                 else:
                     await self.kill()
-        if self._channel.has_ended:
+        if self._channel.end.done:
             return
         self._channel.close()
         if self._connection.pause_clock.now:
@@ -437,7 +437,7 @@ class AttachedExecHandle(GuestExecHandle):
         except NotFoundError:  # ended so long ago that the guest has forgotten it; this channel has not
             return await super()._result()
         finally:
-            if not channel.has_ended:
+            if not channel.end.done:
                 channel.close()
 
 
@@ -518,9 +518,7 @@ async def take_up(
         stdin = ChannelWriter(channel, store, journal=written, skip=reply.input) if has_stdin else None
         if stdin is None and written is not None:
             written.close()
-    handle = GuestExecHandle(connection, channel, id, stdin, stdout, stderr, store, was_kept=True)
-    await handle.started()
-    return handle
+    return GuestExecHandle(connection, channel, id, stdin, stdout, stderr, store, was_kept=True, pid=reply.pid)
 
 
 async def start_background(
