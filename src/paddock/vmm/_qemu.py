@@ -21,7 +21,7 @@ from . import _own_pages
 from ._blocks import BlockServer, View
 from ._lending import Lending
 from ._machine_files import Done, MachineFiles
-from ._qmp import Awaited, Command, Failed, Monitor, Script
+from ._qmp import MIGRATION_ENDED, Command, Failed, Monitor, Script
 from .control import Json
 from .controller import NO_ROOM
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .controller import Controller
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
-_MIGRATION_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
 
 
 class Qemu:
@@ -102,7 +101,7 @@ class Qemu:
             yield Command("migrate-incoming", {"uri": "fd:state"})
         finally:
             os.close(fd)
-        if (yield _MIGRATION_ENDED)["status"] != "completed":
+        if (yield MIGRATION_ENDED)["status"] != "completed":
             raise Failed("the state of the machine cannot be loaded")
         yield from self.resume()
 
