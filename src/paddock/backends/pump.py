@@ -546,6 +546,19 @@ async def draw(writer: ByteWriter, flow: Flow) -> None:
     await (flow.draw(writer.write) if own is None else own(flow))
 
 
+async def transfer(reader: ByteReader, opening: Awaitable[ByteWriter]) -> None:
+    """Move all of it on the event loop, from one sandbox into another. A failure leaves the target as it was."""
+    async with contextlib.aclosing(reader):
+        writer = await opening
+        try:
+            while data := await reader.read(_LOOKED_AT):
+                await writer.write(data)
+        except BaseException:
+            await writer.abort()
+            raise
+        await writer.aclose()
+
+
 def grow(moved: int, more: int, *ends: object) -> None:
     """Give pipes through which much has moved with `more` room for it."""
     if moved < _MUCH <= moved + more:

@@ -148,7 +148,7 @@ class Trunk:
     def _port_closed(self) -> None:
         self._ended = True
         for connection in list(self._connections.values()):
-            connection.drop()
+            connection.peer.close()
         self._connections.clear()
         self._pausing.end("it is gone")
 
@@ -162,7 +162,7 @@ class _Connection:
         self._unsent = bytearray()
         self._received_bytes = 0
         self._client_closed = self._sent_end = self._received_end = False
-        self._peer = Peer(trunk.loop, stream, self._received, self._on_client_closed, self._client_drained, high=0)
+        self.peer = Peer(trunk.loop, stream, self._received, self._on_client_closed, self._client_drained, high=0)
 
     def serve(self) -> None:
         """Send as much as allowed, and read on when nothing remains."""
@@ -174,10 +174,7 @@ class _Connection:
         if self._client_closed:
             self._end()
         else:
-            self._peer.listen(self._trunk.accepts_data and not self._unsent)
-
-    def drop(self) -> None:
-        self._peer.close()
+            self.peer.listen(self._trunk.accepts_data and not self._unsent)
 
     def take(self, kind: int, body: bytes) -> None:
         if kind == _END:
@@ -197,8 +194,8 @@ class _Connection:
             if not body or self._guest_credit < 0 or self._received_end:
                 raise ProtocolError("more than it may send")
             self._received_bytes += len(body)
-            self._peer.send(body)
-            if not self._peer.full:
+            self.peer.send(body)
+            if not self.peer.full:
                 self._client_drained()
 
     def _received(self, data: bytes) -> None:
@@ -220,8 +217,8 @@ class _Connection:
     def _client_drained(self) -> None:
         """Give credit for what the client has read."""
         if self._received_end:
-            if not self._peer.full:
-                self._peer.close()
+            if not self.peer.full:
+                self.peer.close()
         elif self._received_bytes >= _WINDOW // 2 and not self._sent_end:
             self._trunk.send(_CREDIT, self._number, _NUMBER.pack(self._received_bytes))
             self._guest_credit += self._received_bytes

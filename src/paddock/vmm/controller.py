@@ -94,9 +94,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
         controller = Controller(config)
-        prepare_process(
-            keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
-        )
+        prepare_process(fatal_imports=config.get("fatal_imports") is True)
         controller.run()
         code = 0
     except BaseException as error:

@@ -19,6 +19,7 @@ from paddock.backends.guest import pack_whole, unpack_exact
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail.backend import JailInstance
+from paddock.backends.pump import transfer
 from paddock.errors import (
     ErrandFailedError,
     FileError,
@@ -129,10 +130,7 @@ class TreeTransfer:
                 reader = await jail.file(
                     DownloadTree(sandbox=id, path=tree.target, user="root" if self._jails.whole else None)
                 )
-                writer = await inside.file(UploadTree(sandbox=id, path=tree.target, user=owner))
-                while data := await reader.read(_READ):
-                    await writer.write(data)
-                await writer.aclose()
+                await transfer(reader, inside.file(UploadTree(sandbox=id, path=tree.target, user=owner)))
 
     async def out(
         self,

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ class MicrovmBackend(VmmBackend):
             machine_id=uuid.uuid4().hex.encode(),
         )
         done = await instance.tell(renewal, may_fail=_MAY_FAIL)
-        await instance.show(_shares.shares(plan))
+        await asyncio.gather(*map(instance.order, _shares.shares(plan)))
         if on_disk and not done & Part.ABSENT:
             raise await _shares.unkept(on_disk, instance.has_not)
 
@@ -291,11 +291,6 @@ class MicrovmInstance(VmmInstance):
     async def has_not(self, path: str) -> bool:
         absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
         return bool(await self.tell(absent, may_fail=Part.ABSENT))
-
-    async def show(self, shares: Sequence[_shares.Share]) -> None:
-        """Directories of the host's, the outermost first."""
-        requests = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
-        await asyncio.gather(*map(self.order, requests))
 
     async def warm(self) -> None:
         """Run a command, so that the machine's memory has its files.

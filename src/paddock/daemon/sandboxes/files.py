@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 from paddock import model
 from paddock.backends.base import Instance
-from paddock.backends.pump import Meter
+from paddock.backends.pump import Meter, transfer
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
@@ -21,7 +20,6 @@ from .sandboxes import Sandboxes
 from .streams import Both, Changes, Inbound, Outbound, Record
 
 R = TypeVar("R")
-_CHUNK_BYTES = 1 << 18
 _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 
 
@@ -129,15 +127,7 @@ async def from_home(path: str, user: str | None, instance: Instance) -> str:
 
 async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
     reader = await source.file(model.DownloadTree(sandbox=source.id, path=path))
-    async with aclosing(reader):
-        writer = await target.file(model.UploadTree(sandbox=target.id, path=new))
-        try:
-            while data := await reader.read(_CHUNK_BYTES):
-                await writer.write(data)
-        except BaseException:
-            await writer.abort()
-            raise
-        await writer.aclose()
+    await transfer(reader, target.file(model.UploadTree(sandbox=target.id, path=new)))
 
 
 async def _remove(target: Instance, *paths: str) -> None:
