@@ -238,7 +238,7 @@ class ContainerBackend:
         trees = _carried(plan)
         if plan.begun:
             async with running.hold(HOLD_SECONDS):
-                with contextlib.closing(await instance.dial("carrier")) as inside:
+                with contextlib.closing(await instance.connect("carrier")) as inside:
                     await self.transfer.back(plan.id, record.root, trees, inside)
         if trees:
             await self.transfer.into(plan.id, trees, instance, owner(plan.template))

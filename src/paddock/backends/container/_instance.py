@@ -35,13 +35,13 @@ HOLD_SECONDS = 600
 class ContainerInstance(GuestInstance):
     def __init__(self, backend: ContainerBackend, running: RunningContainer) -> None:
         record = running.record
-        super().__init__(record.id, record.template, self.dial, root_user=True)
+        super().__init__(record.id, record.template, root_user=True)
         self._backend, self._running = backend, running
         self._instance_id = record.instance_id
         self._place = backend.records.place(record.id)
         self.descriptor_store = backend.descriptor_store(record.id)
 
-    async def dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         place = place_of(identity, self.template, self._running.record.env, OOM_SCORE)
         return await GuestConnection.connect(self._place / f"{identity}.sock", place)
 
@@ -100,7 +100,7 @@ class ContainerInstance(GuestInstance):
         backend, record = self._backend, self._running.record
         async with backend.records.alone(self.id, "hold"), self._running.hold(HOLD_SECONDS):
             # It may die meanwhile. A task that waits for its death then sees the copied files.
-            with contextlib.closing(await self.dial("carrier")) as inside:
+            with contextlib.closing(await self.connect("carrier")) as inside:
                 async with backend.records.alone(self.id, "carry"):
                     await backend.transfer.bring(self.id, record.root, record.trees, owner(self.template), inside)
             yield

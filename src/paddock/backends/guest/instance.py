@@ -50,18 +50,14 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
 _MOST_TEXT_BYTES = 1 << 20
-Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
 class GuestInstance:
-    """Serve the part of `Instance` that the guest does. `connect(name)` returns a connection to the agent of an
-    identity, `user` (the template's default user) or `root`, or to pid 1: `init`. If it raises OSError, the sandbox is
-    gone."""
+    """Serve the part of `Instance` that the guest does."""
 
-    def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
+    def __init__(self, id: SandboxId, template: Template, *, root_user: bool) -> None:
         self.id = id
         self.template = template
-        self._connect = connect
         self._root_user = root_user
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -74,6 +70,11 @@ class GuestInstance:
     @property
     def pause_clock(self) -> PauseClock:
         return self._pause_clock
+
+    async def connect(self, identity: str) -> GuestConnection:
+        """Return a new connection to the agent of an identity, `user` (the template's default user) or `root`, or to
+        pid 1: `init`. OSError: the sandbox is gone."""
+        raise NotImplementedError
 
     def lost_error(self) -> PaddockError:
         """Return the exception for what was under way when the sandbox died. Backends that know better say more."""
@@ -235,7 +236,7 @@ class GuestInstance:
         """Return a new connection. Raises SandboxDiedError, or OSError if this process or the machine lacks
         something."""
         try:
-            return await self._connect(identity)
+            return await self.connect(identity)
         except OSError as error:
             if error.errno in OUT_OF:
                 raise  # it is not the sandbox that is at its end

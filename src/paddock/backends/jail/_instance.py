@@ -63,7 +63,7 @@ class JailInstance(GuestInstance):
     def __init__(
         self, backend: JailBackend, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]
     ) -> None:
-        super().__init__(id, template, self.dial, root_user=backend.root_user)
+        super().__init__(id, template, root_user=backend.root_user)
         self._backend, self._instance_id, self._rest = backend, instance_id, backend.rest
         self._env = env
         self.descriptor_store = DescriptorStore(backend.supervisor, id)
@@ -79,7 +79,7 @@ class JailInstance(GuestInstance):
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
-    async def dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         """Connect to the agent of an identity, or to pid 1."""
         return await self.reach(identity)
 

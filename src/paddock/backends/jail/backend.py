@@ -113,6 +113,8 @@ class JailBackend:
 
     name = "jail"
     level = Level.JAIL
+    instance: type[JailInstance] = JailInstance
+    """The class of its sandboxes."""
     hinted = True
     """The limits can't be seen inside, so variables say them."""
 
@@ -210,7 +212,7 @@ class JailBackend:
         self.ending(plan.id, plan.instance_id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = self.instance(plan.id, plan.template, plan.instance_id, jail.env)
+            instance = self.instance(self, plan.id, plan.template, plan.instance_id, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
             with logged("reach the guest", plan.id):  # the next call gets the error
                 await instance.turn_to()
@@ -240,9 +242,6 @@ class JailBackend:
 
     async def trees(self) -> Pool:
         return (await self.supervisor.templates()).pool
-
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> JailInstance:
-        return JailInstance(self, id, template, instance_id, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with logged("undo the making", plan.id):  # no supervisor can be had: a sweep finds what is left
@@ -313,7 +312,7 @@ class JailBackend:
         self.rest.pause_clock(id)
         self.rest.told(id, record.paused)
         template = msgspec.json.decode(record.template, type=Template)
-        instance = self.instance(id, template, record.instance_id, record.env)
+        instance = self.instance(self, id, template, record.instance_id, record.env)
         instance.pid = record.pid
         return instance
 

@@ -34,7 +34,6 @@ from paddock.model import (
     SandboxId,
     SetFileAttributes,
     StatFile,
-    Template,
     replace,
 )
 from paddock.storage.pool.memories import Memories
@@ -56,8 +55,72 @@ _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.MAC_ADDRESS | Part.MA
 _WARM = ("/bin/sh", "-c", "exec /bin/true")
 
 
+class MicrovmInstance(VmmInstance):
+    _trusted: tuple[int, int] | None = None
+    """The stamp of the certificates that its programs trust."""
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
+        await self._trust()
+        return await super().start(spec, id=id, background=background)
+
+    # the guest
+
+    async def _trust(self) -> None:
+        """Copy the certificates into the machine if the daemon has changed them (`access/_trust`). A jail sees changes
+        at once."""
+        directory = self._level.directory / layout.RUN / self.id
+        try:
+            info = (directory / layout.TRUST).stat()
+        except FileNotFoundError:  # it has no network access
+            return
+        stamp = (info.st_mtime_ns, info.st_size)
+        if info.st_size and stamp != self._trusted:
+            self._trusted = stamp
+            for name, place, systems in trust_places.KINDS:
+                over = [f"/{path.decode()}" for path in systems]
+                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
+
+    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
+        """Make the directories that each sandbox has."""
+        for path, (uid, gid) in directories.items():
+            try:
+                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
+            except FileError:
+                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
+                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
+
+    async def has_not(self, path: str) -> bool:
+        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
+        return bool(await self.tell(absent, may_fail=Part.ABSENT))
+
+    async def warm(self) -> None:
+        """Run a command, so that the machine's memory has its files.
+
+        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
+        """
+        with logged("run a command for the image", self.id):
+            async with asyncio.timeout(_WARM_SECONDS):
+                await self.run(ExecSpec(argv=_WARM))
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Freeze the machine, with its devices' state in its tree, and the jail around it."""
+        images = Images(Memories(await self._level.trees()))
+        async with (
+            self.copying,
+            self.roused(),
+            images.saving((await self._level.record(self.id)).tree, self._save),
+            super().frozen(),
+        ):
+            yield
+
+    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
+        return self.saved(fds=(fd,), memory=name)
+
+
 class MicrovmBackend(VmmBackend):
     name = "microvm"
+    instance = MicrovmInstance
     level = Level.MICROVM
     # Translated code 128, stacks of threads 64, and a reserve, where only RLIMIT_DATA enforces the limit.
     extra_memory_mib = 512
@@ -105,9 +168,6 @@ class MicrovmBackend(VmmBackend):
         )
 
     # interface of the base class
-
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> MicrovmInstance:
-        return MicrovmInstance(self, id, template, instance_id, env)
 
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         baked, made_of = await self._machine(plan)
@@ -252,69 +312,6 @@ class MicrovmBackend(VmmBackend):
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
                 raise SandboxError(words, hint="paddock doctor") from None
-
-
-class MicrovmInstance(VmmInstance):
-    _trusted: tuple[int, int] | None = None
-    """The stamp of the certificates that its programs trust."""
-
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        await self._trust()
-        return await super().start(spec, id=id, background=background)
-
-    # the guest
-
-    async def _trust(self) -> None:
-        """Copy the certificates into the machine if the daemon has changed them (`access/_trust`). A jail sees changes
-        at once."""
-        directory = self._level.directory / layout.RUN / self.id
-        try:
-            info = (directory / layout.TRUST).stat()
-        except FileNotFoundError:  # it has no network access
-            return
-        stamp = (info.st_mtime_ns, info.st_size)
-        if info.st_size and stamp != self._trusted:
-            self._trusted = stamp
-            for name, place, systems in trust_places.KINDS:
-                over = [f"/{path.decode()}" for path in systems]
-                await self.order(orders.trust(f"/{place}", over, (directory / name).read_bytes()))
-
-    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Make the directories that each sandbox has."""
-        for path, (uid, gid) in directories.items():
-            try:
-                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
-            except FileError:
-                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
-                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
-
-    async def has_not(self, path: str) -> bool:
-        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
-        return bool(await self.tell(absent, may_fail=Part.ABSENT))
-
-    async def warm(self) -> None:
-        """Run a command, so that the machine's memory has its files.
-
-        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
-        """
-        with logged("run a command for the image", self.id):
-            async with asyncio.timeout(_WARM_SECONDS):
-                await self.run(ExecSpec(argv=_WARM))
-
-    @contextlib.asynccontextmanager
-    async def frozen(self) -> AsyncGenerator[None]:
-        """Freeze the machine, with its devices' state in its tree, and the jail around it."""
-        images = Images(Memories(await self._level.trees()))
-        async with (
-            self.copying,
-            self.roused(),
-            images.saving((await self._level.record(self.id)).tree, self._save),
-            super().frozen(),
-        ):
-            yield
-
-    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
-        return self.saved(fds=(fd,), memory=name)
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:

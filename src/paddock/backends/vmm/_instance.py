@@ -178,7 +178,7 @@ class VmmInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    async def dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         place = place_of(identity, self.template, self.template.env, self._level.oom_score)
         try:
             connection = GuestConnection(await self._handed(identity), place)
@@ -362,7 +362,7 @@ class VmmInstance(JailInstance):
         """Return the guest's, which is none of the identities that serve commands."""
         if self._guest_init is None or self._guest_init.closed:
             try:
-                self._guest_init = await self.dial("init")
+                self._guest_init = await self.connect("init")
             except OSError:
                 raise self.lost_error() from None
         return self._guest_init
