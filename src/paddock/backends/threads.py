@@ -1,4 +1,4 @@
-"""Work in a thread, which continues when its caller is cancelled.
+"""Work beside its caller: in a thread, which continues when the caller is cancelled, or in a task.
 
 `asyncio.to_thread` has few threads, shared by the whole program. Work that waits for another thread or for the loop
 could block all of them: it gets a separate thread.
@@ -9,13 +9,29 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class TaskSet(set[asyncio.Task[Any]]):
+    """Tasks until they end: the loop keeps only a weak reference."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait for their end."""
+        for task in self:
+            task.cancel()
+        await asyncio.gather(*self, return_exceptions=True)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

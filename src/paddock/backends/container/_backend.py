@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
 from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
 from paddock.backends.jail import DescriptorStore, SupervisorClient
+from paddock.backends.threads import TaskSet
 from paddock.errors import (
     AlreadyExistsError,
     LevelUnavailableError,
@@ -44,7 +45,6 @@ from ._records import BIRTH, Record, Records, name_of
 from ._running import RunningContainer
 from ._transfer import TreeTransfer, owner, require_apart
 
-R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
 _AT_ONCE = max(2, os.cpu_count() or 1)
@@ -75,7 +75,8 @@ class ContainerBackend:
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._running: dict[tuple[SandboxId, int], RunningContainer] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
+        self._start = self._tasks.start
         self._guest: Path | None = None
         self._preparing = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -350,9 +351,7 @@ class ContainerBackend:
             await (await self._open()).post(f"/containers/{running.record.container}/unpause")
 
     async def aclose(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         for running in self._running.values():
             running.close()
         self._running.clear()
@@ -403,12 +402,6 @@ class ContainerBackend:
             if self._guest is None:
                 self._guest = await asyncio.to_thread(guest_directory, self._directory)
             return self._guest
-
-    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _carried(plan: SandboxPlan) -> tuple[TreeMount, ...]:

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.backends.pause_clock import PauseClock
+from paddock.backends.threads import TaskSet
 from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError, logged
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from paddock.storage import Pool
     from paddock.supervisor.records import Record
 
-R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
@@ -126,7 +126,8 @@ class JailBackend:
         """Exits that came with the answer to a create, until the gateway gets them."""
         self._late: set[SandboxId] = set()
         """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
+        self.start = self._tasks.start
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
         self.rest = Rest(self.supervisor, self.start)
@@ -392,9 +393,7 @@ class JailBackend:
     async def aclose(self) -> None:
         if self.spares is not None:
             await self.spares.aclose()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         for exits in self._exits.values():
             exits.close()
         self._exits.clear()
@@ -450,12 +449,6 @@ class JailBackend:
 
     def _awaited(self) -> list[tuple[SandboxId, int]]:
         return [(id, number) for id, known in self._endings.items() for number, f in known.items() if not f.done()]
-
-    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:

@@ -40,8 +40,8 @@ class Output:
         self, inner: model.ByteReader, near: int, pump: Pump, of: str, begin: asyncio.Event | None = None
     ) -> None:
         self._inner, self._of, self._begin = inner, of, begin
-        self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
-        self._task.add_done_callback(lambda _: os.close(near))
+        self.task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
+        self.task.add_done_callback(lambda _: os.close(near))
 
     async def _run(self, flow: Flow) -> BaseException | None:
         try:
@@ -58,9 +58,9 @@ class Output:
     async def end(self, *, wait: bool) -> None:
         """End the stream and raise its error. Without `wait` it ends now, even if more would come."""
         if not wait:
-            self._task.cancel()
+            self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            error = await asyncio.shield(self._task) if wait else await self._task
+            error = await asyncio.shield(self.task) if wait else await self.task
             if error is not None:
                 raise error
 
@@ -155,21 +155,17 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     output = Output(inner, os.dup(ours.fileno()), pump, f"handle {number}")
     input = Input(inner, os.dup(ours.fileno()), pump)
 
-    async def half_close() -> None:
-        """So that the client sees an end when the service's side has ended."""
-        with contextlib.suppress(Exception):  # `end` tells
-            await output.end(wait=True)
-        with contextlib.suppress(OSError):
+    def half_close(_: object) -> None:
+        """Let the client see an end when the service's side has ended."""
+        with contextlib.suppress(OSError):  # closed by now
             ours.shutdown(socket.SHUT_WR)
 
-    after = asyncio.ensure_future(half_close())  # ended by `stop`
+    output.task.add_done_callback(half_close)
 
     async def stop() -> None:
         with contextlib.suppress(Exception):
             await output.end(wait=False)
         await input.stop()
-        after.cancel()
-        await asyncio.wait((after,))
         ours.close()
 
     async def eof(call: Call) -> None:
