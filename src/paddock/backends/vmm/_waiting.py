@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._spares import Demand, Spares, common
+from paddock.backends._spares import Demand, Spare, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
 from paddock.backends.threads import TaskSet
@@ -51,10 +51,9 @@ class Kind(msgspec.Struct, frozen=True):
         return cls(kind, plan.spec.limits, plan.template)
 
 
-class Prestarted(msgspec.Struct, eq=False):
+class Prestarted(Spare[Kind], eq=False):
     """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
 
-    kind: Kind
     instance: VmmInstance
     until: float
     watch: asyncio.Task[None] | None = None
