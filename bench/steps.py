@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint
-from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.storage import Pool, Templates
 
 LIFE = ("tree", "create", "first exec", "warm exec", "kill", "delete")
 Times = dict[str, list[float]]
@@ -41,10 +40,9 @@ def measure(plan: Plan) -> list[Section]:
 async def _measure(state: Path, count: int) -> tuple[Times, Times]:
     life: Times = defaultdict(list)
     steps: Times = defaultdict(list)
-    config = prepare(state)
     backend = JailBackend(state)
     backend.trace = True
-    pool = open_pool(state, config, os.dup(await backend.pool()))
+    pool = await backend.trees()
     try:
         template = Templates(pool).get("host")
         for _ in range(count):
@@ -55,7 +53,6 @@ async def _measure(state: Path, count: int) -> tuple[Times, Times]:
                 steps[name].append(value)
     finally:
         await backend.aclose()
-        pool.close()
     return life, steps
 
 

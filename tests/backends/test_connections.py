@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -14,12 +15,20 @@ from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.errors import SandboxDiedError, UnsupportedError
-from paddock.model import SandboxId, StatFile, User
+from paddock.model import SandboxId, StatFile, Template, User
 from paddock.wire.guest import Kind
 from tests.backends.boxes import TEMPLATE, plan
 from tests.orphans import descendants, descriptors, wait_until
 
 HERE = Place()
+
+
+def instance_of(
+    connect: Callable[[str], Awaitable[GuestConnection]], template: Template = TEMPLATE, *, root_user: bool = False
+) -> GuestInstance:
+    instance = GuestInstance(SandboxId("sb_x"), template, root_user=root_user)
+    instance.connect = connect  # type: ignore[method-assign]
+    return instance
 
 
 def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> None:
@@ -34,7 +43,7 @@ def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> 
             made.append(GuestConnection(ours, HERE))
             return made[0]
 
-        instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
+        instance = instance_of(connect)
         connecting = asyncio.ensure_future(instance.connection("user"))
         await asyncio.sleep(0)
         instance.close_connections()
@@ -58,7 +67,7 @@ def test_a_connection_that_is_lost_while_it_is_made_is_not_the_one_of_the_next_c
                 raise ConnectionRefusedError
             return GuestConnection(made.pop(0), HERE)
 
-        instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
+        instance = instance_of(connect)
         with pytest.raises(SandboxDiedError, match="went away"):
             await instance.connection("user")
         connection = await instance.connection("user")
@@ -116,12 +125,12 @@ def test_a_user_without_an_agent_touches_no_files_and_is_told_what_to_do() -> No
         raise AssertionError(f"nobody is to be asked, least of all {identity}")
 
     async def main() -> None:
-        as_root = GuestInstance(SandboxId("sb_x"), template, connect, root_user=True)
+        as_root = instance_of(connect, template, root_user=True)
         for user in ("guest", "2000"):
             with pytest.raises(UnsupportedError, match=r"as 'guest'.* root and 'user'") as refused:
                 await as_root.file(StatFile(sandbox="", path="/", user=user))
             assert refused.value.hint is not None
-        ordinary = GuestInstance(SandboxId("sb_x"), template, connect, root_user=False)
+        ordinary = instance_of(connect, template)
         for user in ("root", "guest"):
             with pytest.raises(UnsupportedError, match="range of ids"):
                 await ordinary.file(StatFile(sandbox="", path="/", user=user))

@@ -15,9 +15,9 @@ import pytest
 from paddock.backends.base import TreeMount
 from paddock.backends.container import ContainerBackend
 from paddock.backends.container._cleanup import Cleanup
+from paddock.backends.container._egress import EgressSockets
 from paddock.backends.container._engine import Engine, ending_of
 from paddock.backends.container._records import Record, Records
-from paddock.backends.container._ways import Ways
 from paddock.errors import PlatformError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
@@ -73,7 +73,7 @@ class Services:
         self.carried: list[str] = []
         self.entered, self.go = asyncio.Event(), asyncio.Event()
 
-    def remains(self, name: str) -> Cleanup:
+    def cleanup(self, name: str) -> Cleanup:
         async def out(*_: object) -> None:
             self.carried.append(name)
             self.entered.set()
@@ -108,9 +108,9 @@ def test_of_tasks_that_see_one_die_one_takes_its_work_out_and_the_others_wait(tm
     async def main() -> None:
         services = Services(tmp_path)
         services.records.make(left(0))
-        one = asyncio.ensure_future(services.remains("one").settled(ID, 0))
+        one = asyncio.ensure_future(services.cleanup("one").settled(ID, 0))
         await services.entered.wait()
-        other = asyncio.ensure_future(services.remains("other").settled(ID, 0))
+        other = asyncio.ensure_future(services.cleanup("other").settled(ID, 0))
         await services.waiting()
         services.go.set()
         await asyncio.gather(one, other)
@@ -136,9 +136,9 @@ def test_who_waited_leaves_the_next_of_that_id_alone(tmp_path: Path) -> None:
             removed.append(ID)
 
         engine, again = Told({"Status": "exited"}), Told({"Status": "exited"})
-        one = asyncio.ensure_future(services.remains("one").take_out(engine, ID, 0, then=remove))
+        one = asyncio.ensure_future(services.cleanup("one").take_out(engine, ID, 0, then=remove))
         await services.entered.wait()
-        other = asyncio.ensure_future(services.remains("other").take_out(again, ID, 0, then=remove_again))
+        other = asyncio.ensure_future(services.cleanup("other").take_out(again, ID, 0, then=remove_again))
         await services.waiting()
         services.go.set()
         await asyncio.gather(one, other)
@@ -174,20 +174,20 @@ def test_a_deadline_that_is_moved_while_ways_out_are_made_stays_moved(tmp_path: 
     records = Records(tmp_path)
     records.make(living())
 
-    class Waiting(Ways):
+    class Waiting(EgressSockets):
         async def furnish(self, *_: object, **__: object) -> None:
             records.move_deadline(ID, 0, 7.0)
             self._sockets = [socket.socket(socket.AF_UNIX) for _ in range(5)]
 
-    ways = Waiting()
-    found = asyncio.run(ways.exits(records, living(), make=True))
+    egress = Waiting()
+    found = asyncio.run(egress.exits(records, living(), make=True))
     assert found is not None
     for descriptor in found.detach():
         os.close(descriptor)
-    ways.close()
+    egress.close()
     record = records.read(ID)
     assert record is not None
-    assert (record.deadline, record.exits, record.late, ways.late) == (7.0, True, True, True)
+    assert (record.deadline, record.exits, record.late, egress.late) == (7.0, True, True, True)
 
 
 def test_nobody_else_changes_a_record_between_its_being_read_and_written(tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_one_that_was_given_more_time_is_not_killed_for_having_none(tmp_path: Pa
         backend = ContainerBackend(tmp_path)
         backend.records.make(msgspec.structs.replace(living(), deadline=proc.boottime() + 3600))
 
-        class Life:
+        class RunningContainer:
             def kill(self) -> bool:
                 raise AssertionError
 
-        await backend.kill(ID, 0, cast("Any", Life()), why="deadline")
+        await backend.kill(ID, 0, cast("Any", RunningContainer()), why="deadline")
         await backend.aclose()
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.backends.container import _life
+from paddock.backends.container import _running
 from paddock.backends.container._records import Record, Records
 from paddock.errors import SandboxError
 from paddock.linux import proc
@@ -51,7 +51,7 @@ def test_an_answer_of_pid_1_is_not_believed(containers: ContainerHarness, monkey
     async def main() -> None:
         async with boxed(containers) as (_, box):
             with monkeypatch.context() as patch:
-                patch.setattr(_life, "stands_still", lambda record: False)
+                patch.setattr(_running, "stands_still", lambda record: False)
                 with pytest.raises(SandboxError, match="not all of the sandbox stands still"):
                     await box.instance.pause()
             await box.instance.resume()
@@ -90,7 +90,7 @@ def test_what_an_engine_has_paused_is_seen_and_goes_on(containers: ContainerHarn
             if os.getuid() and not backend._limits():  # pyright: ignore[reportPrivateUsage]
                 pytest.skip("without control groups this engine cannot pause")
             await engine.post(f"/containers/{record.container}/pause")
-            assert _life.is_frozen(record)
+            assert _running.is_frozen(record)
             assert (await backend.paused()).keys() == {box.plan.id}
             await box.instance.resume()
             assert await backend.paused() == {}

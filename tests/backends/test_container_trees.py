@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
-from paddock.backends.container._carry import Porters
+from paddock.backends.container._transfer import TransferJails
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail.backend import JailInstance
 from paddock.errors import PlatformError
@@ -211,15 +211,15 @@ def test_each_that_carries_has_a_tree_of_its_own_and_takes_away_what_a_killed_on
     containers: ContainerHarness, tree: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[SandboxPlan] = []
-    create = Porters.create
+    create = TransferJails.create
 
-    async def kept(porters: Porters, plan: SandboxPlan) -> JailInstance:
+    async def kept(jails: TransferJails, plan: SandboxPlan) -> JailInstance:
         made.append(plan)
         assert [name for name in containers.pool.names() if name.startswith("nc_")] == [plan.tree]
-        return await create(porters, plan)
+        return await create(jails, plan)
 
     async def main() -> None:
-        monkeypatch.setattr(Porters, "create", kept)
+        monkeypatch.setattr(TransferJails, "create", kept)
         async with in_container(containers, tree) as box:
             containers.pool.create(f"nc_{box.plan.id.partition('_')[2]}_left")
         assert {plan.id for plan in made} == {box.plan.id}
@@ -234,7 +234,7 @@ def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
 ) -> None:
     made: list[SandboxId] = []
 
-    async def unfinished(porters: Porters, plan: SandboxPlan) -> JailInstance:
+    async def unfinished(jails: TransferJails, plan: SandboxPlan) -> JailInstance:
         made.append(plan.id)
         directory = os.open(containers.state_dir / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -244,7 +244,7 @@ def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
         raise PlatformError("the supervisor went away")
 
     async def main() -> None:
-        monkeypatch.setattr(Porters, "create", unfinished)
+        monkeypatch.setattr(TransferJails, "create", unfinished)
         with pytest.raises(PlatformError, match="went away"):
             async with in_container(containers, tree):
                 pass

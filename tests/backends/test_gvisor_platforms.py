@@ -210,7 +210,7 @@ def test_one_that_stands_still_ends_nothing_but_the_trial(still: MemoryHarness) 
         assert not found.tries_kvm
         if found.platform == "kvm":
             pytest.skip("KVM runs sandboxes here")
-        assert "no sandbox has lived on it: nobody answered behind the wall within 15 s" in found.without
+        assert "no sandbox has lived on it: the guest did not answer within 15 s" in found.without
         assert found.without in family.backend.checks()[0].detail
         assert not given_the_device(family, box)
 
@@ -231,7 +231,7 @@ def test_asked_for_by_name_it_is_refused_and_no_other_taken(
                 assert given_the_device(family, box)
             else:
                 assert isinstance(box, LevelUnavailableError)
-                assert "is 'kvm', and here no sandbox has lived on it: nobody answered" in box.message
+                assert "is 'kvm', and here no sandbox has lived on it: the guest did not answer" in box.message
 
     try:
         play(still, test)

@@ -221,7 +221,8 @@ def test_what_another_program_runs_there_ends_as_well(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with sandbox(tmp_path) as box:
-            other = GuestInstance(box.id, box.template, box._connect, root_user=False)
+            other = GuestInstance(box.id, box.template, root_user=False)
+            other.connect = box.connect  # type: ignore[method-assign]
             other._explain = box._explain  # of no sandbox of this level a second service would know
             agent = await agent_of(box)
             handles = [await start(one, *SLEEP) for one in (box, other)]

@@ -64,10 +64,10 @@ def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
     _accelerator.booted(tmp_path, PROGRAMS)
     shown = _accelerator.choose(tmp_path, PROGRAMS)
     assert (shown.name, shown.proven) == ("kvm", True)
-    _accelerator.failed(tmp_path, PROGRAMS, "nobody answered behind the wall of sb_0123456789abcdef within 30 s")
+    _accelerator.failed(tmp_path, PROGRAMS, "the guest of sb_0123456789abcdef did not answer within 30 s")
     shown = _accelerator.choose(tmp_path, PROGRAMS)
     assert (shown.name, shown.proven) == ("tcg", True)
-    assert shown.why == f"{device} is there and boots nothing: nobody answered behind the wall within 30 s"
+    assert shown.why == f"{device} is there and boots nothing: the guest did not answer within 30 s"
     for other in (("qemu 2", "kernel 1"), ("qemu 1", "kernel 2")):
         assert not _accelerator.choose(tmp_path, other).proven
     monkeypatch.setattr(_accelerator.proc, "boot_id", lambda: "another boot")
@@ -148,7 +148,7 @@ class Sham(MicrovmBackend):
     async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
         self.made.append((jail.kind, jail.devices))
         if jail.devices:
-            raise SandboxError("nobody answered", hint="")
+            raise SandboxError("the guest did not answer", hint="")
         return await super().make(plan, jail)
 
 
@@ -173,7 +173,7 @@ def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(
             await asyncio.gather(_live(harness, first), _live(harness, first))
             assert first.made == [("oven", ("kvm",)), ("microvm", ()), ("microvm", ())]
             detail = first.checks()[0].detail
-            assert f"emulated (TCG): {device} is there and boots nothing: nobody answered" in detail
+            assert f"emulated (TCG): {device} is there and boots nothing: the guest did not answer" in detail
             assert ", tcg: " in detail
             assert second.checks()[0].detail == detail
         finally:

@@ -20,6 +20,7 @@ from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.supervisor.plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
+from tests import pools
 from tests.conformance import _host
 from tests.conftest import private_state
 from tests.vmm.plain import in_kits
@@ -108,7 +109,7 @@ def pool_of(state_dir: Path, *, for_tests: bool = False) -> int:
     async def opened() -> int:
         backend = JailBackend(state_dir, for_tests=for_tests)
         try:
-            return os.dup(await backend.pool())
+            return os.dup(await pools.descriptor(backend))
         finally:
             await backend.aclose()
 

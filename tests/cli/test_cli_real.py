@@ -21,6 +21,7 @@ from paddock import __version__
 from paddock.backends.jail import JailBackend
 from paddock.client import daemon_status, stop_daemon
 from paddock.storage import open_pool, prepare
+from tests import pools
 from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.conftest import SandboxFactory
 
@@ -257,7 +258,7 @@ def test_garbage_is_shown_and_collected_and_the_pool_is_looked_through(paddock: 
 async def _make_tree(state_dir: Path, name: str) -> None:
     backend = JailBackend(state_dir)
     try:
-        pool = open_pool(state_dir, prepare(state_dir), os.dup(await backend.pool()))
+        pool = open_pool(state_dir, prepare(state_dir), os.dup(await pools.descriptor(backend)))
         pool.create(name)
         pool.close()
     finally:

@@ -183,7 +183,7 @@ def _emulators(state_dir: Path, id: str) -> list[int]:
 def _names(state_dir: Path) -> frozenset[str]:
     """Of the trees that come and go with sandboxes."""
     with in_process(state_dir) as daemon:
-        names = daemon.service.storage._pool().names()
+        names = daemon.service.garbage._pool().names()
     return frozenset(name for name in names if name.startswith(("sb_", "sn_", "rb_", "mm_", "wv_")))
 
 

@@ -11,7 +11,7 @@ from service_world import ME, FolderPool, Rig
 
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.references import TreeReference
-from paddock.daemon.upkeep.garbage import Candidate, Garbage
+from paddock.daemon.upkeep.garbage import Candidate, Collector, Storage
 from paddock.errors import PlatformError
 from paddock.model import (
     CheckStorage,
@@ -260,7 +260,7 @@ class Filled(FolderPool):
 async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the_low_mark(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     bases, workspaces = Things("base", 2), Things("workspace", 9)
-    garbage = Garbage(pool=lambda: pool, sweepers=(), collectors=(bases.candidates, workspaces.candidates))
+    garbage = alone(pool, collectors=(bases.candidates, workspaces.candidates))
     pool.used_bytes = 90
     report = await garbage.collect(dry_run=False)
     assert (len(bases.left), len(workspaces.left)) == (2, 9), "at the high mark, not above it"
@@ -272,13 +272,21 @@ async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the
     assert (bases.left, workspaces.left) == ([], [f"workspace{n}" for n in range(1, 9)]), "69 is below the low mark"
 
 
+def alone(pool: FolderPool, *, sweepers: tuple[Collector, ...] = (), collectors: tuple[Collector, ...] = ()) -> Storage:
+    """The collection alone, of a pool without a service."""
+    made = Storage.__new__(Storage)
+    made._pool, made._alone = lambda: pool, asyncio.Lock()
+    made._sweepers, made._collectors = sweepers, collectors  # type: ignore[assignment]
+    return made
+
+
 async def test_with_enough_available_nothing_goes_that_can_be_had_again(rig: Rig) -> None:
     class Large(FolderPool):
         def space(self) -> PoolSpace:
             return PoolSpace(used_bytes=99 << 40, available_bytes=1 << 40)
 
     pool, things = Large(rig.state_dir / "large"), Things("workspace", 3)
-    await Garbage(pool=lambda: pool, sweepers=(), collectors=(things.candidates,)).sweep()
+    await alone(pool, collectors=(things.candidates,)).sweep()
     assert len(things.left) == 3
 
 
@@ -286,7 +294,7 @@ async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     things = Things("base", 3, only_when_full=False)
     things.refused = "base1"
-    report = await Garbage(pool=lambda: pool, sweepers=(things.candidates,), collectors=()).collect(dry_run=False)
+    report = await alone(pool, sweepers=(things.candidates,)).collect(dry_run=False)
     assert [item.kept_because for item in report.items] == [None, "it will not go", None]
     assert things.left == ["base1"]
 

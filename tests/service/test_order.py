@@ -10,6 +10,7 @@ import pytest
 import service_world
 from service_world import ME, Rig, until
 
+from paddock.daemon import lanes
 from paddock.daemon.main.service import Service
 from paddock.daemon.sandboxes import sandboxes
 from paddock.errors import SandboxDiedError
@@ -289,7 +290,7 @@ async def test_who_looks_between_the_end_and_its_record_is_told_by_whom_too(
 async def test_a_kill_does_not_wait_for_ever_for_what_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         id = (await service.perform(CreateSandbox(), ME)).id
-        service.sandboxes._lanes._patience = 0.01
+        monkeypatch.setattr(lanes, "PATIENCE_SECONDS", 0.01)
         begun, go, loop, copy = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), rig.pool.snapshot
 
         def hangs(source: str, name: str, **options: Any) -> None:

@@ -216,7 +216,7 @@ async def test_twenty_commands_at_once(rig: Rig) -> None:
 async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
     async with opened(rig) as service:
         id = await make(service)
-        instance = service.running._held.get(id)  # pyright: ignore
+        instance = service.running._sandboxes.get(id)  # pyright: ignore
         assert instance is not None
         os.kill(instance.instance._guest.pid, signal.SIGKILL)  # pyright: ignore
         with pytest.raises(SandboxDiedError):

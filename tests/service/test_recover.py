@@ -156,7 +156,7 @@ async def test_a_living_one_is_adopted_ahead_of_its_first_use(rig: Rig) -> None:
     left = Left(rig)
     await left.begin(Recorded.RUNNING, Lives.YES)
     async with rig.service() as service:
-        await until(lambda: left.id in service.running._held)
+        await until(lambda: left.id in service.running._sandboxes)
 
 
 async def test_a_sweep_buries_what_expired(rig: Rig) -> None:

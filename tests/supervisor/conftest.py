@@ -21,6 +21,7 @@ from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.supervisor import layout
+from tests import pools
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerato
     async with AsyncExitStack() as stack:  # a descriptor of the pool that is left open here keeps its loop device
         backend = JailBackend(state_dir, for_tests=for_tests)
         stack.push_async_callback(backend.aclose)
-        pool = open_pool(state_dir, config, os.dup(await backend.pool()))
+        pool = open_pool(state_dir, config, os.dup(await pools.descriptor(backend)))
         stack.callback(pool.close)
         yield Yard(state_dir, backend, pool, Templates(pool))
 

@@ -35,6 +35,7 @@ from paddock.supervisor._slots import NoSlot, Slots
 from paddock.supervisor.bootstrap import VERSION
 from paddock.supervisor.records import Records
 from paddock.wire import duplex
+from tests import pools
 from tests.supervisor.conftest import Yard, configure, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -230,10 +231,10 @@ def test_whoever_connects_after_a_cancelled_attempt_gets_a_whole_connection(play
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
-        found = os.fstat(await other.pool()).st_ino
+        found = os.fstat(await pools.descriptor(other)).st_ino
         assert await other.living() == {}
         await other.aclose()
-        assert os.fstat(await yard.backend.pool()).st_ino == found
+        assert os.fstat(await pools.descriptor(yard.backend)).st_ino == found
 
     play(scene)
 

@@ -8,6 +8,7 @@ from .controller import PORT, PORT_OUTPUT
 
 class Driver:
     pipes = True
+    saves = False
 
     def __init__(self, controller, options):
         self._controller, self._child = controller, options
@@ -18,8 +19,7 @@ class Driver:
     def show(self, request):
         raise Fault("unsupported", "this level shows no files")
 
-    def save(self, request, descriptors, done):
-        raise Fault("unsupported", "this level saves no memory")
+    def save(self, image, memory, done): ...
 
     def thaw(self, done): ...
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock.vmm._blocks import BlockServer, View
-from paddock.vmm._erofs import BLOCK, Owner, Source, write_view
+from paddock.vmm._erofs import BLOCK, Source, write_view
 from paddock.vmm._loop import Loop
 
 _EROFS = "erofs" in Path("/proc/filesystems").read_text()
@@ -67,7 +67,7 @@ def test_a_kernel_finds_in_a_view_what_is_in_the_directories(tmp_path: Path) -> 
     (first / "usr/gone").write_text("replaced")
     (second / "local").mkdir()
     (second / "local/theirs").write_text("not taken")
-    owners = {"/deep": Owner(1000, 1001), "/": Owner(7, 8)}
+    owners = {"/deep": (1000, 1001), "/": (7, 8)}
     view = _make(
         tmp_path,
         Source(place=str(first), path="/", owners=owners),

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -31,11 +31,13 @@ def common(jail: JailPlan) -> JailPlan | None:
     return jail._replace(**own, env={}, deadline=0.0, instance_id=0, idle_seconds=0.0, trace=False)
 
 
-class HasKind(Protocol[K]):
+class Spare(msgspec.Struct, Generic[K], eq=False):
+    """One that was made ahead. `kind`: which creates it is for."""
+
     kind: K
 
 
-S = TypeVar("S", bound=HasKind[Any])
+S = TypeVar("S", bound=Spare[Any])
 
 
 class Demand(msgspec.Struct, Generic[K], eq=False):

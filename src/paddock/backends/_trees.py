@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from paddock.backends.threads import to_its_end
+from paddock.backends.threads import in_thread
 from paddock.errors import logged
 from paddock.model import Limits, Template
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def create_tree(pool: Pool, name: str, template: Template, limits: Limits) -> None:
     """Make an empty tree over the template. `delete_tree` has to follow, even if this raises."""
     pool.in_use.add(name)
-    await to_its_end(pool.create, name, layers=template.layers, limit_bytes=limits.disk_mib << 20)
+    await in_thread(pool.create, name, layers=template.layers, limit_bytes=limits.disk_mib << 20)
 
 
 async def delete_tree(pool: Pool, name: str) -> None:

@@ -129,7 +129,7 @@ class ProcessInstance(GuestInstance):
         place: Place,
         start: Callable[[Callable[[], None]], Guest],
     ) -> None:
-        super().__init__(plan.id, plan.template, self._dial, root_user=False)
+        super().__init__(plan.id, plan.template, root_user=False)
         self._run, self._entrance, self._place, self._start = run, entrance, place, start
         self._deadline = plan.deadline
         self._reason: Ending | None = None
@@ -140,7 +140,7 @@ class ProcessInstance(GuestInstance):
         self._guest = start(self._guest_ended)
         self._timer = self._loop.call_soon(self._look_at_deadline)
 
-    async def _dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         self._start_again()
         if self.ending is not None:
             raise FileNotFoundError(f"sandbox {self.id} has ended")

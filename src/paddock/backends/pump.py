@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from struct import unpack
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 from paddock.linux.descriptors import tee
 from paddock.linux.files import free
@@ -532,28 +532,31 @@ class Pump:
             loop.call_soon_threadsafe(function, *arguments)
 
 
-@runtime_checkable
-class Pours(Protocol):
-    """A ByteReader that has a flow move its bytes."""
-
-    async def pour(self, flow: Flow) -> None: ...
-
-
-@runtime_checkable
-class Draws(Protocol):
-    """A ByteWriter that has a flow move what the client writes."""
-
-    async def draw(self, flow: Flow) -> None: ...
-
-
 async def pour(reader: ByteReader, flow: Flow) -> None:
-    """All of it to the client; raises what breaks it. BrokenPipeError when the client has closed its end."""
-    await (reader.pour(flow) if isinstance(reader, Pours) else flow.pour(reader.read))
+    """Move all of it to the client, by the reader's own `pour` if it has one. Raises what breaks it; BrokenPipeError
+    when the client has closed its end."""
+    own: Callable[[Flow], Awaitable[None]] | None = getattr(reader, "pour", None)
+    await (flow.pour(reader.read) if own is None else own(flow))
 
 
 async def draw(writer: ByteWriter, flow: Flow) -> None:
-    """Read what the client writes, to its end. Raises BrokenPipeError if the reader inside has gone."""
-    await (writer.draw(flow) if isinstance(writer, Draws) else flow.draw(writer.write))
+    """Move what the client writes, to its end, by the writer's own `draw` if it has one. Raises BrokenPipeError if the
+    reader inside has gone."""
+    own: Callable[[Flow], Awaitable[None]] | None = getattr(writer, "draw", None)
+    await (flow.draw(writer.write) if own is None else own(flow))
+
+
+async def transfer(reader: ByteReader, opening: Awaitable[ByteWriter]) -> None:
+    """Move all of it on the event loop, from one sandbox into another. A failure leaves the target as it was."""
+    async with contextlib.aclosing(reader):
+        writer = await opening
+        try:
+            while data := await reader.read(_LOOKED_AT):
+                await writer.write(data)
+        except BaseException:
+            await writer.abort()
+            raise
+        await writer.aclose()
 
 
 def grow(moved: int, more: int, *ends: object) -> None:

@@ -1,4 +1,4 @@
-"""Work in a thread, which continues when its caller is cancelled.
+"""Work beside its caller: in a thread, which continues when the caller is cancelled, or in a task.
 
 `asyncio.to_thread` has few threads, shared by the whole program. Work that waits for another thread or for the loop
 could block all of them: it gets a separate thread.
@@ -9,22 +9,52 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def to_its_end(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run `work` to its end, even if the caller is cancelled: when this raises, its result exists or never will."""
-    doing = asyncio.ensure_future(asyncio.to_thread(partial(work, *arguments, **named)))
+class TaskSet(set[asyncio.Task[Any]]):
+    """Tasks until they end: the loop keeps only a weak reference."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancel all, and wait for their end."""
+        for task in self:
+            task.cancel()
+        await asyncio.gather(*self, return_exceptions=True)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` in a thread, to its end: its effect is never partial. A cancellation of the caller is raised
+    after that."""
+    call = partial(copy_context().run, function, *args, **kwargs)
+    return await end_of(asyncio.get_running_loop().run_in_executor(None, call))
+
+
+async def end_of(work: asyncio.Future[T]) -> T:
+    """Wait for the end of `work`. A cancellation of the caller is raised after that, not before."""
     try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await asyncio.wait((doing,))
-        raise
+        return await asyncio.shield(work)
+    except asyncio.CancelledError as error:
+        cancelled = error
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not work.cancelled():
+        work.exception()  # seen
+    raise cancelled
 
 
 async def in_its_own_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -30,9 +30,8 @@ class _Mode(Enum):
 class Lanes:
     """The lane of each id. A lane exists while someone holds it or waits for it."""
 
-    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
-        self._patience = patience_seconds
 
     def is_free(self, id: str) -> bool:
         """Tell whether no task holds it or waits for it."""
@@ -49,10 +48,10 @@ class Lanes:
     def overtake(self, id: str) -> Hold:
         """Cancel the exclusive holder, wait for its end, and hold the lane ahead of the queue.
 
-        Doesn't wait for shared holders: what they wait for is about to end. Waits `patience_seconds` for the end of an
+        Doesn't wait for shared holders: what they wait for is about to end. Waits `PATIENCE_SECONDS` for the end of an
         exclusive one, whose undo may hang, and then takes the lane beside it.
         """
-        return Hold(self._lanes, id, _Mode.OVERTAKING, self._patience)
+        return Hold(self._lanes, id, _Mode.OVERTAKING, PATIENCE_SECONDS)
 
 
 class Hold:

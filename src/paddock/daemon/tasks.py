@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextvars import copy_context
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-P = ParamSpec("P")
+from paddock.backends.threads import end_of
+from paddock.backends.threads import in_thread as in_thread
+
 T = TypeVar("T")
 
 
@@ -43,7 +43,7 @@ class Tasks:
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Run `work` to its end. A cancellation of the caller is raised after that, not before."""
-        return await _end_of(self.start(work, name=name, awaited=True, finishes=True))
+        return await end_of(self.start(work, name=name, awaited=True, finishes=True))
 
     async def aclose(self) -> None:
         """Wait for what `finish` and `complete` have begun, and cancel the rest."""
@@ -89,25 +89,3 @@ class Activity:
             if not self._owner_lives():
                 due.clear()
             yield
-
-
-async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` in a thread, to its end: its effect is never partial. A cancellation of the caller is raised
-    after that."""
-    call = partial(copy_context().run, function, *args, **kwargs)
-    return await _end_of(asyncio.get_running_loop().run_in_executor(None, call))
-
-
-async def _end_of(work: asyncio.Future[T]) -> T:
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError as error:
-        cancelled = error
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not work.cancelled():
-        work.exception()  # seen
-    raise cancelled

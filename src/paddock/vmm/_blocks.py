@@ -13,6 +13,7 @@ import socket
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Generator
 
 from ._loop import Loop
 from ._peer import Peer
@@ -35,7 +36,7 @@ _REQUEST_MAGIC, _REPLY_MAGIC = 0x25609513, 0x67446698
 _ABORT, _INFO, _GO = 2, 6, 7
 _ACK, _IS_INFO, _UNSUPPORTED = 1, 3, (1 << 31) + 1
 _READ_ONLY = 0b11  # has flags, read only
-_READ, _DISCONNECT = 0, 2
+_READ = 0
 _LARGEST_OPTION = 4096
 _LARGEST_READ = 32 << 20
 _WAITING = 64 << 20
@@ -116,7 +117,8 @@ class BlockServer:
     def __init__(self, loop: Loop, stream: socket.socket, view: View) -> None:
         self._view = view
         self._received = bytearray()
-        self._next = self._flags
+        self._conversation = self._serve()
+        self._wanted = next(self._conversation)
         self._peer = Peer(loop, stream, self._heard, lambda: None, self._go_on, high=_WAITING)
         self._peer.send(_GREETING)
         self._peer.listen(True)
@@ -128,8 +130,10 @@ class BlockServer:
     def _go_on(self) -> None:
         """Answer requests as long as the client takes the answers."""
         try:
-            while not self._peer.closed and not self._peer.full and self._next():
-                pass
+            while not self._peer.closed and not self._peer.full and len(self._received) >= self._wanted:
+                data = bytes(self._received[: self._wanted])
+                del self._received[: self._wanted]
+                self._wanted = self._conversation.send(data)
         except (OSError, ValueError):
             self._peer.close()
         self._peer.listen(not self._peer.full)
@@ -138,59 +142,33 @@ class BlockServer:
         for part in filter(None, parts):
             self._peer.send(part)
 
-    def _take(self, length: int) -> bytes | None:
-        if len(self._received) < length:
-            return None
-        data = bytes(self._received[:length])
-        del self._received[:length]
-        return data
-
-    # one step each: True if there may be another one
-
-    def _flags(self) -> bool:
-        if self._take(4) is None:
-            return False
-        self._next = self._option
-        return True
-
-    def _option(self) -> bool:
-        if len(self._received) < _OPTION.size:
-            return False
-        magic, option, length = _OPTION.unpack_from(self._received)
-        if magic != _HAVE_OPTION or length > _LARGEST_OPTION:
-            raise ValueError("no option")
-        if self._take(_OPTION.size + length) is None:
-            return False
-        if option == _ABORT:
-            raise ValueError("aborted")
-        if option in (_INFO, _GO):
-            self._say(
-                _OPTION_REPLY.pack(_OPTION_MAGIC, option, _IS_INFO, 12),
-                struct.pack(">HQH", 0, self._view.size, _READ_ONLY),
-                _OPTION_REPLY.pack(_OPTION_MAGIC, option, _ACK, 0),
-            )
-            if option == _GO:
-                self._next = self._request
-        else:
-            self._say(_OPTION_REPLY.pack(_OPTION_MAGIC, option, _UNSUPPORTED, 0))
-        return True
-
-    def _request(self) -> bool:
-        head = self._take(_REQUEST.size)
-        if head is None:
-            return False
-        magic, _, kind, cookie, offset, length = _REQUEST.unpack(head)
-        if magic != _REQUEST_MAGIC or kind == _DISCONNECT:
-            raise ValueError("no request")
-        if kind != _READ:
-            raise ValueError("reading only")  # a client that writes to what it was told is read-only
-        if length > _LARGEST_READ or offset + length > self._view.size:
-            self._say(_REPLY.pack(_REPLY_MAGIC, errno.EINVAL, cookie))
-            return True
-        try:
-            data = self._view.read(offset, length)
-        except OSError:
-            self._say(_REPLY.pack(_REPLY_MAGIC, errno.EIO, cookie))
-        else:
-            self._say(_REPLY.pack(_REPLY_MAGIC, 0, cookie), data)
-        return True
+    def _serve(self) -> Generator[int, bytes, None]:
+        """Yield how many bytes have to come next. Raises ValueError if the client leaves, or breaks the protocol."""
+        yield 4  # its flags
+        option = 0
+        while option != _GO:
+            magic, option, length = _OPTION.unpack((yield _OPTION.size))
+            if magic != _HAVE_OPTION or length > _LARGEST_OPTION or option == _ABORT:
+                raise ValueError("no option")
+            yield length
+            if option in (_INFO, _GO):
+                self._say(
+                    _OPTION_REPLY.pack(_OPTION_MAGIC, option, _IS_INFO, 12),
+                    struct.pack(">HQH", 0, self._view.size, _READ_ONLY),
+                    _OPTION_REPLY.pack(_OPTION_MAGIC, option, _ACK, 0),
+                )
+            else:
+                self._say(_OPTION_REPLY.pack(_OPTION_MAGIC, option, _UNSUPPORTED, 0))
+        while True:
+            magic, _, kind, cookie, offset, length = _REQUEST.unpack((yield _REQUEST.size))
+            if magic != _REQUEST_MAGIC or kind != _READ:
+                raise ValueError("no read")  # a client that writes to what it was told is read-only, or that leaves
+            error, data = 0, b""
+            if length > _LARGEST_READ or offset + length > self._view.size:
+                error = errno.EINVAL
+            else:
+                try:
+                    data = self._view.read(offset, length)
+                except OSError:
+                    error = errno.EIO
+            self._say(_REPLY.pack(_REPLY_MAGIC, error, cookie), data)

@@ -121,25 +121,15 @@ class Driver:
 
     def on_end(self) -> None: ...
 
+    @property
+    def saves(self) -> bool:
+        return self._saves is not None
+
+    def save(self, image: int | None, memory: str, done: Done) -> None:
+        self._sentry.play(self._save(), done)
+
     def thaw(self, done: Done) -> None:
-        def resumed(why: str | None) -> None:
-            self._controller.trunk.resume()
-            done(why)
-
-        self._sentry.play(self._resume(), resumed)
-
-    def save(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Pause the trunk first, because a save must not cut a message in the middle."""
-        if self._saves is None:
-            raise Fault("unsupported", "this sandbox's memory cannot be saved")
-
-        def trunk_paused(why: str | None) -> None:
-            if why is None:
-                self._sentry.play(self._save(), done)
-            else:
-                done(why)
-
-        self._controller.trunk.pause(trunk_paused)
+        self._sentry.play(self._resume(), done)
 
     # scripts
 

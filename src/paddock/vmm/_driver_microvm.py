@@ -7,7 +7,6 @@ its memory. While it is paused, also `state` and `moment`.
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 from ._machine_files import Done, MachineFiles
@@ -33,6 +32,7 @@ class Driver:
     """
 
     pipes = False
+    saves = True
 
     def __init__(self, controller: Controller, options: Json) -> None:
         self._controller, self._options = controller, options
@@ -75,35 +75,24 @@ class Driver:
 
     # save and resume
 
-    def save(self, request: Json, descriptors: list[int], done: Done) -> None:
-        """Pause the trunk, then the file server, then save: a save must not cut a request in the middle."""
-        image = descriptors.pop() if descriptors else None
-        memory = "" if image is None else str(request["memory"])
-
-        def saved(why: str | None) -> None:
-            if image is not None:
-                os.close(image)  # no program in here writes it from now on
-            done(why)
+    def save(self, image: int | None, memory: str, done: Done) -> None:
+        """Pause the file server, then save: a save must not cut a request in the middle."""
 
         def files_paused(why: str | None) -> None:
             if why is None:
-                self._qemu.play(self._qemu.save(image, memory), saved)
+                self._qemu.play(self._qemu.save(image, memory), done)
             else:
-                saved(why)
+                done(why)
 
-        def trunk_paused(why: str | None) -> None:
-            if why is None and self._shares is not None:
-                self._shares.pause(files_paused)
-            else:
-                files_paused(why)
-
-        self._controller.trunk.pause(trunk_paused)
+        if self._shares is None:
+            files_paused(None)
+        else:
+            self._shares.pause(files_paused)
 
     def thaw(self, done: Done) -> None:
         def resumed(why: str | None) -> None:
             if self._shares is not None:
                 self._shares.resume()
-            self._controller.trunk.resume()
             done(why)
 
         self._qemu.play(self._qemu.resume(), resumed)

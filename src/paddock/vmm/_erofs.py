@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -36,13 +36,7 @@ _TYPES = {
 }
 
 
-class Owner(NamedTuple):
-    uid: int
-    gid: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(NamedTuple):
     """The directory `place` of this machine, at `path` of the view, without the names `without` at its top.
 
     `owners` maps paths of the view to the owners of the files below, longest path first. None: the files' own.
@@ -50,8 +44,8 @@ class Source:
 
     place: str
     path: str
-    without: frozenset[str] = frozenset()
-    owners: Mapping[str, Owner] | None = None
+    without: Collection[str] = ()
+    owners: Mapping[str, tuple[int, int]] | None = None
 
 
 @dataclass(slots=True)
@@ -78,7 +72,7 @@ def make_disks(controller: Controller, files: MachineFiles, wanted: Any) -> None
     OSError.
     """
     os.makedirs(files.path(""), exist_ok=True)
-    sources = tuple(_source(source) for source in wanted["sources"])
+    sources = tuple(Source(**source) for source in wanted["sources"])
     with open(files.path("view"), "wb") as metadata, open(files.path("table"), "wb") as table:
         write_view(sources, metadata, table)
     with open(files.path("disk"), "wb") as file:
@@ -87,16 +81,6 @@ def make_disks(controller: Controller, files: MachineFiles, wanted: Any) -> None
     _, status = os.waitpid(controller.spawn(command, {}), 0)
     if status != 0:
         raise OSError("no disk was made")
-
-
-def _source(fields: Any) -> Source:
-    owners = fields.get("owners")
-    return Source(
-        place=fields["place"],
-        path=fields["path"],
-        without=frozenset(fields.get("without", ())),
-        owners=None if owners is None else {path: Owner(*owner) for path, owner in owners.items()},
-    )
 
 
 def write_view(sources: tuple[Source, ...], metadata: BinaryIO, table: BinaryIO) -> int:
@@ -137,7 +121,7 @@ def _descend(
     path: str,
     into: _Node,
     seen: dict[tuple[int, int], _Node],
-    without: frozenset[str] = frozenset(),
+    without: Collection[str] = (),
 ) -> None:
     try:
         entries = list(os.scandir(place))
@@ -173,12 +157,12 @@ def _node(info: os.stat_result, source: Source, path: str, place: str, seen: dic
     return node
 
 
-def _owner(info: os.stat_result, source: Source, path: str) -> Owner:
+def _owner(info: os.stat_result, source: Source, path: str) -> tuple[int, int]:
     if source.owners is not None:
         for above, owner in source.owners.items():
             if path == above or path.startswith(above.rstrip("/") + "/"):
                 return owner
-    return Owner(info.st_uid, info.st_gid)
+    return info.st_uid, info.st_gid
 
 
 def _unique(root: _Node) -> Iterator[_Node]:

@@ -73,7 +73,8 @@ def _run(parent: int, stream: int, control: socket.socket, exports: tuple[Export
         nodes = Nodes(exports, descriptors=_descriptors())
         server = Server(stream, control, nodes)
         if saved is not None:
-            server.load(saved)
+            load_state(nodes, saved)
+            server.send_control(wire.RESUME)
             os.close(saved)
         server.run()
         status = 0
@@ -157,14 +158,14 @@ class Server:
         order: Any = json.loads(message)
         if order["op"] == "pause":
             self._save_to = order["directory"]
-            self._send_control(wire.PAUSE)
+            self.send_control(wire.PAUSE)
         else:
             self._save_to = None
             self._discard()
-            self._send_control(wire.RESUME)
+            self.send_control(wire.RESUME)
             self._reply({})
 
-    def _send_control(self, value: int) -> None:
+    def send_control(self, value: int) -> None:
         self._unsent += wire.control_message(value)
         self._send()
 
@@ -183,10 +184,6 @@ class Server:
             for name in state_names(os.listdir(self._saved_in)):
                 os.unlink(os.path.join(self._saved_in, name))
             self._saved_in = None
-
-    def load(self, directory: int) -> None:
-        load_state(self._nodes, directory)
-        self._send_control(wire.RESUME)
 
     def _reply(self, body: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):

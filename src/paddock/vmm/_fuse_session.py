@@ -59,6 +59,12 @@ MAX_ENTRIES = 1 << 20
 _REMEMBERED = 16
 _ITSELF, _ABOVE = 1, 2  # the places behind "." and ".."
 
+_OPERATIONS = (
+    *("init", "lookup", "getattr", "setattr", "readlink", "statfs", "fsync", "fsyncdir", "readdir", "readdirplus"),
+    *("symlink", "mknod", "mkdir", "link", "unlink", "rmdir", "rename", "rename2", "read", "write", "lseek"),
+    *("setxattr", "getxattr", "listxattr", "removexattr", "fallocate", "copy_file_range"),
+)
+"""Methods of a session that answer the operation of that name in `_fuse_wire`."""
 Listing = list[tuple[int, bytes, int, int]]  # place behind it, name, number, type
 
 
@@ -68,33 +74,7 @@ class Session:
         self._may_set_owner = os.geteuid() == 0
         self._recent: OrderedDict[int, Listing] = OrderedDict()
         self._operations: dict[int, Callable[[Request], bytes]] = {
-            wire.INIT: self._init,
-            wire.LOOKUP: self.lookup,
-            wire.GETATTR: self.getattr,
-            wire.SETATTR: self.setattr,
-            wire.READLINK: self.readlink,
-            wire.SYMLINK: self.symlink,
-            wire.MKNOD: self.mknod,
-            wire.MKDIR: self.mkdir,
-            wire.UNLINK: self.unlink,
-            wire.RMDIR: self.rmdir,
-            wire.RENAME: self.rename,
-            wire.RENAME2: self.rename2,
-            wire.LINK: self.link,
-            wire.READ: self.read,
-            wire.WRITE: self.write,
-            wire.STATFS: self.statfs,
-            wire.FSYNC: self.fsync,
-            wire.FSYNCDIR: self.fsync,
-            wire.SETXATTR: self.setxattr,
-            wire.GETXATTR: self.getxattr,
-            wire.LISTXATTR: self.listxattr,
-            wire.REMOVEXATTR: self.removexattr,
-            wire.FALLOCATE: self.fallocate,
-            wire.LSEEK: self.lseek,
-            wire.COPY_FILE_RANGE: self.copy_file_range,
-            wire.READDIR: lambda request: self._list(request, plus=False),
-            wire.READDIRPLUS: lambda request: self._list(request, plus=True),
+            getattr(wire, name.upper()): getattr(self, name) for name in _OPERATIONS
         }
         self._top: dict[int, Callable[[Request], bytes]] = {
             wire.LOOKUP: self._find_export,
@@ -132,7 +112,7 @@ class Session:
                 raise PermissionError(errno.EPERM, "nothing can be done to the list of exports")
         return operation
 
-    def _init(self, request: Request) -> bytes:
+    def init(self, request: Request) -> bytes:
         answer = wire.greeting(request, shared=any(export.shared for export in self._nodes.exports))
         self._recent.clear()  # a peer that greets again knows nothing of before
         self._nodes.forget_all()
@@ -450,6 +430,8 @@ class Session:
         (os.fdatasync if flags & 1 else os.fsync)(fd)
         return b""
 
+    fsyncdir = fsync
+
     def fallocate(self, request: Request) -> bytes:
         _, offset, length, mode, _ = request.take(_FALLOCATE)
         if mode & ~_ALLOCATE_MODES:
@@ -479,6 +461,12 @@ class Session:
         return _WORD.pack(done, 0)
 
     # directories
+
+    def readdir(self, request: Request) -> bytes:
+        return self._list(request, plus=False)
+
+    def readdirplus(self, request: Request) -> bytes:
+        return self._list(request, plus=True)
 
     def _list(self, request: Request, *, plus: bool) -> bytes:
         _, offset, size, *_ = request.take(_READ)

@@ -96,10 +96,6 @@ class Splitter:
             del self._pending[:start]
         return messages
 
-    @property
-    def empty(self) -> bool:
-        return not self._pending
-
     def _complete(self) -> bool:
         return len(self._pending) >= _LENGTH.size and len(self._pending) >= self._length(self._pending, 0)
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
 from collections.abc import Mapping
 
 from . import _own_pages
 from ._blocks import BlockServer, View
 from ._lending import Lending
 from ._machine_files import Done, MachineFiles
-from ._qmp import Awaited, Command, Failed, Monitor, Script
+from ._qmp import MIGRATION_ENDED, Command, Failed, Monitor, Script
 from .control import Json
 from .controller import NO_ROOM
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from .controller import Controller
 
 _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
-_MIGRATION_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
 
 
 class Qemu:
@@ -43,7 +41,6 @@ class Qemu:
         self._ours: dict[str, socket.socket] = {}
         self._monitor: Monitor | None = None
         self._pid = -1
-        self._load_started = 0.0
 
     def start(self, ends: Mapping[str, int]) -> int:
         theirs: dict[str, socket.socket] = {}
@@ -101,11 +98,10 @@ class Qemu:
         fd = os.open(self._machine_files.path("state"), os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            self._load_started = time.monotonic()
             yield Command("migrate-incoming", {"uri": "fd:state"})
         finally:
             os.close(fd)
-        if (yield _MIGRATION_ENDED)["status"] != "completed":
+        if (yield MIGRATION_ENDED)["status"] != "completed":
             raise Failed("the state of the machine cannot be loaded")
         yield from self.resume()
 
@@ -132,6 +128,3 @@ class Qemu:
     def resume(self) -> Script:
         self._machine_files.forget()
         yield Command("cont")
-        if self._load_started:
-            self._controller.figures["restore"] = time.monotonic() - self._load_started
-            self._load_started = 0.0

@@ -1,7 +1,7 @@
 """QEMU's monitor protocol, for a poll loop.
 
 A script is a generator. It yields a `Command`, and gets its result, or the exception `Failed`. Or it yields an
-`Awaited` event, and gets its data. Protocol: QEMU, docs/interop/qmp-spec.rst.
+`MIGRATION_ENDED`, and gets the data of that event. Protocol: QEMU, docs/interop/qmp-spec.rst.
 """
 
 from __future__ import annotations
@@ -31,16 +31,9 @@ class Command:
         self.name, self.arguments, self.descriptor = name, arguments, descriptor
 
 
-class Awaited:
-    """An event of that name whose data has one of `values` for `key`."""
-
-    __slots__ = ("key", "name", "values")
-
-    def __init__(self, name: str, key: str, values: tuple[str, ...]) -> None:
-        self.name, self.key, self.values = name, key, values
-
-
-Script = Generator[Command | Awaited, "Any", None]
+MIGRATION_ENDED = ("completed", "failed", "cancelled")
+"""The last states of a migration, by the event MIGRATION."""
+Script = Generator[Command | tuple[str, ...], "Any", None]
 
 
 class Monitor:
@@ -49,7 +42,7 @@ class Monitor:
         self._received = bytearray()
         self._script: Script | None = None
         self._done: Callable[[str | None], None] = lambda why: None
-        self._wanted: Command | Awaited | None = None
+        self._wanted: Command | tuple[str, ...] | None = None
         self._events: deque[dict[str, Any]] = deque(maxlen=64)
         self._greeted = self._gone = False
         stream.setblocking(False)
@@ -86,7 +79,7 @@ class Monitor:
         self._script = self._wanted = None
         self._done(why)
 
-    def _want(self, wanted: Command | Awaited) -> None:
+    def _want(self, wanted: Command | tuple[str, ...]) -> None:
         self._wanted = wanted
         if self._gone:
             self._loop.soon(lambda: self._advance(error="QEMU is gone"))
@@ -128,7 +121,6 @@ class Monitor:
                 self._advance(message.get("return"))
 
     def _matches(self, event: dict[str, Any]) -> bool:
-        wanted = self._wanted
-        if not isinstance(wanted, Awaited) or event["event"] != wanted.name:
+        if not isinstance(self._wanted, tuple) or event["event"] != "MIGRATION":
             return False
-        return event.get("data", {}).get(wanted.key) in wanted.values
+        return event.get("data", {}).get("status") in self._wanted

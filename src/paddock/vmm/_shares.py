@@ -9,8 +9,8 @@ from typing import Any
 
 from ._fuse_nodes import Export
 from ._fuse_server import start_file_server
-from ._loop import IN, Loop, Timer
-from ._machine_files import Done
+from ._loop import IN, Loop
+from ._machine_files import Deadline, Done
 
 _PAUSE_SECONDS = 10.0
 _MOST = 65536
@@ -26,8 +26,8 @@ class Shares:
 
     def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
         self._loop, self._directory = loop, directory
-        self._done: Done | None = None
-        self._pause_timer: Timer | None = None
+        late = "the machine did not stop its requests for files"
+        self._pausing = Deadline(loop, _PAUSE_SECONDS, self.resume, late)
         shown = tuple(_export(export) for export in exports)
         is_saved = os.path.exists(os.path.join(directory, "files.json"))
         saved = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if is_saved else None
@@ -45,8 +45,7 @@ class Shares:
 
         Call `done(None)` when it has saved its state and waits for `resume`, or `done(why)` if it resumes at once.
         """
-        self._done = done
-        self._pause_timer = self._loop.after(_PAUSE_SECONDS, self._pause_timed_out)
+        self._pausing.begin(done)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._send({"op": "pause", "directory": self._directory})
 
@@ -60,25 +59,14 @@ class Shares:
             return
         if not data:
             self._loop.unwatch(self._control.fileno())
-            self._finish("the machine's file server has ended")
+            self._pausing.end("the machine's file server has ended")
             return
         answer: Any = json.loads(data)
         if "lost" in answer:
-            self._finish(None)
+            self._pausing.end(None)
         elif "error" in answer:
             self.resume()
-            self._finish(answer["error"])
-
-    def _pause_timed_out(self) -> None:
-        self.resume()
-        self._finish(f"the machine did not stop its requests for files within {_PAUSE_SECONDS:.0f} seconds")
-
-    def _finish(self, why: str | None) -> None:
-        done, self._done = self._done, None
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
-        if done is not None:
-            done(why)
+            self._pausing.end(answer["error"])
 
     def _send(self, request: dict[str, Any]) -> None:
         self._control.send(json.dumps(request).encode())

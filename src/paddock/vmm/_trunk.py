@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable
 from struct import Struct
 
-from ._loop import Loop, Timer
-from ._machine_files import Done
+from ._loop import Loop
+from ._machine_files import Deadline, Done
 from ._peer import Peer, Stream
 
 _HELLO, _OPEN, _DATA, _CREDIT, _END, _PAUSE, _RESUME = range(1, 8)
@@ -42,12 +42,11 @@ class Trunk:
         self._connections: dict[int, _Connection] = {}
         self._last = 0
         self._greeted = self._ended = False
-        self._on_paused: Done | None = None
         self._paused = False
         self._pending_pauses = 0  # answers to PAUSE that are outstanding
         self._queued: list[bytes] = []
         """Messages for the guest, queued until it may receive them."""
-        self._pause_timer: Timer | None = None
+        self._pausing = Deadline(loop, _PAUSE_SECONDS, self.resume, "its pid 1 did not stop sending")
         self._port = Peer(loop, port, self._received, self._port_closed, self._serve_all)
         self._port.listen(True)
         self._port.send(_frame(_HELLO, 0, _NUMBER.pack(_VERSION)))
@@ -69,12 +68,11 @@ class Trunk:
 
         Call `done(None)` when no message is under way, until `resume`, or `done(why)` if the trunk resumes.
         """
-        self._on_paused = done
+        self._pausing.begin(done)
         self._port.send(_frame(_PAUSE, 0))
         self._paused = True
         self._pending_pauses += 1
         self._serve_all()
-        self._pause_timer = self.loop.after(_PAUSE_SECONDS, self._pause_timed_out)
 
     def resume(self) -> None:
         if self._paused:
@@ -88,17 +86,6 @@ class Trunk:
             for frame in queued:
                 self._port.send(frame)
             self._serve_all()
-
-    def _pause_timed_out(self) -> None:
-        self.resume()
-        self._finish_pause(f"its pid 1 did not stop sending within {_PAUSE_SECONDS:.0f} seconds")
-
-    def _finish_pause(self, why: str | None) -> None:
-        done, self._on_paused = self._on_paused, None
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
-        if done is not None:
-            done(why)
 
     # for the connections
 
@@ -150,7 +137,7 @@ class Trunk:
         elif kind == _PAUSE and self._pending_pauses and not number and not body:
             self._pending_pauses -= 1
             if self._paused and not self._pending_pauses:  # else it answers a pause that has been given up
-                self._finish_pause(None)
+                self._pausing.end(None)
         elif kind not in (_DATA, _CREDIT, _END) or not 0 < number <= self._last:
             raise ProtocolError(f"kind {kind} of connection {number}")
         elif (connection := self._connections.get(number)) is not None:
@@ -161,9 +148,9 @@ class Trunk:
     def _port_closed(self) -> None:
         self._ended = True
         for connection in list(self._connections.values()):
-            connection.drop()
+            connection.peer.close()
         self._connections.clear()
-        self._finish_pause("it is gone")
+        self._pausing.end("it is gone")
 
 
 class _Connection:
@@ -175,7 +162,7 @@ class _Connection:
         self._unsent = bytearray()
         self._received_bytes = 0
         self._client_closed = self._sent_end = self._received_end = False
-        self._peer = Peer(trunk.loop, stream, self._received, self._on_client_closed, self._client_drained, high=0)
+        self.peer = Peer(trunk.loop, stream, self._received, self._on_client_closed, self._client_drained, high=0)
 
     def serve(self) -> None:
         """Send as much as allowed, and read on when nothing remains."""
@@ -187,10 +174,7 @@ class _Connection:
         if self._client_closed:
             self._end()
         else:
-            self._peer.listen(self._trunk.accepts_data and not self._unsent)
-
-    def drop(self) -> None:
-        self._peer.close()
+            self.peer.listen(self._trunk.accepts_data and not self._unsent)
 
     def take(self, kind: int, body: bytes) -> None:
         if kind == _END:
@@ -210,8 +194,8 @@ class _Connection:
             if not body or self._guest_credit < 0 or self._received_end:
                 raise ProtocolError("more than it may send")
             self._received_bytes += len(body)
-            self._peer.send(body)
-            if not self._peer.full:
+            self.peer.send(body)
+            if not self.peer.full:
                 self._client_drained()
 
     def _received(self, data: bytes) -> None:
@@ -233,8 +217,8 @@ class _Connection:
     def _client_drained(self) -> None:
         """Give credit for what the client has read."""
         if self._received_end:
-            if not self._peer.full:
-                self._peer.close()
+            if not self.peer.full:
+                self.peer.close()
         elif self._received_bytes >= _WINDOW // 2 and not self._sent_end:
             self._trunk.send(_CREDIT, self._number, _NUMBER.pack(self._received_bytes))
             self._guest_credit += self._received_bytes

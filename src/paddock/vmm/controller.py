@@ -58,11 +58,15 @@ if TYPE_CHECKING:
             """Serve the requested files."""
             ...
 
-        def save(self, request: Json, descriptors: list[int], done: Done) -> None:
-            """Save the state.
+        @property
+        def saves(self) -> bool:
+            """Whether it can save the guest's state."""
+            ...
 
-            Call `done(None)` when the guest is paused and its state saved, or `done(why)` after a failure. Raises Fault
-            if it can't.
+        def save(self, image: int | None, memory: str, done: Done) -> None:
+            """Save the state. The trunk is paused. `image` is where memory goes, and `memory` its name.
+
+            Call `done(None)` when the guest is paused and its state saved, or `done(why)` after a failure.
             """
             ...
 
@@ -90,9 +94,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
         controller = Controller(config)
-        prepare_process(
-            keep=tuple(map(int, os.listdir("/proc/self/fd"))), fatal_imports=config.get("fatal_imports") is True
-        )
+        prepare_process(fatal_imports=config.get("fatal_imports") is True)
         controller.run()
         code = 0
     except BaseException as error:
@@ -117,12 +119,10 @@ class Controller:
         self._pids: list[int] = []
         self.restored = False
         """The guest began in an earlier sandbox, from which this one comes."""
-        self.figures: dict[str, float] = {}
-        """Durations of some steps in seconds, for `ping`."""
         self._ended: Json | None = None
         self._end_reported = False
         module: Any = import_module(f"{__package__}._driver_{config['driver']}")
-        self._driver: Driver = module.Driver(self, config["options"])
+        self.driver: Driver = module.Driver(self, config["options"])
 
     def run(self) -> None:
         try:
@@ -137,9 +137,9 @@ class Controller:
         self._serve_starter()
         self._socket.bind(b"\0" + self._config["name"].encode())
         ends: dict[str, int] = {}
-        port = _pipes(ends) if self._driver.pipes else _socket(ends)
+        port = _pipes(ends) if self.driver.pipes else _socket(ends)
         children = ChildWatch(self.loop, self._died)
-        self._pids = self._driver.start(ends)
+        self._pids = self.driver.start(ends)
         for end in ends.values():
             os.close(end)
         self._trunk = Trunk(self.loop, port, lambda why: self.end({"code": None, "signal": None, "words": why}))
@@ -205,7 +205,7 @@ class Controller:
         """Report how it ended, and end. Idempotent. `status`: `code`, `signal`, and `words`, if a driver knows why."""
         if self._ended is not None:
             return
-        self._driver.on_end()
+        self.driver.on_end()
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -274,12 +274,7 @@ class Controller:
                 self._end_reported = True
                 return self._ended
             case "ping":
-                return {
-                    "pid": os.getpid(),
-                    "children": self._pids,
-                    "figures": self.figures,
-                    "restored": self.restored,
-                }
+                return {"pid": os.getpid(), "children": self._pids, "restored": self.restored}
             case "log":
                 return {"log": self._log.text()}
             case "environment":
@@ -288,18 +283,14 @@ class Controller:
                 self._claimed, self._environment = True, request.get("env", {})
                 return {}
             case "show":
-                self._driver.show(request)
+                self.driver.show(request)
                 return {}
             case "freeze":
                 if self._frozen is not None:
                     raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
-                for_good = request.get("for_good") is True
-                self._frozen = frozen = _Freeze(self._driver, control, id, self._thawed, for_good=for_good)
-                try:
-                    self._driver.save(request, descriptors, frozen.saved)
-                except Fault:
-                    self._frozen = None
-                    raise
+                if not self.driver.saves:
+                    raise Fault("unsupported", "this sandbox's memory cannot be saved")
+                self._frozen = _Freeze(self, control, id, descriptors.pop() if descriptors else None, request)
             case "thaw":
                 if self._frozen is None or self._frozen.control is not control:
                     return {}  # it could not be saved, and goes on
@@ -308,31 +299,40 @@ class Controller:
                 raise Fault("unsupported", f"the controller cannot do {other!r}"[:200])
         return None
 
-    def _thawed(self) -> None:
+    def thawed(self) -> None:
         self._frozen = None
 
 
 class _Freeze:
     """A stop of the guest with a saved state.
 
-    It lasts until the requesting service thaws it, or leaves. `for_good` means: forever.
+    It lasts until the requesting service thaws it, or leaves. With `for_good` in its request it lasts forever. It owns
+    the descriptor `image`, to which memory goes. It pauses the trunk first: a save must not cut a message in the
+    middle.
     """
 
-    def __init__(
-        self, driver: Driver, control: Control, id: int, thawed: Callable[[], None], *, for_good: bool
-    ) -> None:
+    def __init__(self, controller: Controller, control: Control, id: int, image: int | None, request: Json) -> None:
         self.control = control
-        self._driver, self._id, self._thawed, self._for_good = driver, id, thawed, for_good
+        self._controller, self._id, self._image, self._request = controller, id, image, request
         self._is_saved = self._closing = False
         self._asked: int | None = None
+        controller.trunk.pause(self._trunk_paused)
 
-    def saved(self, why: str | None) -> None:
+    def _trunk_paused(self, why: str | None) -> None:
+        if why is None:
+            self._controller.driver.save(self._image, str(self._request.get("memory", "")), self._saved)
+        else:
+            self._saved(why)
+
+    def _saved(self, why: str | None) -> None:
+        if self._image is not None:
+            os.close(self._image)  # no program in here writes it from now on
         if why is not None:
             words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
             full = why.startswith(NO_ROOM)
             fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
             self.control.refuse(self._id, fault)
-            self._driver.thaw(self._resumed)
+            self._controller.driver.thaw(self._resumed)
             return
         self._is_saved = True
         self.control.answer(self._id, {})
@@ -342,12 +342,13 @@ class _Freeze:
     def thaw(self, id: int | None) -> None:
         """Thaw the guest. `id` is the request to answer when it goes on."""
         self._closing, self._asked = True, id
-        if self._is_saved and not self._for_good:
+        if self._is_saved and self._request.get("for_good") is not True:
             self._is_saved = False
-            self._driver.thaw(self._resumed)
+            self._controller.driver.thaw(self._resumed)
 
     def _resumed(self, why: str | None) -> None:
-        self._thawed()
+        self._controller.trunk.resume()
+        self._controller.thawed()
         if self._asked is None:
             return
         if why is None:

@@ -1,4 +1,4 @@
-"""The start of a serving process: only the necessary descriptors, default signals, and no more imports.
+"""The start of a serving process: default signals, and no more imports.
 
 It also has kernel calls that the standard library lacks.
 """
@@ -27,11 +27,9 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
 ALLOW = 0x7FFF_0000
 
 
-def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> None:
+def prepare_process(*, fatal_imports: bool) -> None:
     if parent := os.getppid():
         end_with(parent)
-    close_others(keep)
-    signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
         if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
             signal.signal(number, signal.SIG_DFL)
@@ -40,7 +38,6 @@ def prepare_process(keep: tuple[int, ...], *, fatal_imports: bool = False) -> No
     os.umask(0o022)
     seal_imports(fatal=fatal_imports)
     gc.freeze()
-    gc.enable()  # the supervisor that we were forked from collects nothing, and every command leaves a cycle or two
 
 
 def close_others(keep: tuple[int, ...]) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
 from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
-from paddock.backends.jail import SupervisorClient, SupervisorKeeping
+from paddock.backends.jail import DescriptorStore, SupervisorClient
+from paddock.backends.threads import TaskSet
 from paddock.errors import (
     AlreadyExistsError,
     LevelUnavailableError,
@@ -33,18 +34,17 @@ from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
 from paddock.supervisor.namespace_entry import TOLD
 
-from . import _life, _probe, _start
-from ._carry import Carrier, owner, require_apart
+from . import _probe, _running, _start
 from ._cleanup import Cleanup
+from ._egress import TRUSTED, EgressSockets, NamespaceEntry, show_trust
 from ._engine import Engine, create, how_it_ended, missing, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
-from ._life import Life
 from ._options import engines_own, guest_directory, lying_over, options, told
 from ._records import BIRTH, Record, Records, name_of
-from ._ways import TRUSTED, NamespaceEntry, Ways, show_trust
+from ._running import RunningContainer
+from ._transfer import TreeTransfer, owner, require_apart
 
-R = TypeVar("R")
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
 _AT_ONCE = max(2, os.cpu_count() or 1)
@@ -68,14 +68,15 @@ class ContainerBackend:
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._being_made: set[SandboxId] = set()
-        self.carrier = Carrier(state_dir, supervisor)
-        self.remains = Cleanup(self.records, self._open, self.carrier, self._locks)
-        self._images = Images(self._directory, self.carrier.pool)
+        self.transfer = TreeTransfer(state_dir, supervisor)
+        self.cleanup = Cleanup(self.records, self._open, self.transfer, self._locks)
+        self._images = Images(self._directory, self.transfer.pool)
         self._found: _probe.Found | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
-        self._lives: dict[tuple[SandboxId, int], Life] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: dict[tuple[SandboxId, int], RunningContainer] = {}
+        self._tasks = TaskSet()
+        self._start = self._tasks.start
         self._guest: Path | None = None
         self._preparing = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -167,7 +168,7 @@ class ContainerBackend:
             place = self.records.make(record)
         except FileExistsError:
             raise AlreadyExistsError(f"there is a sandbox {plan.id} already") from None
-        ways = Ways()
+        egress = EgressSockets()
         ours = self._found is not None and _probe.is_ours(self._found)
         entry = await asyncio.to_thread(NamespaceEntry) if ours else None
         self._being_made.add(plan.id)
@@ -177,8 +178,8 @@ class ContainerBackend:
                 with contextlib.suppress(PermissionError):  # another user's engine may not let us: the quota holds
                     os.sched_setaffinity(pid, cpus)
             if entry is not None:  # else it has neither mounts nor exits
-                async with self.carrier.mounted(plan, pid) as mounts:
-                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, entry=entry)
+                async with self.transfer.mounted(plan, pid) as mounts:
+                    await egress.furnish(pid, mounts, plan.protect, exits=plan.exits, masks=masks, entry=entry)
 
         try:
             if plan.exits:
@@ -205,13 +206,13 @@ class ContainerBackend:
             await turn.aclose()  # what is carried into it may be much
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)
-            life = self._life(record)
-            life.ways = ways
-            instance = ContainerInstance(self, life)
-            await self._load(plan, record, life, instance)
+            running = self._supervise(record)
+            running.egress = egress
+            instance = ContainerInstance(self, running)
+            await self._load(plan, record, running, instance)
             return instance
         except (OSError, PaddockError) as error:
-            ways.close()
+            egress.close()
             await self._remove(engine, record.id)
             if isinstance(error, OSError):
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
@@ -232,14 +233,16 @@ class ContainerBackend:
         await self._images.ensure(engine, plan.template)
         return await create(engine, record.container, asked)
 
-    async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
+    async def _load(
+        self, plan: SandboxPlan, record: Record, running: RunningContainer, instance: ContainerInstance
+    ) -> None:
         trees = _carried(plan)
         if plan.begun:
-            async with life.hold(HOLD_SECONDS):
-                with contextlib.closing(await instance.dial("carrier")) as inside:
-                    await self.carrier.back(plan.id, record.root, trees, inside)
+            async with running.hold(HOLD_SECONDS):
+                with contextlib.closing(await instance.connect("carrier")) as inside:
+                    await self.transfer.back(plan.id, record.root, trees, inside)
         if trees:
-            await self.carrier.into(plan.id, trees, instance, owner(plan.template))
+            await self.transfer.into(plan.id, trees, instance, owner(plan.template))
             self.records.change(record.id, record.instance_id, loaded=True)
 
     async def _unmake(self, id: SandboxId, making: asyncio.Task[ContainerInstance]) -> None:
@@ -250,14 +253,14 @@ class ContainerBackend:
         record = await asyncio.to_thread(self.records.read, id)
         if record is None or not record.lives():
             if record is not None:
-                await self.remains.settled(id, record.instance_id)
+                await self.cleanup.settled(id, record.instance_id)
             return None
         try:
-            life = self._life(record)
+            running = self._supervise(record)
         except ProcessLookupError:
             return None
-        life.seen(await asyncio.to_thread(_life.stands_still, record))
-        return ContainerInstance(self, life)
+        running.seen(await asyncio.to_thread(_running.stands_still, record))
+        return ContainerInstance(self, running)
 
     async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
         self.capabilities.require("exits", self.name)
@@ -266,7 +269,7 @@ class ContainerBackend:
             try:
                 if record is None or not record.lives():
                     raise ProcessLookupError
-                return await self._life(record).ways.exits(self.records, record, make=make)
+                return await self._supervise(record).egress.exits(self.records, record, make=make)
             except ProcessLookupError:
                 raise SandboxDiedError(f"sandbox {id} is gone") from None
 
@@ -277,9 +280,9 @@ class ContainerBackend:
                 continue
             if not record.lives() and record.owes:
                 found[record.id] = None  # until its work is in the workspace
-                self._start(self.remains.settle_quietly(record))
+                self._start(self.cleanup.settle_quietly(record))
                 continue
-            found[record.id] = None if record.lives() else await self.remains.ending(record.id, record.instance_id)
+            found[record.id] = None if record.lives() else await self.cleanup.ending(record.id, record.instance_id)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or a request holds it
         return found
@@ -289,23 +292,23 @@ class ContainerBackend:
         if not living:
             return {}
         try:
-            answer = await self.carrier.supervisor.request("list")
+            answer = await self.transfer.supervisor.request("list")
         except SupervisorUnavailableError:  # nor could the daemon before have had anything kept
             return {}
         outside: dict[SandboxId, dict[ExecId, str]] = answer["kept_outside"]
         for id in outside.keys() - living:
             for command in outside[id]:
-                await self.keeping(id).put(command, ())
+                await self.descriptor_store(id).put(command, ())
         return {command: Kept(id, owner) for id in living for command, owner in outside.get(id, {}).items()}
 
-    def keeping(self, id: SandboxId) -> SupervisorKeeping:
+    def descriptor_store(self, id: SandboxId) -> DescriptorStore:
         """Return the store of that sandbox's commands: the engine keeps none of them."""
-        return SupervisorKeeping(self.carrier.supervisor, id, outside=True)
+        return DescriptorStore(self.transfer.supervisor, id, outside=True)
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
-        found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})
-        for (id, _), life in self._lives.items():
-            life.seen(id in found)
+        found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _running.stands_still(r)})
+        for (id, _), running in self._running.items():
+            running.seen(id in found)
         return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:
@@ -314,15 +317,15 @@ class ContainerBackend:
             if record.lives() or id in self._being_made or record.owes:
                 return
             engine = await self._open()
-            await self.remains.take_out(engine, id, record.instance_id, then=partial(self._remove, engine, id))
-        for key in [key for key in self._lives if key[0] == id]:
-            self._lives.pop(key).close()
+            await self.cleanup.take_out(engine, id, record.instance_id, then=partial(self._remove, engine, id))
+        for key in [key for key in self._running if key[0] == id]:
+            self._running.pop(key).close()
         if (lock := self._locks.get(id)) is not None and not lock.locked():
             del self._locks[id]
 
     # for its instances
 
-    async def kill(self, id: SandboxId, instance_id: int, life: Life, *, why: Any = "caller") -> None:
+    async def kill(self, id: SandboxId, instance_id: int, running: RunningContainer, *, why: Any = "caller") -> None:
         async with self._locks.setdefault(id, asyncio.Lock()):
             record = self.records.read(id, instance_id)
             if record is None:
@@ -334,27 +337,25 @@ class ContainerBackend:
                 with contextlib.suppress(OSError):  # no room to note why: it ends all the same
                     self.records.change(id, instance_id, killed=why)
                 with contextlib.suppress(PlatformError):
-                    await self.unpause(life)
-                if not life.kill():
+                    await self.unpause(running)
+                if not running.kill():
                     await engine.post(f"/containers/{record.container}/kill", signal="KILL")
                 async with asyncio.timeout(_KILL_SECONDS):
-                    await asyncio.shield(life.ended)
+                    await asyncio.shield(running.ended)
             removal = partial(self._remove, engine, id) if why == "caller" else None
-            await self.remains.take_out(engine, id, instance_id, then=removal)
+            await self.cleanup.take_out(engine, id, instance_id, then=removal)
 
-    async def unpause(self, life: Life) -> None:
+    async def unpause(self, running: RunningContainer) -> None:
         """Resume a container that another program has paused through the engine."""
-        if await asyncio.to_thread(_life.is_frozen, life.record):
-            await (await self._open()).post(f"/containers/{life.record.container}/unpause")
+        if await asyncio.to_thread(_running.is_frozen, running.record):
+            await (await self._open()).post(f"/containers/{running.record.container}/unpause")
 
     async def aclose(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for life in self._lives.values():
-            life.close()
-        self._lives.clear()
-        await self.carrier.aclose()
+        await self._tasks.cancel()
+        for running in self._running.values():
+            running.close()
+        self._running.clear()
+        await self.transfer.aclose()
 
     # the engine
 
@@ -384,29 +385,23 @@ class ContainerBackend:
 
     async def _end_overdue(self, record: Record) -> None:
         with logged("end at its deadline", record.id):  # the next sweep tries again
-            life = self._life(record)
-            if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
-                await life.ask_times()  # it was paused for idleness while no daemon ran
-            await self.kill(record.id, record.instance_id, life, why="deadline")
+            running = self._supervise(record)
+            if not _running.is_frozen(record) and await asyncio.to_thread(_running.stands_still, record):
+                await running.ask_times()  # it was paused for idleness while no daemon ran
+            await self.kill(record.id, record.instance_id, running, why="deadline")
 
-    def _life(self, record: Record) -> Life:
+    def _supervise(self, record: Record) -> RunningContainer:
         """ProcessLookupError: it has ended."""
         key = (record.id, record.instance_id)
-        if key not in self._lives:
-            self._lives[key] = Life(record, self.records)
-        return self._lives[key]
+        if key not in self._running:
+            self._running[key] = RunningContainer(record, self.records)
+        return self._running[key]
 
     async def _program(self) -> Path:
         async with self._preparing:
             if self._guest is None:
                 self._guest = await asyncio.to_thread(guest_directory, self._directory)
             return self._guest
-
-    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _carried(plan: SandboxPlan) -> tuple[TreeMount, ...]:

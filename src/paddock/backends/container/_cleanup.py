@@ -11,9 +11,9 @@ from paddock.errors import ErrandFailedError, PaddockError, PlatformError, Sandb
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
-from ._carry import Carrier, owner
 from ._engine import Engine, at_rest, ending_of, missing, state_of
 from ._records import Record, Records
+from ._transfer import TreeTransfer, owner
 
 _KILLED = Ending(limit=None, reason="it was killed")
 _UNMADE = Ending(limit=None, reason="who made it died before it was complete")
@@ -28,10 +28,10 @@ class Cleanup:
         self,
         records: Records,
         open: Callable[[], Awaitable[Engine]],
-        carrier: Carrier,
+        transfer: TreeTransfer,
         locks: dict[SandboxId, asyncio.Lock],
     ) -> None:
-        self._records, self._open, self._carrier, self._locks = records, open, carrier, locks
+        self._records, self._open, self._transfer, self._locks = records, open, transfer, locks
 
     async def settled(self, id: SandboxId, instance_id: int) -> None:
         """Wait until the pool has the files of a dead container.
@@ -74,7 +74,7 @@ class Cleanup:
             return
         lost = ""
         try:
-            await self._carrier.out(
+            await self._transfer.out(
                 record.id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
             )
         except ErrandFailedError as error:

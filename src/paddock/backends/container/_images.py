@@ -27,8 +27,8 @@ from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux import mountinfo
 from paddock.linux.descriptors import closing
 from paddock.model import Template
-from paddock.storage.pool.trees import DIRECTORY, ROOT, tree_error
-from paddock.storage.pool.worker import Worker
+from paddock.storage import Pool
+from paddock.storage.pool.trees import DIRECTORY, ROOT
 
 from ._engine import Engine
 
@@ -51,11 +51,8 @@ class _Known(msgspec.Struct):
 
 
 class Images:
-    def __init__(self, directory: Path, opened: Callable[[], Awaitable[tuple[int, Worker]]]) -> None:
-        """Start with no image.
-
-        `opened` returns the directory of the pool, which stays the pool's, and the worker that can read it.
-        """
+    def __init__(self, directory: Path, opened: Callable[[], Awaitable[Pool]]) -> None:
+        """Start with no image. `opened` returns the pool."""
         self._directory, self._opened = directory, opened
         self._there: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -74,12 +71,12 @@ class Images:
         self._there.discard(name)
 
     async def _load(self, engine: Engine, template: Template, name: str) -> None:
-        pool, worker = await self._opened()
+        pool = await self._opened()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
         def load() -> bytes:
             with tempfile.TemporaryFile(dir=self._directory) as archive:
-                _write(archive, name, template, pool, worker)
+                _write(archive, name, template, pool)
                 archive.seek(0)
                 return engine.call("POST", "/images/load", {"quiet": "1"}, archive, seconds=_LOAD_SECONDS)
 
@@ -107,14 +104,14 @@ def _name(template: Template) -> str:
     return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
 
 
-def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker: Worker) -> None:
+def _write(archive: IO[bytes], name: str, template: Template, pool: Pool) -> None:
     """Write an image in the format of `docker save`: layers from the lowest to the topmost, and the configuration."""
     with tarfile.open(fileobj=archive, mode="w") as tar:
         files: list[str] = []
         digests: list[str] = []
         for number, layer in enumerate(reversed(template.layers)):
-            with tempfile.TemporaryFile(dir="/var/tmp") as file:
-                worker.do(_write_layer, (pool, file.fileno()), layer, worker.base, _owners(template))
+            with tempfile.TemporaryFile(dir="/var/tmp") as file, closing(pool.open(layer)) as tree:
+                pool.worker.do(_write_layer, (tree, file.fileno()), pool.worker.base, _owners(template))
                 files.append(f"{number}/layer.tar")
                 file.seek(0)
                 digests.append(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
@@ -131,12 +128,8 @@ def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker:
         _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
-def _write_layer(pool: int, file: int, layer: str, base: int | None, owned: Mapping[str, tuple[int, int]]) -> None:
-    try:
-        root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
-    except OSError as error:
-        raise tree_error(error, layer, "read") from None
-    with closing(root), open(file, "wb", closefd=False) as out:
+def _write_layer(tree: int, file: int, base: int | None, owned: Mapping[str, tuple[int, int]]) -> None:
+    with closing(os.open(ROOT, DIRECTORY, dir_fd=tree)) as root, open(file, "wb", closefd=False) as out:
         _pack_layer(root, out, base, owned)
 
 

@@ -1,35 +1,15 @@
-"""File actions, put to a native guest. One function per action."""
+"""File actions, put to a native guest. One method per action."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paddock import model
 from paddock.errors import FileError, UnsupportedError
-from paddock.model import (
-    Action,
-    ConnectPort,
-    CopyFile,
-    DownloadTree,
-    FileChange,
-    FileInfo,
-    FileKind,
-    FindFiles,
-    GrepFiles,
-    GrepMatch,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    ReadFile,
-    RemoveFile,
-    SetFileAttributes,
-    StatFile,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-)
+from paddock.model import Action, FileChange, FileInfo, FileKind, GrepMatch
 from paddock.wire import WireError
 from paddock.wire import guest as wire
 from paddock.wire.guest import MkdirFlags, Op, RemoveFlags, SetFlags, Stream, WriteFlags
@@ -57,77 +37,79 @@ _CHANGES = {1: "created", 2: "modified", 3: "removed", 4: "moved_from", 5: "move
 
 
 class _Files:
+    """Serve each action by the method that has the name of its tag."""
+
     def __init__(self, connection: GuestConnection) -> None:
         self._connection, self._place = connection, connection.place
 
-    async def stat(self, action: StatFile) -> FileInfo:
+    async def stat(self, action: model.StatFile) -> FileInfo:
         wanted = flags({wire.StatFlags.FOLLOW: action.follow})
         return await self._call(self._about(Op.STAT, wire.Stat, action.path, flags=wanted))
 
-    async def mkdir(self, action: MakeDirectory) -> FileInfo:
+    async def mkdir(self, action: model.MakeDirectory) -> FileInfo:
         wanted = flags({MkdirFlags.PARENTS: action.parents, MkdirFlags.MODE: action.mode is not None})
         return await self._call(self._about(Op.MKDIR, wire.Mkdir, action.path, flags=wanted, mode=action.mode or 0))
 
-    async def set(self, action: SetFileAttributes) -> FileInfo:
+    async def set(self, action: model.SetFileAttributes) -> FileInfo:
         changes = {SetFlags.MODE: action.mode, SetFlags.UID: action.uid, SetFlags.GID: action.gid}
         wanted = flags({flag: value is not None for flag, value in changes.items()})
         mode, uid, gid = (value or 0 for value in changes.values())
         return await self._call(self._about(Op.SET, wire.Set, action.path, flags=wanted, mode=mode, uid=uid, gid=gid))
 
-    async def move(self, action: MoveFile) -> FileInfo:
+    async def move(self, action: model.MoveFile) -> FileInfo:
         return await self._work(ask(Op.MOVE, wire.Move(**self._both(action)), of_file, action.source))
 
-    async def copy(self, action: CopyFile) -> FileInfo:
+    async def copy(self, action: model.CopyFile) -> FileInfo:
         return await self._work(ask(Op.COPY, wire.Copy(**self._both(action)), of_copy, action.source))
 
-    def _both(self, action: MoveFile | CopyFile) -> dict[str, bytes]:
+    def _both(self, action: model.MoveFile | model.CopyFile) -> dict[str, bytes]:
         return {
             "source": self._place.locate(action.source, "source"),
             "destination": self._place.locate(action.destination, "destination"),
         }
 
-    async def remove(self, action: RemoveFile) -> None:
+    async def remove(self, action: model.RemoveFile) -> None:
         wanted = flags({RemoveFlags.RECURSIVE: action.recursive, RemoveFlags.MISSING_OK: action.missing_ok})
         async with self._begun(self._about(Op.REMOVE, wire.Remove, action.path, flags=wanted)) as channel:
             await channel.finished()
 
-    async def list(self, action: ListFiles) -> tuple[FileInfo, ...]:
+    async def list(self, action: model.ListFiles) -> tuple[FileInfo, ...]:
         request = self._about(Op.LIST, wire.List, action.path, depth=action.depth)
         found, whole = await self._rows(request, wire.File, None)
         if not whole:
             raise FileError(f"too much to list below {action.path}", hint="list with a smaller depth", errno="EFBIG")
         return tuple(found)
 
-    async def find(self, action: FindFiles) -> tuple[FileInfo, ...]:
+    async def find(self, action: model.FindFiles) -> tuple[FileInfo, ...]:
         request = self._about(Op.FIND, wire.Find, action.path, limit=action.limit, name=encode(action.name))
         found, _ = await self._rows(request, wire.File, action.limit)
         return tuple(found)
 
-    async def grep(self, action: GrepFiles) -> tuple[GrepMatch, ...]:
+    async def grep(self, action: model.GrepFiles) -> tuple[GrepMatch, ...]:
         pattern = compile_pattern(action.pattern)._asdict()
         request = self._about(Op.GREP, wire.Grep, action.path, limit=action.limit, name=encode(action.name), **pattern)
         found, _ = await self._rows(request, wire.Match, action.limit)
         return tuple(found)
 
-    async def read(self, action: ReadFile) -> FileReader:
+    async def read(self, action: model.ReadFile) -> FileReader:
         length = _ALL if action.length is None else action.length
         request = self._about(Op.READ, wire.Read, action.path, offset=action.offset, length=length)
         return await open_reader(self._connection, request, wire.ReadReply, most=action.length)
 
-    async def download(self, action: DownloadTree) -> FileReader:
+    async def download(self, action: model.DownloadTree) -> FileReader:
         request = self._about(Op.DOWNLOAD, wire.Download, action.path)
         return await open_reader(self._connection, request, Nothing, works=True)
 
-    async def write(self, action: WriteFile) -> FileWriter:
+    async def write(self, action: model.WriteFile) -> FileWriter:
         wanted = flags({WriteFlags.APPEND: action.append, WriteFlags.MODE: action.mode is not None})
         request = self._about(Op.WRITE, wire.Write, action.path, flags=wanted, mode=action.mode or 0)
         return await open_writer(self._connection, request, works=False, info=self._told_info)
 
-    async def upload(self, action: UploadTree) -> FileWriter:
+    async def upload(self, action: model.UploadTree) -> FileWriter:
         request = self._about(Op.UPLOAD, wire.Upload, action.path, _ARCHIVE)
         return await open_writer(self._connection, request, works=True, info=self._told_info)
 
-    async def watch(self, action: WatchFiles) -> Changes:
+    async def watch(self, action: model.WatchFiles) -> Changes:
         wanted = flags({wire.WatchFlags.RECURSIVE: action.recursive})
         request = self._about(Op.WATCH, wire.Watch, action.path, flags=wanted)
         async with self._begun(request, (Stream.OUT,)) as channel:
@@ -138,7 +120,7 @@ class _Files:
         """Ask about the file at `path`. `wanted` is what a part of the request has to be."""
         return ask(op, kind(path=self._place.locate(path), **fields), of_file, path, wanted)
 
-    async def connect(self, action: ConnectPort) -> PortStream:
+    async def connect(self, action: model.ConnectPort) -> PortStream:
         return await connect(self._connection, action.port)
 
     async def _call(self, request: Request) -> FileInfo:
@@ -265,31 +247,13 @@ class _Rows:
         return rows
 
 
-_SERVED: dict[type[Action[Any]], Callable[[_Files, Any], Awaitable[Any]]] = {
-    StatFile: _Files.stat,
-    MakeDirectory: _Files.mkdir,
-    SetFileAttributes: _Files.set,
-    MoveFile: _Files.move,
-    CopyFile: _Files.copy,
-    RemoveFile: _Files.remove,
-    ListFiles: _Files.list,
-    FindFiles: _Files.find,
-    GrepFiles: _Files.grep,
-    ReadFile: _Files.read,
-    WriteFile: _Files.write,
-    UploadTree: _Files.upload,
-    DownloadTree: _Files.download,
-    WatchFiles: _Files.watch,
-    ConnectPort: _Files.connect,
-}
-
-
 async def perform(connection: GuestConnection, action: Action[T]) -> T:
     """By the user whose agent the connection leads to. FileError with the errno's name."""
-    serve = _SERVED.get(type(action))
+    area, _, name = action.TAG.partition(".")
+    serve = getattr(_Files(connection), name, None) if area in ("file", "tree", "port") else None
     if serve is None:
         raise UnsupportedError(f"{type(action).__name__} is not an action on files")
-    return await serve(_Files(connection), action)
+    return await serve(action)
 
 
 async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileReader:

@@ -38,7 +38,7 @@ class FileReader:
         self._left, self._works = most, works
         if pipe is not None:
             # Everything is written when the guest says so: don't wait for others that hold the far end.
-            channel.when_ended(pipe.finish)
+            channel.end.then(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
         with self._channel.attended(works=self._works):
@@ -87,7 +87,7 @@ class FileWriter:
         self._works, self._info = works, info
         self._ended = False
         if pipe is not None:
-            channel.when_ended(pipe.close)
+            channel.end.then(pipe.close)
 
     async def write(self, data: bytes) -> None:
         with self._channel.attended(works=self._works):
@@ -123,48 +123,49 @@ class FileWriter:
         if self._pipe is not None:
             self._pipe.close()
         with self._channel.attended():
-            await self._channel.ended()
+            await self._channel.end.get()
 
 
 async def open_reader(
     connection: GuestConnection, request: Request, answer: type[Any], *, most: int | None = None, works: bool = False
 ) -> FileReader:
     """`answer` is the type of the REPLY."""
-    if not connection.descriptors:
-        return FileReader(await _asked(connection, request, answer, receives=True), None, most=most, works=works)
-    near, far = os.pipe2(os.O_CLOEXEC)
-    pipe = PipeReader(near)
-    return FileReader(await _over_pipe(connection, request, answer, pipe, far), pipe, most=most, works=works)
+    pipe, fds = None, ()
+    if connection.descriptors:
+        near, far = os.pipe2(os.O_CLOEXEC)
+        pipe, fds = PipeReader(near), (far,)
+    channel = await _asked(connection, request, answer, pipe, fds, receives=pipe is None)
+    return FileReader(channel, pipe, most=most, works=works)
 
 
 async def open_writer(connection: GuestConnection, request: Request, *, works: bool, info: Info) -> FileWriter:
-    if not connection.descriptors:
-        return FileWriter(await _asked(connection, request, Nothing, sends=True), None, works=works, info=info)
-    far, near = os.pipe2(os.O_CLOEXEC)
-    pipe = PipeWriter(near)
-    return FileWriter(await _over_pipe(connection, request, Nothing, pipe, far), pipe, works=works, info=info)
-
-
-async def _over_pipe(
-    connection: GuestConnection, request: Request, answer: type[Any], pipe: PipeReader | PipeWriter, far: int
-) -> Channel:
-    """Send the request with the far end. Close `pipe` if it fails."""
-    try:
-        channel = connection.open(request, fds=(far,))
-        with channel.attended():
-            await channel.reply(answer)
-    except BaseException:
-        pipe.close()
-        raise
-    return channel
+    pipe, fds = None, ()
+    if connection.descriptors:
+        far, near = os.pipe2(os.O_CLOEXEC)
+        pipe, fds = PipeWriter(near), (far,)
+    channel = await _asked(connection, request, Nothing, pipe, fds, sends=pipe is None)
+    return FileWriter(channel, pipe, works=works, info=info)
 
 
 async def _asked(
-    connection: GuestConnection, request: Request, answer: type[Any], *, receives: bool = False, sends: bool = False
+    connection: GuestConnection,
+    request: Request,
+    answer: type[Any],
+    pipe: PipeReader | PipeWriter | None = None,
+    fds: tuple[int, ...] = (),
+    *,
+    receives: bool = False,
+    sends: bool = False,
 ) -> Channel:
-    channel = connection.open(request, receives=(Stream.OUT,) if receives else (), sends=sends)
-    with channel.attended():
-        await channel.reply(answer)
+    """Send the request with the far end of `pipe` in `fds`, if there is one. Close `pipe` if it fails."""
+    try:
+        channel = connection.open(request, fds=fds, receives=(Stream.OUT,) if receives else (), sends=sends)
+        with channel.attended():
+            await channel.reply(answer)
+    except BaseException:
+        if pipe is not None:
+            pipe.close()
+        raise
     return channel
 
 

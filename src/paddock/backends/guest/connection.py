@@ -138,8 +138,10 @@ class Channel:
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
         self._reply: _Once[bytes] = _Once()
-        self._result: _Once[bytes] = _Once()
-        self._end: _Once[None] = _Once()
+        self.exit: _Once[bytes] = _Once()
+        """The result."""
+        self.end: _Once[None] = _Once()
+        """Done when the guest has said its last word, or is not listened to any more."""
         self._letting_go = False
         self._error: PaddockError | None = None
 
@@ -157,14 +159,14 @@ class Channel:
 
     async def result(self, type: type[A]) -> A:
         """Return what came of it in the end."""
-        return self._read(await self._result.get(), type)
+        return self._read(await self.exit.get(), type)
 
     async def call(self, type: type[A]) -> A:
         """Return the answer of a request that has nothing but an answer. GuestLostError if the guest does not
         give it."""
         with self.attended():
             reply = await self.reply(type)
-            await self._end.get()
+            await self.end.get()
             return reply
 
     def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
@@ -175,7 +177,7 @@ class Channel:
 
     def give_up(self, error: PaddockError) -> None:
         """Lets go without waiting for the guest's last word."""
-        if not self._end.done:
+        if not self.end.done:
             self._let_go()
             self._finish(error)
 
@@ -183,32 +185,11 @@ class Channel:
         """Drop the connection, and return the error: what came isn't what the protocol says."""
         return self._connection.breach(words)
 
-    @property
-    def has_result(self) -> bool:
-        return self._result.done
-
-    @property
-    def has_ended(self) -> bool:
-        """The guest has said its last word, or is not listened to any more."""
-        return self._end.done
-
-    async def ended(self) -> None:
-        """Wait for the guest's last frame on the channel."""
-        await self._end.get()
-
     async def finished(self) -> None:
-        """As `ended`, and raises what was wrong in the end."""
-        await self.ended()
+        """Wait for the guest's last frame on the channel. Raises what was wrong in the end."""
+        await self.end.get()
         if self._error is not None:
             raise self._error
-
-    def when_result(self, callback: Callable[[], None]) -> None:
-        """Call back when the result is there, or never will be."""
-        self._result.then(callback)
-
-    def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call back after the guest's last frame, or when the connection is lost."""
-        self._end.then(callback)
 
     def _read(self, body: bytes, type: type[A]) -> A:
         try:
@@ -218,7 +199,7 @@ class Channel:
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
-        if not self._letting_go and not self._end.done:
+        if not self._letting_go and not self.end.done:
             self._let_go()
             for inbox in self._inboxes.values():
                 inbox.ended = True
@@ -244,7 +225,7 @@ class Channel:
                 return b""
             if self._error is not None:
                 raise self._error
-            if self._end.done:
+            if self.end.done:
                 return b""
             inbox.waiter = asyncio.get_running_loop().create_future()
             await inbox.waiter
@@ -264,7 +245,7 @@ class Channel:
         while at < len(data):
             if self._error is not None:
                 raise self._error
-            if self._refused or self._letting_go or self._result.done:
+            if self._refused or self._letting_go or self.exit.done:
                 raise BrokenPipeError("nobody inside reads it any more")
             if not self._credit:
                 waiter = asyncio.get_running_loop().create_future()
@@ -281,7 +262,7 @@ class Channel:
         """Stop reading a stream, as if the other end of a pipe were closed."""
         inbox = self._inboxes[stream]
         inbox.chunks.clear()
-        if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
+        if not (inbox.ended or inbox.left or self._letting_go or self.end.done):
             inbox.left = True
             self._connection.send(Kind.EOF, self.id, flags=stream)
 
@@ -291,7 +272,7 @@ class Channel:
             await self._connection.drain(0)
 
     def write_eof(self) -> None:
-        if not self._letting_go and not self._end.done:
+        if not self._letting_go and not self.end.done:
             self._connection.send(Kind.EOF, self.id, flags=Stream.IN)
 
     # what the guest does
@@ -299,7 +280,7 @@ class Channel:
     def receive(self, frame: Frame) -> bool:
         """Take a frame. Return True if it was the last. Raises WireError if it isn't allowed now."""
         kind = frame.kind
-        if self._end.done:  # it was given up
+        if self.end.done:  # it was given up
             return kind is Kind.CLOSE or kind is Kind.ERROR
         if kind is Kind.CLOSE:
             if not self._reply.done and not self._letting_go:
@@ -316,9 +297,9 @@ class Channel:
         elif not self._reply.done:
             raise WireError(f"{kind.name} before the answer")
         elif kind is Kind.EXIT:
-            if self._result.done:
+            if self.exit.done:
                 raise WireError("a second result")
-            self._take(self._result, frame.body)
+            self._take(self.exit, frame.body)
             self._wake_writers()
         elif kind is Kind.DATA:
             self._data(frame)
@@ -373,17 +354,17 @@ class Channel:
 
     def fail(self, error: PaddockError) -> None:
         """Fail all waiters: the connection is lost."""
-        if not self._end.done:
+        if not self.end.done:
             self._finish(error)
 
     def _finish(self, error: PaddockError | None) -> None:
         self._error = error
-        if not self._result.done:
+        if not self.exit.done:
             failure = error or SandboxError("the guest ended the request without a result")
             if not self._reply.done:
                 self._reply.set(None, failure)
-            self._result.set(None, failure)
-        self._end.set(None)
+            self.exit.set(None, failure)
+        self.end.set(None)
         for inbox in self._inboxes.values():
             inbox.wake()
         self._wake_writers()
@@ -567,7 +548,7 @@ class GuestConnection(LoopConnection):
 
     def ping(self) -> None:
         """Has the guest say something, if it can."""
-        if not self.closed and (self._ping is None or self._ping.has_ended):
+        if not self.closed and (self._ping is None or self._ping.end.done):
             with contextlib.suppress(PaddockError):  # it reads nothing: it will not be heard of, and that is judged
                 self._ping = self.open(PING)
 

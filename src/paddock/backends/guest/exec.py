@@ -23,7 +23,7 @@ from ._streams import FileReader
 from .pipes import PipeReader, PipeWriter, open_pipe
 
 if TYPE_CHECKING:
-    from paddock.backends.jail import SupervisorKeeping
+    from paddock.backends.jail import DescriptorStore
     from paddock.backends.pump import Flow
 
     from .connection import Channel, GuestConnection
@@ -200,12 +200,12 @@ class ChannelWriter:
     def __init__(
         self,
         channel: Channel,
-        keeping: SupervisorKeeping | None = None,
+        store: DescriptorStore | None = None,
         *,
         journal: Journal | None = None,
         skip: int = 0,
     ) -> None:
-        self._channel, self._keeping = channel, keeping
+        self._channel, self._store = channel, store
         self.journal, self.skip = journal, skip
         """`skip`: bytes that the command has had."""
         self._opening: asyncio.Future[Journal] | None = None
@@ -241,9 +241,9 @@ class ChannelWriter:
 
     async def _journaled(self) -> Journal | None:
         """Return its journal, made before anything is read of the client."""
-        if self.journal is None and self._keeping is not None:
+        if self.journal is None and self._store is not None:
             if self._opening is None:
-                self._opening = asyncio.ensure_future(asyncio.to_thread(self._keeping.journal))
+                self._opening = asyncio.ensure_future(asyncio.to_thread(self._store.journal))
             self.journal = await asyncio.shield(self._opening)  # of which another caller may wait as well
         return self.journal
 
@@ -276,26 +276,26 @@ class GuestExecHandle:
         stdin: PipeWriter | ChannelWriter | None,
         stdout: PipeReader | ChannelReader,
         stderr: PipeReader | ChannelReader | None,
-        keeping: SupervisorKeeping | None = None,
+        store: DescriptorStore | None = None,
         *,
         was_kept: bool = False,
+        pid: int = 0,
     ) -> None:
-        """`was_kept`: by an earlier daemon."""
-        self._connection, self._channel, self._keeping = connection, channel, keeping
-        self._kept = self._was_kept = was_kept
-        self.id = id
-        self.pid = 0
+        """`was_kept`: by an earlier daemon. `pid`: its process, if that is known without `started`."""
+        self._connection, self._channel, self._store = connection, channel, store
+        self._kept = was_kept
+        self.id, self.pid = id, pid
         self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
         if isinstance(stdin, PipeWriter):
             stdin.after_close = self._fed
         self._began = asyncio.get_running_loop().time()
-        channel.when_result(self._finish_pipes)
+        channel.exit.then(self._finish_pipes)
 
     async def started(self) -> None:
         """Wait until the guest reports the start; on failure close everything."""
         try:
             with self._channel.attended():
-                kind = wire.AttachReply if self._outlives or self._was_kept else wire.ExecReply
+                kind = wire.AttachReply if self._outlives else wire.ExecReply
                 self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
             if not _killed(error):
@@ -351,17 +351,17 @@ class GuestExecHandle:
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
         are in such a file."""
-        keeping, readers = self._keeping, [one for one in (self.stdout, self.stderr) if one is not None]
-        if keeping is None or self._kept or any(one.closed for one in readers):
+        store, readers = self._store, [one for one in (self.stdout, self.stderr) if one is not None]
+        if store is None or self._kept or any(one.closed for one in readers):
             return
-        journals = [await asyncio.to_thread(keeping.journal) for _ in readers]
+        journals = [await asyncio.to_thread(store.journal) for _ in readers]
         input_fds = () if self.stdin is None else await self.stdin.kept()
         if any(one.closed for one in readers):
             return  # it ended meanwhile
         for reader, journal in zip(readers, journals, strict=True):
             reader.journal = journal
         self._kept = True
-        await keeping.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *input_fds))
+        await store.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *input_fds))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
         await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(Nothing)
@@ -372,8 +372,8 @@ class GuestExecHandle:
 
     async def _fed(self) -> None:
         """Note that its stdin is closed: an open copy would keep the command from seeing the end."""
-        if self._kept and self._keeping is not None:
-            await self._keeping.put(self.id, (), after=_OUTPUTS)
+        if self._kept and self._store is not None:
+            await self._store.put(self.id, (), after=_OUTPUTS)
 
     async def leave(self) -> None:
         if not self._kept:
@@ -383,16 +383,16 @@ class GuestExecHandle:
 
     async def aclose(self) -> None:
         self._close_pipes()
-        if self._kept and self._keeping is not None:
+        if self._kept and self._store is not None:
             self._kept = False
             with logged("release the output", self.id):
-                await self._keeping.put(self.id, ())
-            if not self._channel.has_result:
+                await self._store.put(self.id, ())
+            if not self._channel.exit.done:
                 if self._connection.pause_clock.now:  # it hears of that when it goes on
                     self._connection.open(kill_request(self.id))
                 else:
                     await self.kill()
-        if self._channel.has_ended:
+        if self._channel.end.done:
             return
         self._channel.close()
         if self._connection.pause_clock.now:
@@ -437,24 +437,24 @@ class AttachedExecHandle(GuestExecHandle):
         except NotFoundError:  # ended so long ago that the guest has forgotten it; this channel has not
             return await super()._result()
         finally:
-            if not channel.has_ended:
+            if not channel.end.done:
                 channel.close()
 
 
 async def start_foreground(
-    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: User | None, keeping: SupervisorKeeping | None = None
+    connection: GuestConnection, spec: ExecSpec, id: ExecId, user: User | None, store: DescriptorStore | None = None
 ) -> GuestExecHandle:
     request = exec_request(connection.place, spec, id, user, background=False)
     if spec.pty is not None or not connection.descriptors:
         receives = (Stream.OUT,) if spec.pty is not None else (Stream.OUT, Stream.ERR)
         sends = spec.stdin or spec.pty is not None
         channel = connection.open(request, receives=receives, sends=sends)
-        stdin = ChannelWriter(channel, keeping) if sends else None
+        stdin = ChannelWriter(channel, store) if sends else None
         out = ChannelReader(channel, Stream.OUT, cut=spec.pty is None)
         err = ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None
     else:
         channel, stdin, (out, err) = _open_over_pipes(connection, request, 2, stdin=spec.stdin)
-    handle = GuestExecHandle(connection, channel, id, stdin, out, err, keeping)
+    handle = GuestExecHandle(connection, channel, id, stdin, out, err, store)
     await handle.started()
     return handle
 
@@ -482,7 +482,7 @@ def _open_over_pipes(
 
 
 async def take_up(
-    connection: GuestConnection, id: ExecId, keeping: SupervisorKeeping, held: tuple[int, ...]
+    connection: GuestConnection, id: ExecId, store: DescriptorStore, held: tuple[int, ...]
 ) -> GuestExecHandle:
     """Continue a command that another daemon kept. Raises NotFoundError, and ends it, if it or its output is gone."""
     has_pipes = stat.S_ISFIFO(os.fstat(held[0]).st_mode)
@@ -515,12 +515,10 @@ async def take_up(
         stderr = None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals.pop(0))
         written = journals[0] if journals else None
         has_stdin = reply.flags & wire.AttachedFlags.STDIN
-        stdin = ChannelWriter(channel, keeping, journal=written, skip=reply.input) if has_stdin else None
+        stdin = ChannelWriter(channel, store, journal=written, skip=reply.input) if has_stdin else None
         if stdin is None and written is not None:
             written.close()
-    handle = GuestExecHandle(connection, channel, id, stdin, stdout, stderr, keeping, was_kept=True)
-    await handle.started()
-    return handle
+    return GuestExecHandle(connection, channel, id, stdin, stdout, stderr, store, was_kept=True, pid=reply.pid)
 
 
 async def start_background(

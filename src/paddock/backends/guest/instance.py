@@ -45,35 +45,36 @@ from .connection import GuestConnection
 from .exec import attach, execs, output, signal_exec, start_background, start_foreground, take_up
 
 if TYPE_CHECKING:
-    from paddock.backends.jail import SupervisorKeeping
+    from paddock.backends.jail import DescriptorStore
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
 _MOST_TEXT_BYTES = 1 << 20
-Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
 class GuestInstance:
-    """Serve the part of `Instance` that the guest does. `connect(name)` returns a connection to the agent of an
-    identity, `user` (the template's default user) or `root`, or to pid 1: `init`. If it raises OSError, the sandbox is
-    gone."""
+    """Serve the part of `Instance` that the guest does."""
 
-    def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
+    def __init__(self, id: SandboxId, template: Template, *, root_user: bool) -> None:
         self.id = id
         self.template = template
-        self._connect = connect
         self._root_user = root_user
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._closings = 0
         self._pause_clock = PauseClock()
         self._refusals: Refusals | None = None
-        self.keeping: SupervisorKeeping | None = None
+        self.descriptor_store: DescriptorStore | None = None
         """Keeps commands that outlive the daemon, if this level can."""
 
     @property
     def pause_clock(self) -> PauseClock:
         return self._pause_clock
+
+    async def connect(self, identity: str) -> GuestConnection:
+        """Return a new connection to the agent of an identity, `user` (the template's default user) or `root`, or to
+        pid 1: `init`. OSError: the sandbox is gone."""
+        raise NotImplementedError
 
     def lost_error(self) -> PaddockError:
         """Return the exception for what was under way when the sandbox died. Backends that know better say more."""
@@ -97,16 +98,16 @@ class GuestInstance:
         connection = await self.connection(identity)
         if background:
             return await start_background(connection, spec, id, user)
-        return await start_foreground(connection, spec, id, user, self.keeping)
+        return await start_foreground(connection, spec, id, user, self.descriptor_store)
 
     async def take_up(self, exec: ExecId) -> Command:
-        if self.keeping is None or not (held := await self.keeping.get(exec)):
+        if self.descriptor_store is None or not (held := await self.descriptor_store.get(exec)):
             raise NotFoundError(f"nothing is kept of {exec}")
-        keeping = self.keeping
+        store = self.descriptor_store
         try:
-            return await self._first(lambda connection: take_up(connection, exec, keeping, held))
+            return await self._first(lambda connection: take_up(connection, exec, store, held))
         except NotFoundError:
-            await keeping.put(exec, ())
+            await store.put(exec, ())
             raise
         finally:
             close_all(held)
@@ -235,7 +236,7 @@ class GuestInstance:
         """Return a new connection. Raises SandboxDiedError, or OSError if this process or the machine lacks
         something."""
         try:
-            return await self._connect(identity)
+            return await self.connect(identity)
         except OSError as error:
             if error.errno in OUT_OF:
                 raise  # it is not the sandbox that is at its end

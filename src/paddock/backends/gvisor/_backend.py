@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +13,7 @@ from paddock.backends.base import Capabilities, Command, Exits, SandboxPlan
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance, cores, kvm
 from paddock.errors import InvalidArgumentError, LevelUnavailableError, PaddockError, UnsupportedError
-from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
+from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, replace
 from paddock.storage.templates.kit import PLACE as KIT
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, writes
 from paddock.supervisor.plan import KVM, JailPlan, Tree
@@ -40,8 +40,25 @@ _THREADS_OF_ONE = 10
 _MEMORY_FILE_BYTES = 1 << 50  # all memory inside is one sparse file, which grows by gigabytes
 
 
+class GvisorInstance(VmmInstance):
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
+        if spec.pty is not None:
+            self._level.capabilities.require("pty", self._level.name)
+        return await super().start(spec, id=id, background=background)
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Freeze the sandbox, and save its memory in its tree if possible."""
+        async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
+            with contextlib.suppress(UnsupportedError):
+                await saved.enter_async_context(self.saved())
+            async with super().frozen():
+                yield
+
+
 class GvisorBackend(VmmBackend):
     name = "gvisor"
+    instance = GvisorInstance
     level = Level.GVISOR
     extra_memory_mib = 128
     extra_processes = 96
@@ -68,9 +85,6 @@ class GvisorBackend(VmmBackend):
         found = self._found or _probe.remembered(self.directory)
         terminals = found is not None and found.terminals
         return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
-
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> GvisorInstance:
-        return GvisorInstance(self, id, template, instance_id, env)
 
     def checks(self) -> tuple[Check, ...]:
         reason = super().probe()
@@ -245,7 +259,7 @@ class GvisorBackend(VmmBackend):
                 orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
             await instance.start_vmm(orders)
             for identity in self.identities:  # so that its agent runs
-                (await instance.dial(identity)).close()
+                (await instance.connect(identity)).close()
             await (await instance.control()).ask("freeze", seconds=None, for_good=True)
 
     def _key(self) -> bytes:
@@ -258,22 +272,6 @@ class GvisorBackend(VmmBackend):
                 return found
             self._found = found
         return self._found
-
-
-class GvisorInstance(VmmInstance):
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
-        if spec.pty is not None:
-            self._level.capabilities.require("pty", self._level.name)
-        return await super().start(spec, id=id, background=background)
-
-    @contextlib.asynccontextmanager
-    async def frozen(self) -> AsyncGenerator[None]:
-        """Freeze the sandbox, and save its memory in its tree if possible."""
-        async with self.copying, self.roused(), contextlib.AsyncExitStack() as saved:
-            with contextlib.suppress(UnsupportedError):
-                await saved.enter_async_context(self.saved())
-            async with super().frozen():
-                yield
 
 
 def _told(found: _probe.Found, asked: str | None) -> str:

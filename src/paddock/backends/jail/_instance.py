@@ -28,7 +28,7 @@ _OOM_SCORE = 500
 """Of commands: they die of lack of memory before their agent does."""
 
 
-class SupervisorKeeping:
+class DescriptorStore:
     """Descriptors of one sandbox's commands, which the supervisor holds, whichever daemon lives. `outside`: the sandbox
     is not the supervisor's."""
 
@@ -63,10 +63,10 @@ class JailInstance(GuestInstance):
     def __init__(
         self, backend: JailBackend, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]
     ) -> None:
-        super().__init__(id, template, self.dial, root_user=backend.root_user)
+        super().__init__(id, template, root_user=backend.root_user)
         self._backend, self._instance_id, self._rest = backend, instance_id, backend.rest
         self._env = env
-        self.keeping = SupervisorKeeping(backend.supervisor, id)
+        self.descriptor_store = DescriptorStore(backend.supervisor, id)
         self.pid = 0
         """Of its pid 1."""
         self.is_new = False
@@ -79,7 +79,7 @@ class JailInstance(GuestInstance):
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
-    async def dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         """Connect to the agent of an identity, or to pid 1."""
         return await self.reach(identity)
 

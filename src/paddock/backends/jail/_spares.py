@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from paddock.backends._spares import Demand, Spares, common
+from paddock.backends._spares import Demand, Spare, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
 from paddock.errors import logged
@@ -25,10 +23,9 @@ LIFE_SECONDS = 30.0
 """A spare sees the machine's programs as they were when it was made, and it costs memory."""
 
 
-class Spare(msgspec.Struct, eq=False):
+class JailSpare(Spare[JailPlan], eq=False):
     """A complete spare. `kind` is its plan without what a sandbox gets when it takes the spare."""
 
-    kind: JailPlan
     id: SandboxId
     until: float
 
@@ -47,7 +44,7 @@ def host_name(id: str) -> str:
     return id.replace("_", "-")
 
 
-class JailSpares(Spares[JailPlan, Spare]):
+class JailSpares(Spares[JailPlan, JailSpare]):
     """Those of one backend."""
 
     quiet_seconds = 0.03
@@ -55,7 +52,7 @@ class JailSpares(Spares[JailPlan, Spare]):
     def __init__(self, backend: JailBackend, count: int | None) -> None:
         super().__init__(backend.start, count)
         self._backend = backend
-        self._taken: dict[SandboxId, Spare] = {}
+        self._taken: dict[SandboxId, JailSpare] = {}
 
     def take(self, plan: SandboxPlan) -> SandboxId | None:
         """Return the id of a spare that can become the sandbox of `plan`, if that takes its id. Its tree exists.
@@ -101,18 +98,18 @@ class JailSpares(Spares[JailPlan, Spare]):
         except BaseException:
             await asyncio.shield(self._start(self._drop(id)))
             raise
-        self._put(Spare(demand.kind, id, asyncio.get_running_loop().time() + LIFE_SECONDS))
+        self._put(JailSpare(demand.kind, id, asyncio.get_running_loop().time() + LIFE_SECONDS))
 
-    def _put(self, spare: Spare) -> None:
+    def _put(self, spare: JailSpare) -> None:
         self._stock.append(spare)
         asyncio.get_running_loop().call_at(spare.until, self._expire, spare)
 
-    def _expire(self, spare: Spare) -> None:
+    def _expire(self, spare: JailSpare) -> None:
         if spare in self._stock:
             self._leave(spare)
             self._start(self._drop(spare.id))
 
-    async def _end(self, spare: Spare) -> None:
+    async def _end(self, spare: JailSpare) -> None:
         await asyncio.shield(self._start(self._drop(spare.id)))
 
     async def _drop(self, id: SandboxId) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends.guest import program
-from paddock.backends.threads import to_its_end
+from paddock.backends.threads import in_thread
 from paddock.errors import (
     OUT_OF,
     InternalError,
@@ -117,7 +117,7 @@ class SupervisorClient:
         if self._templates is None:
             async with self._opening:
                 if self._templates is None:
-                    config = await to_its_end(prepare, self.state_dir)
+                    config = await in_thread(prepare, self.state_dir)
                     await self.connect()
                     assert self.pool is not None
                     self._templates = Templates(open_pool(self.state_dir, config, os.dup(self.pool)))
@@ -176,7 +176,7 @@ class SupervisorClient:
         async with self._connecting:
             if self._connection is not None or await self._greet():
                 return
-            await to_its_end(self._start)  # else it would start an unwanted supervisor
+            await in_thread(self._start)  # else it would start an unwanted supervisor
             if not await self._greet():
                 raise SupervisorUnavailableError(
                     "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"

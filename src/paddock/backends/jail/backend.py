@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.backends.pause_clock import PauseClock
+from paddock.backends.threads import TaskSet
 from paddock.errors import PaddockError, SandboxDiedError, SupervisorUnavailableError, logged
 from paddock.model import Check, ExecId, ExecSpec, Level, Limit, SandboxId, Template, replace
 from paddock.model.caller import directories
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from paddock.storage import Pool
     from paddock.supervisor.records import Record
 
-R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
@@ -113,6 +113,8 @@ class JailBackend:
 
     name = "jail"
     level = Level.JAIL
+    instance: type[JailInstance] = JailInstance
+    """The class of its sandboxes."""
     hinted = True
     """The limits can't be seen inside, so variables say them."""
 
@@ -124,7 +126,8 @@ class JailBackend:
         """Exits that came with the answer to a create, until the gateway gets them."""
         self._late: set[SandboxId] = set()
         """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
+        self.start = self._tasks.start
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
         self.rest = Rest(self.supervisor, self.start)
@@ -181,13 +184,6 @@ class JailBackend:
     def checks(self) -> tuple[Check, ...]:
         return _probe.checks(self.capabilities, self.supervisor.facts, self.directory)
 
-    async def pool(self) -> int:
-        """Return the pool's directory as the supervisor has it. It stays the backend's."""
-        if self.supervisor.pool is None:
-            await self.supervisor.connect()
-        assert self.supervisor.pool is not None
-        return self.supervisor.pool
-
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self.jail_plan(plan)
         if self.spares is None:
@@ -217,7 +213,7 @@ class JailBackend:
         self.ending(plan.id, plan.instance_id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = self.instance(plan.id, plan.template, plan.instance_id, jail.env)
+            instance = self.instance(self, plan.id, plan.template, plan.instance_id, jail.env)
             instance.pid, instance.is_new = answer["pid"], True
             with logged("reach the guest", plan.id):  # the next call gets the error
                 await instance.turn_to()
@@ -247,9 +243,6 @@ class JailBackend:
 
     async def trees(self) -> Pool:
         return (await self.supervisor.templates()).pool
-
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> JailInstance:
-        return JailInstance(self, id, template, instance_id, env)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with logged("undo the making", plan.id):  # no supervisor can be had: a sweep finds what is left
@@ -320,7 +313,7 @@ class JailBackend:
         self.rest.pause_clock(id)
         self.rest.told(id, record.paused)
         template = msgspec.json.decode(record.template, type=Template)
-        instance = self.instance(id, template, record.instance_id, record.env)
+        instance = self.instance(self, id, template, record.instance_id, record.env)
         instance.pid = record.pid
         return instance
 
@@ -400,9 +393,7 @@ class JailBackend:
     async def aclose(self) -> None:
         if self.spares is not None:
             await self.spares.aclose()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
         for exits in self._exits.values():
             exits.close()
         self._exits.clear()
@@ -458,12 +449,6 @@ class JailBackend:
 
     def _awaited(self) -> list[tuple[SandboxId, int]]:
         return [(id, number) for id, known in self._endings.items() for number, f in known.items() if not f.done()]
-
-    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:

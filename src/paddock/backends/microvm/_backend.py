@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from paddock.model import (
     SandboxId,
     SetFileAttributes,
     StatFile,
-    Template,
     replace,
 )
 from paddock.storage.pool.memories import Memories
@@ -54,8 +53,48 @@ _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.MAC_ADDRESS | Part.MA
 _WARM = ("/bin/sh", "-c", "exec /bin/true")
 
 
+class MicrovmInstance(VmmInstance):
+    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
+        """Make the directories that each sandbox has."""
+        for path, (uid, gid) in directories.items():
+            try:
+                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
+            except FileError:
+                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
+                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
+
+    async def has_not(self, path: str) -> bool:
+        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
+        return bool(await self.tell(absent, may_fail=Part.ABSENT))
+
+    async def warm(self) -> None:
+        """Run a command, so that the machine's memory has its files.
+
+        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
+        """
+        with logged("run a command for the image", self.id):
+            async with asyncio.timeout(_WARM_SECONDS):
+                await self.run(ExecSpec(argv=_WARM))
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Freeze the machine, with its devices' state in its tree, and the jail around it."""
+        images = Images(Memories(await self._level.trees()))
+        async with (
+            self.copying,
+            self.roused(),
+            images.saving((await self._level.record(self.id)).tree, self._save),
+            super().frozen(),
+        ):
+            yield
+
+    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
+        return self.saved(fds=(fd,), memory=name)
+
+
 class MicrovmBackend(VmmBackend):
     name = "microvm"
+    instance = MicrovmInstance
     level = Level.MICROVM
     # Translated code 128, stacks of threads 64, and a reserve, where only RLIMIT_DATA enforces the limit.
     extra_memory_mib = 512
@@ -104,9 +143,6 @@ class MicrovmBackend(VmmBackend):
 
     # interface of the base class
 
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> MicrovmInstance:
-        return MicrovmInstance(self, id, template, instance_id, env)
-
     async def build_plan(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         baked, made_of = await self._machine(plan)
         image = await (await self.images()).for_start(plan.tree, baked)
@@ -142,7 +178,7 @@ class MicrovmBackend(VmmBackend):
             machine_id=uuid.uuid4().hex.encode(),
         )
         done = await instance.tell(renewal, may_fail=_MAY_FAIL)
-        await instance.show(_shares.shares(plan))
+        await asyncio.gather(*map(instance.order, _shares.shares(plan)))
         if on_disk and not done & Part.ABSENT:
             raise await _shares.unkept(on_disk, instance.has_not)
 
@@ -250,50 +286,6 @@ class MicrovmBackend(VmmBackend):
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
                 raise SandboxError(words, hint="paddock doctor") from None
-
-
-class MicrovmInstance(VmmInstance):
-    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Make the directories that each sandbox has."""
-        for path, (uid, gid) in directories.items():
-            try:
-                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
-            except FileError:
-                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
-                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
-
-    async def has_not(self, path: str) -> bool:
-        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
-        return bool(await self.tell(absent, may_fail=Part.ABSENT))
-
-    async def show(self, shares: Sequence[_shares.Share]) -> None:
-        """Directories of the host's, the outermost first."""
-        requests = [orders.share(share.number, share.target, writable=share.writable) for share in shares]
-        await asyncio.gather(*map(self.order, requests))
-
-    async def warm(self) -> None:
-        """Run a command, so that the machine's memory has its files.
-
-        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
-        """
-        with logged("run a command for the image", self.id):
-            async with asyncio.timeout(_WARM_SECONDS):
-                await self.run(ExecSpec(argv=_WARM))
-
-    @contextlib.asynccontextmanager
-    async def frozen(self) -> AsyncGenerator[None]:
-        """Freeze the machine, with its devices' state in its tree, and the jail around it."""
-        images = Images(Memories(await self._level.trees()))
-        async with (
-            self.copying,
-            self.roused(),
-            images.saving((await self._level.record(self.id)).tree, self._save),
-            super().frozen(),
-        ):
-            yield
-
-    def _save(self, name: str, fd: int) -> AbstractAsyncContextManager[None]:
-        return self.saved(fds=(fd,), memory=name)
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
-from paddock.backends.threads import to_its_end
+from paddock.backends.threads import in_thread
 from paddock.errors import InvalidStateError, NotFoundError, logged
 from paddock.storage.pool.memories import PREFIX, Image, Memories
 
@@ -39,17 +39,17 @@ class Images:
         base, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
         image = self._memories.image(PREFIX + os.urandom(8).hex())
         try:
-            await to_its_end(image.begin, base)
+            await in_thread(image.begin, base)
             async with AsyncExitStack() as stands:
                 fd = image.open()
                 try:
                     await stands.enter_async_context(save(image.name, fd))
                 finally:
                     os.close(fd)
-                await to_its_end(self._seal, image, tree, base)
+                await in_thread(self._seal, image, tree, base)
                 yield
         finally:
-            await to_its_end(self._end, image, tree, base)
+            await in_thread(self._end, image, tree, base)
 
     def _for_start(self, tree: str, baked: str) -> str | None:
         leans_on = self._memories.leans_on(tree)

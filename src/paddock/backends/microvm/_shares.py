@@ -7,9 +7,10 @@ mounts protected paths read-only over themselves, out of reach of the machine.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from paddock.backends.base import SandboxPlan
+from paddock.backends.guest import Request, orders
 from paddock.errors import UnsupportedError
 from paddock.model import MountMode
 from paddock.supervisor.plan import JailPlan
@@ -63,19 +64,11 @@ def exports(plan: SandboxPlan) -> list[dict[str, Any]]:
     ]
 
 
-class Share(NamedTuple):
-    """`number` is its name among the exports."""
-
-    number: int
-    target: str
-    writable: bool
-
-
-def shares(plan: SandboxPlan) -> list[Share]:
-    """Return the mounts for the guest, outermost first."""
-    numbered = zip(exports(plan), _targets(plan), strict=True)
-    found = [Share(number, target, export["writable"]) for number, (export, target) in enumerate(numbered)]
-    return sorted(found, key=lambda share: share.target.count("/"))
+def shares(plan: SandboxPlan) -> list[Request]:
+    """Return the orders that mount the exports in the machine, by their numbers, outermost first."""
+    found = enumerate(zip(exports(plan), _targets(plan), strict=True))
+    outermost_first = sorted(found, key=lambda one: one[1][1].count("/"))
+    return [orders.share(number, target, writable=export["writable"]) for number, (export, target) in outermost_first]
 
 
 def _kept(plan: SandboxPlan, path: str) -> str | None:

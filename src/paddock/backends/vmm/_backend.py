@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, p
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, SandboxDiedError, logged
 from paddock.linux import proc
-from paddock.model import ExecSpec, Limit, Noun, SandboxId, Template, mint, replace
+from paddock.model import ExecSpec, Limit, Noun, SandboxId, mint, replace
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, writes
@@ -39,6 +39,7 @@ class VmmBackend(JailBackend):
     `name` is the kind of its sandboxes in the supervisor's records: another backend neither lists nor adopts them.
     """
 
+    instance = VmmInstance
     hinted = False
     extra_memory_mib = 64
     """The need of the isolation itself, beside the caller's limit."""
@@ -89,9 +90,6 @@ class VmmBackend(JailBackend):
         for spec in (ExecSpec(argv=(os.urandom(16).hex(),)), ExecSpec(argv=(REFUSES,), cwd="/")):
             with contextlib.suppress(NotFoundError):  # a virtual machine, which was baked after a program ran, has none
                 await instance.run(spec)
-
-    def instance(self, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]) -> VmmInstance:
-        return VmmInstance(self, id, template, instance_id, env)
 
     def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
         """`jail` as it has to wait to become the plan's; None: none that waited could."""
@@ -203,7 +201,8 @@ class VmmBackend(JailBackend):
         try:
             late = [tree.target for tree in jail.trees[: len(plan.trees)]]
             answer = await self.supervisor.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
-            instance = self.instance(plan.id, plan.template, plan.instance_id, jail.env)
+            instance = self.instance(self, plan.id, plan.template, plan.instance_id, jail.env)
+            assert isinstance(instance, VmmInstance)
             instance.pid = answer["pid"]
             instance.take_over(waiting)
             async with instance.kept_awake(plan.spec.idle_seconds):

@@ -197,7 +197,7 @@ class VmmInstance(JailInstance):
                 raise self.lost_error() from None
         return self._control
 
-    async def dial(self, identity: str) -> GuestConnection:
+    async def connect(self, identity: str) -> GuestConnection:
         place = place_of(identity, self.template, self.template.env, self._level.oom_score)
         try:
             connection = GuestConnection(await self._handed(identity), place)
@@ -229,8 +229,9 @@ class VmmInstance(JailInstance):
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError), logged("hear the guest's greeting", self.id):
                 await greeted
-        words = f"nobody answered behind the wall of {self.id} within {launch.greeting_seconds:g} s"
-        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
+        words = f"the guest of {self.id} did not answer within {launch.greeting_seconds:g} s"
+        hint = "paddock doctor; or try again when the machine is less busy"
+        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint=hint)
 
     async def _early_end(self, greeted: asyncio.Future[None]) -> PaddockError:
         """By the controller's last words, the supervisor's, or what kept the guest from greeting."""
@@ -380,7 +381,7 @@ class VmmInstance(JailInstance):
         """Return the guest's, which is none of the identities that serve commands."""
         if self._guest_init is None or self._guest_init.closed:
             try:
-                self._guest_init = await self.dial("init")
+                self._guest_init = await self.connect("init")
             except OSError:
                 raise self.lost_error() from None
         return self._guest_init

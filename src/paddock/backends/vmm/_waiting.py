@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._spares import Demand, Spares, common
+from paddock.backends._spares import Demand, Spare, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
+from paddock.backends.threads import TaskSet
 from paddock.backends.vmm._instance import VmmInstance, plan_of_nobody
 from paddock.errors import PaddockError, SandboxError, logged
 from paddock.linux import proc
@@ -50,10 +51,9 @@ class Kind(msgspec.Struct, frozen=True):
         return cls(kind, plan.spec.limits, plan.template)
 
 
-class Prestarted(msgspec.Struct, eq=False):
+class Prestarted(Spare[Kind], eq=False):
     """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
 
-    kind: Kind
     instance: VmmInstance
     until: float
     watch: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class Waiting(Spares[Kind, Prestarted]):
     def __init__(self, backend: VmmBackend) -> None:
         super().__init__(backend.start, backend.config.spares)
         self._backend = backend
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._tidying = TaskSet()
 
     async def claim(self, plan: SandboxPlan, jail: JailPlan) -> VmmInstance | None:
         """Return the sandbox of `plan`, of one that waited; None: there is none that could be it, or it has
@@ -122,9 +122,7 @@ class Waiting(Spares[Kind, Prestarted]):
             pool.exchange(vmm.id, plan.tree)
             await end(backend, vmm)
             return None
-        tidying = backend.start(self._tidy(vmm))
-        self._tidying.add(tidying)
-        tidying.add_done_callback(self._tidying.discard)
+        self._tidying.start(self._tidy(vmm))
         return instance
 
     async def _tidy(self, vmm: Prestarted) -> None:

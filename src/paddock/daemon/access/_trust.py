@@ -36,7 +36,7 @@ def write(state: Path, id: str, certificate: bytes) -> None:
     if not (place / layout.TRUST).exists():
         place = state / layout.RUN / id
     _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
-    _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate, "sandbox"))
+    _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate))
     _fill(place / layout.TRUST_CHROMIUM, _for_chromium(certificate))
 
 
@@ -93,9 +93,9 @@ class _JavaStore:
         self._head = struct.pack("!III", _MAGIC, _VERSION, count + 1) + entries
         self._keyed = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + self._head, usedforsecurity=False)
 
-    def with_one(self, certificate: bytes, alias: str) -> bytes:
+    def with_one(self, certificate: bytes) -> bytes:
         """`certificate` is in PEM, and alone."""
-        _, last = _java_entries(certificate, alias)
+        _, last = _java_entries(certificate, "sandbox")
         keyed = self._keyed.copy()
         keyed.update(last)
         return b"".join((self._head, last, keyed.digest()))

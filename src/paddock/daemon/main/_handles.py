@@ -33,15 +33,20 @@ _PIPE_BYTES = 1 << 20
 
 
 class Output:
-    """Carry a stream that the client reads. `near` is closed at its end. `of` names it in the log."""
+    """Carry a stream that the client reads. `near` is closed at its end. `of` names it in the log. It begins with
+    `begin`, if that is given."""
 
-    def __init__(self, inner: model.ByteReader, near: int, pump: Pump, of: str) -> None:
-        self._inner, self._of = inner, of
-        self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
-        self._task.add_done_callback(lambda _: os.close(near))
+    def __init__(
+        self, inner: model.ByteReader, near: int, pump: Pump, of: str, begin: asyncio.Event | None = None
+    ) -> None:
+        self._inner, self._of, self._begin = inner, of, begin
+        self.task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
+        self.task.add_done_callback(lambda _: os.close(near))
 
     async def _run(self, flow: Flow) -> BaseException | None:
         try:
+            if self._begin is not None:
+                await self._begin.wait()
             await pour(self._inner, flow)
         except BrokenPipeError:  # the client has closed its end: the command's writes fail from now on
             with logged("close the stream that its client has left", self._of):
@@ -53,9 +58,9 @@ class Output:
     async def end(self, *, wait: bool) -> None:
         """End the stream and raise its error. Without `wait` it ends now, even if more would come."""
         if not wait:
-            self._task.cancel()
+            self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            error = await asyncio.shield(self._task) if wait else await self._task
+            error = await asyncio.shield(self.task) if wait else await self.task
             if error is not None:
                 raise error
 
@@ -150,21 +155,17 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     output = Output(inner, os.dup(ours.fileno()), pump, f"handle {number}")
     input = Input(inner, os.dup(ours.fileno()), pump)
 
-    async def half_close() -> None:
-        """So that the client sees an end when the service's side has ended."""
-        with contextlib.suppress(Exception):  # `end` tells
-            await output.end(wait=True)
-        with contextlib.suppress(OSError):
+    def half_close(_: object) -> None:
+        """Let the client see an end when the service's side has ended."""
+        with contextlib.suppress(OSError):  # closed by now
             ours.shutdown(socket.SHUT_WR)
 
-    after = asyncio.ensure_future(half_close())  # ended by `stop`
+    output.task.add_done_callback(half_close)
 
     async def stop() -> None:
         with contextlib.suppress(Exception):
             await output.end(wait=False)
         await input.stop()
-        after.cancel()
-        await asyncio.wait((after,))
         ours.close()
 
     async def eof(call: Call) -> None:
@@ -237,29 +238,25 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
         methods["stdin.close"] = methods["stdin.abort"] = _over
         close_all(() if near is None else (near,))
     outputs: dict[str, Output] = {}
-    nears: dict[str, int] = {}
+    begins: dict[str, asyncio.Event] = {}
 
     async def end(call: Call) -> None:
         await outputs[call.method].end(wait=True)
 
     async def begin(call: Call) -> None:
         """Note how many bytes of the stream the caller has. A caller knows that only after reading all that came."""
-        name = call.method.removesuffix(".from")
-        if (near := nears.pop(name, None)) is not None:
-            reader: Outbound = getattr(inner, name)
+        if not begins[call.method].is_set():
+            reader: Outbound = getattr(inner, call.method.removesuffix(".from"))
             reader.skip = call.sent or 0
-            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id)
+            begins[call.method].set()
 
     for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
-        if reader is None:
-            continue
-        ends[name], near = _ends(reads=True)
-        methods[f"{name}.end"] = end
-        if is_taken_up:
-            nears[name] = near
-            methods[f"{name}.from"] = begin
-        else:
-            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id)
+        if reader is not None:
+            ends[name], near = _ends(reads=True)
+            if is_taken_up:
+                begins[f"{name}.from"], methods[f"{name}.from"] = asyncio.Event(), begin
+            methods[f"{name}.end"] = end
+            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id, begins.get(f"{name}.from"))
 
     async def signalled(call: Call) -> None:
         await inner.signal(signal.SIGTERM if call.number is None else call.number)
@@ -272,8 +269,6 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
     async def stop() -> None:
         if input is not None:
             await input.stop()
-        close_all(nears.values())
-        nears.clear()
         for output in outputs.values():
             with contextlib.suppress(Exception):
                 await output.end(wait=False)

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from paddock.backends.threads import TaskSet
 from paddock.errors import (
     DaemonLostError,
     InternalError,
@@ -56,7 +57,7 @@ class Listener:
     ) -> None:
         self.requests, self._greet, self._ended = requests, greet, ended
         self.sessions: dict[str, Session] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = TaskSet()
         self._connections: set[_Connection] = set()
         self._socket: socket.socket | None = None
 
@@ -298,9 +299,7 @@ class _Connection(LoopConnection):
             self._unsent[0] = (Frame(Kind.ERROR, frame.channel, body), refused)
             self._unsent_bytes += len(refused) - len(data)
             assert self._session is not None
-            task = self._loop.create_task(let_go(self._session, frame.body))
-            self._listener.tasks.add(task)
-            task.add_done_callback(self._listener.tasks.discard)
+            self._listener.tasks.start(let_go(self._session, frame.body))
         self._wait_for_room(False)
         self._loop.call_later(_BUSY_SECONDS, self._write)
 

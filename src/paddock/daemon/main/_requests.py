@@ -57,19 +57,18 @@ class ProgressHandler(logging.Handler):
                 loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(message))
 
 
-_OPENED: tuple[tuple[tuple[type[model.Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
-    ((model.StartExec, model.AttachExec), open_exec),
-    ((model.ReadFile, model.DownloadTree, model.ReadOutput, model.GetArtifact, model.StreamAudit), open_reader),
-    ((model.WriteFile, model.UploadTree), open_writer),
-    ((model.ConnectPort,), open_stream),
-    ((model.WatchFiles,), open_watch),
-    ((model.PromoteMount,), open_promotion),
-    ((model.PushBranch, model.OpenPullRequest), open_publication),
-)
+_READS = (model.ReadFile, model.DownloadTree, model.ReadOutput, model.GetArtifact, model.StreamAudit)
+_OPENED: dict[type[model.Action[Any]], Callable[[int, Any, Pump], Opened]] = {
+    **dict.fromkeys((model.StartExec, model.AttachExec), open_exec),
+    **dict.fromkeys(_READS, open_reader),
+    **dict.fromkeys((model.WriteFile, model.UploadTree), open_writer),
+    model.ConnectPort: open_stream,
+    model.WatchFiles: open_watch,
+    model.PromoteMount: open_promotion,
+    **dict.fromkeys((model.PushBranch, model.OpenPullRequest), open_publication),
+}
 
-_UNDONE = frozenset(
-    (model.CreateSandbox, model.ForkSandbox, model.KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
-)
+_UNDONE = frozenset((model.CreateSandbox, model.ForkSandbox, model.KillSandbox, *_OPENED))
 """Actions that are undone, or completed, when their caller leaves before the answer. Others are cancelled."""
 
 
@@ -209,14 +208,14 @@ class Requests:
                 await self._owned(session, child)
 
     def _open(self, session: Session, action: model.Action[Any], result: Any, input: int | None) -> Opened | None:
-        for kinds, make in _OPENED:
-            if isinstance(action, kinds):
-                number = session.next_handle()
-                if isinstance(action, model.AttachExec) and input is not None:
-                    make = partial(open_exec, near=os.dup(input))
-                opened = session.handles[number] = make(number, result, self._pump)
-                return opened
-        return None
+        make = _OPENED.get(type(action))
+        if make is None:
+            return None
+        if isinstance(action, model.AttachExec) and input is not None:
+            make = partial(open_exec, near=os.dup(input))
+        number = session.next_handle()
+        opened = session.handles[number] = make(number, result, self._pump)
+        return opened
 
     async def _undo(self, action: model.Action[Any], result: Any) -> None:
         """Give back what a client asked for and left before it came."""

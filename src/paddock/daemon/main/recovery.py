@@ -13,24 +13,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from paddock.backends.base import Backend, Ending
-from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context
-from paddock.daemon.sandboxes.cleanup import Cleanup
-from paddock.daemon.sandboxes.execs import Execs
-from paddock.daemon.sandboxes.restore import Restore
-from paddock.daemon.sandboxes.running import LIVE, RunningSandboxes, destroy
-from paddock.daemon.sandboxes.snapshots import Snapshots
+from paddock.daemon.sandboxes.running import LIVE, destroy
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Activity
-from paddock.daemon.upkeep.garbage import Garbage
-from paddock.daemon.workspaces.repositories import Repositories
 from paddock.daemon.workspaces.results import remove_quarantines
-from paddock.daemon.workspaces.workspaces import Workspaces
 from paddock.errors import PaddockError, UnrecordedError, logged
 from paddock.model import SandboxId, State
+
+if TYPE_CHECKING:
+    from .service import Service
 
 PERIOD_SECONDS = 30.0
 KEEP_ENDED_SECONDS = 7 * 86_400.0
@@ -38,22 +33,8 @@ _AT_ONCE = 8
 _GONE = Ending(limit=None, reason="")
 
 
-class Parts(Protocol):
-    """The parts of a `Service` that recovery asks."""
-
-    running: RunningSandboxes
-    cleanup: Cleanup
-    snapshots: Snapshots
-    restore: Restore
-    workspaces: Workspaces
-    repositories: Repositories
-    policies: Policies
-    garbage: Garbage
-    execs: Execs
-
-
 class Recovery(Component):
-    def __init__(self, context: Context, service: Parts, period_seconds: float) -> None:
+    def __init__(self, context: Context, service: Service, period_seconds: float) -> None:
         super().__init__(context)
         self._service, self._running, self._period = service, service.running, period_seconds
 

@@ -134,13 +134,12 @@ class Service:
             repositories.candidates,
             spaces.candidates,
         )
-        self.storage = Storage(context, cleanup, collectors)
-        self.garbage = self.storage.garbage
+        self.garbage = Storage(context, cleanup, collectors)
         self.recovery = Recovery(context, self, period_seconds)
         of_sandboxes = (sandboxes, snapshots, creation, execs, files)
         of_work = (repositories, spaces, mount_results, artifacts, results)
         of_access = (self.secrets, bindings, approvals)
-        of_the_machine = (image_handlers, reports, self.evidence, self.garbage, self.storage)
+        of_the_machine = (image_handlers, reports, self.evidence, self.garbage)
         self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
         self._audit.hide = bindings.without_values
         self.activity = Activity(lambda: bool(self._store.list()))

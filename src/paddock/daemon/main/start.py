@@ -9,12 +9,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
+from paddock.backends.threads import TaskSet
 from paddock.daemon.clock import boot_id
 from paddock.errors import InvalidArgumentError, PaddockError, exhaustion
 from paddock.linux import inotify
@@ -89,7 +89,7 @@ class Daemon:
         self._code = Code(state_dir / FILE)
         self._files = SessionFiles(state_dir / SESSIONS)
         self._ends_sessions = self._closing = False
-        self._end_tasks: set[asyncio.Task[None]] = set()
+        self._end_tasks = TaskSet()
         self._idle: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._inotify = -1
@@ -169,7 +169,7 @@ class Daemon:
 
     def _end_orphans(self, sandboxes: set[SandboxId]) -> None:
         if not self._closing:
-            self._start_end_task(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
+            self._end_tasks.start(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
 
     def _owned_by_sessions(self) -> set[SandboxId]:
         return {id for session in self._listener.sessions.values() for id in session.sandboxes}
@@ -202,7 +202,7 @@ class Daemon:
     def _session_ended(self, session: Session) -> None:
         if self._closing and not self._ends_sessions:
             return  # its file names it to the next daemon
-        self._start_end_task(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
+        self._end_tasks.start(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
 
     async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
         await all_of(opened.let_go() for opened in session.handles.values())
@@ -218,11 +218,6 @@ class Daemon:
             for error in errors:
                 _log.error("a sandbox could not be ended with its program: %s", error)
             await asyncio.sleep(_AGAIN_SECONDS)
-
-    def _start_end_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._end_tasks.add(task)
-        task.add_done_callback(self._end_tasks.discard)
 
     def _is_used(self, by: str | None = None) -> bool:
         """Tell whether a session other than `by` uses the daemon, or a sandbox runs."""
@@ -251,7 +246,7 @@ class Daemon:
             os.read(self._inotify, 65536)
         if not self._owns_directory():
             self._unwatch_directory()
-            self._start_end_task(self._end_everything())
+            self._end_tasks.start(self._end_everything())
 
     def _unwatch_directory(self) -> None:
         self._code.close()

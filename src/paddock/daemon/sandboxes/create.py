@@ -158,8 +158,8 @@ class Creation(Component):
             op.done({**made, **named})
 
         async with self._sandboxes.explain_death(row):
-            (running,) = await self._start((request,), fill, recorded)
-        return running.sandbox
+            (row,) = await self._start((request,), fill, recorded)
+        return row.sandbox
 
     @contextmanager
     def _with_spare(self, request: CreateRequest) -> Generator[tuple[CreateRequest, bool]]:
@@ -178,10 +178,10 @@ class Creation(Component):
 
     @handles(model.ForkSandbox)
     async def fork(self, action: model.ForkSandbox, op: Operation) -> tuple[Sandbox, ...]:
-        parent, held = await self._sandboxes.reach(action.sandbox, op)
+        parent, running = await self._sandboxes.reach(action.sandbox, op)
         validate.check_range("count", action.count, 1, MOST_FORKS)
-        held.backend.capabilities.require("freeze", held.backend.name)
-        of, template = parent.sandbox, held.instance.template
+        running.backend.capabilities.require("freeze", running.backend.name)
+        of, template = parent.sandbox, running.instance.template
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
         validate.check_ttl(ttl)
         persistent = of.spec.persistent if action.persistent is None else action.persistent
@@ -194,7 +194,8 @@ class Creation(Component):
         if (full := self._full(spec, action.count)) is not None:
             raise full
         requests = [
-            self._request_for(spec, template, held.backend, owner, parent, policy, protect) for _ in range(action.count)
+            self._request_for(spec, template, running.backend, owner, parent, policy, protect)
+            for _ in range(action.count)
         ]
         rows = [request.row for request in requests]
         for row in rows:
@@ -204,8 +205,8 @@ class Creation(Component):
         async def fill() -> None:
             pool, (first, *others) = self._pool(), rows
             copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
-            async with self._sandboxes.exclusive(parent.id, op) as (_, held):
-                await self._snapshots.copy(held, copies)
+            async with self._sandboxes.exclusive(parent.id, op) as (_, running):
+                await self._snapshots.copy(running, copies)
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
             await in_thread(lambda: [_copies.make(pool, copies) for copies in more])
 
@@ -341,15 +342,15 @@ class Creation(Component):
                             raise result
                 check()
                 with self._store.writing() if len(requests) > 1 else nullcontext():  # a death leaves all or none
-                    running = tuple(self._store.move(request.row, State.RUNNING) for request in requests)
+                    rows = tuple(self._store.move(request.row, State.RUNNING) for request in requests)
                 recorded()
-                for row, request in zip(running, requests, strict=True):
+                for row, request in zip(rows, requests, strict=True):
                     self._running.admit(row, request.backend, instances[row.id])
             except BaseException as error:
                 undo = self._undo(requests, instances, holds, error)
                 await self._tasks.complete(undo, name=f"create {requests[0].row.id}")
                 raise
-        return running
+        return rows
 
     async def _undo(
         self,

@@ -53,7 +53,7 @@ class StartedCommand(NamedTuple):
     """Hold a command in the guest's table. `before`: how often each limit had been exceeded until then."""
 
     row: Row
-    held: RunningSandbox
+    running: RunningSandbox
     before: Mapping[model.Limit, int]
     handle: Command
 
@@ -96,8 +96,8 @@ class Execs(Component):
     async def _end(self, id: model.ExecId, sandbox: model.SandboxId) -> None:
         row = self._store.get(sandbox)
         if row is not None and row.state in LIVE:
-            held = await self.running.get_or_adopt(row)
-            await (await held.instance.take_up(id)).aclose()
+            running = await self.running.get_or_adopt(row)
+            await (await running.instance.take_up(id)).aclose()
 
     @handles(model.RunExec)
     async def run(self, action: model.RunExec, op: Operation) -> model.ExecResult:
@@ -112,7 +112,7 @@ class Execs(Component):
                 started = await self._start(action, id, op, turn)
         except (ProgramNotFoundError, ProgramNotExecutableError) as error:
             return _not_started(id, error, op)
-        row, held, _, handle = started
+        row, running, _, handle = started
         spool = f"{self._cleanup.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
@@ -121,11 +121,11 @@ class Execs(Component):
             out,
             err,
             input=action.input,
-            most_bytes=held.limits.output_mib << 20,
+            most_bytes=running.limits.output_mib << 20,
             redaction=self.bindings.redaction(row.id),
-            pause_clock=held.instance.pause_clock,
+            pause_clock=running.instance.pause_clock,
         )
-        stop_telling = held.tell_of_pauses()
+        stop_telling = running.tell_of_pauses()
         try:
             try:
                 status = await collector.run(action.spec.timeout_seconds)
@@ -137,7 +137,7 @@ class Execs(Component):
         except SandboxDiedError:
             raise await self.running.dead(row) from None
         except GuestProtocolError as error:
-            raise await self.running.disobeyed(held, error) from None
+            raise await self.running.disobeyed(running, error) from None
         finally:
             out.close()
             err.close()
@@ -161,11 +161,11 @@ class Execs(Component):
         )
 
     async def _reattach(self, sandbox: str, id: model.ExecId, op: Operation, *, is_kept: bool) -> StartedCommand:
-        async with self._sandboxes.use(sandbox, op) as (row, held):
-            before = await _hits(held)  # an earlier limit may not have been its own
-            found = held.instance.take_up(id) if is_kept else held.instance.attach(id)
+        async with self._sandboxes.use(sandbox, op) as (row, running):
+            before = await _hits(running)  # an earlier limit may not have been its own
+            found = running.instance.take_up(id) if is_kept else running.instance.attach(id)
             try:
-                return StartedCommand(row, held, before, await found)
+                return StartedCommand(row, running, before, await found)
             except NotFoundError:
                 if not is_kept:
                     raise
@@ -176,7 +176,7 @@ class Execs(Component):
     ) -> StartedCommand:
         """Start a command. The lane is shared only until the command is in the guest's table, so a long command delays
         no pause."""
-        async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, held):
+        async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, running):
             _check_revision(row, action.expect_revision)
             spec = action.spec
             if row.sandbox.policy is not None:
@@ -187,13 +187,13 @@ class Execs(Component):
                 # Only `input` writes to the pipe: without it the command reads an end at once.
                 spec = replace(spec, stdin=action.input is not None)
             if spec.cwd is not None:
-                spec = replace(spec, cwd=await from_home(spec.cwd, spec.user, held.instance))
+                spec = replace(spec, cwd=await from_home(spec.cwd, spec.user, running.instance))
             background = isinstance(action, model.StartExec) and action.background
             try:
-                before = await _hits(held)
-                return StartedCommand(row, held, before, await _started(held, spec, id, background=background))
+                before = await _hits(running)
+                return StartedCommand(row, running, before, await _started(running, spec, id, background=background))
             except GuestProtocolError as error:
-                raise await self.running.disobeyed(held, error) from None
+                raise await self.running.disobeyed(running, error) from None
 
     @handles(model.AttachExec)
     async def attach(self, action: model.AttachExec, op: Operation) -> model.ExecHandle:
@@ -204,19 +204,19 @@ class Execs(Component):
 
     @handles(model.ListExecs)
     async def list(self, action: model.ListExecs, op: Operation) -> tuple[model.ExecInfo, ...]:
-        async with self._sandboxes.use(action.sandbox, op) as (_, held):
-            return await held.instance.execs()
+        async with self._sandboxes.use(action.sandbox, op) as (_, running):
+            return await running.instance.execs()
 
     @handles(model.ReadOutput)
     async def output(self, action: model.ReadOutput, op: Operation) -> model.ByteReader:
         validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
-        async with self._sandboxes.use(action.sandbox, op) as (row, held):
+        async with self._sandboxes.use(action.sandbox, op) as (row, running):
             path = f"{self._cleanup.outputs}/{row.id}/{action.exec}{ending}"
             inner: model.ByteReader | None = await asyncio.to_thread(kept, path)
             try:
                 if inner is None:
-                    inner = await held.instance.output(model.ExecId(action.exec), number)
+                    inner = await running.instance.output(model.ExecId(action.exec), number)
             except NotFoundError:
                 raise NotFoundError(
                     f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
@@ -228,20 +228,20 @@ class Execs(Component):
     @handles(model.SignalExec)
     async def signal(self, action: model.SignalExec, op: Operation) -> None:
         validate.check_range("signal", action.signal, 1, 64)
-        async with self._sandboxes.use(action.sandbox, op) as (_, held):
-            await held.instance.signal_exec(model.ExecId(action.exec), action.signal)
+        async with self._sandboxes.use(action.sandbox, op) as (_, running):
+            await running.instance.signal_exec(model.ExecId(action.exec), action.signal)
 
 
-async def _started(held: RunningSandbox, spec: model.ExecSpec, id: model.ExecId, *, background: bool) -> Command:
+async def _started(running: RunningSandbox, spec: model.ExecSpec, id: model.ExecId, *, background: bool) -> Command:
     """Start a command. A shell line runs in `/bin/sh` where its own shell is missing."""
-    if spec.shell and not held.lacks_bash:
+    if spec.shell and not running.lacks_bash:
         try:
-            return await held.instance.start(spec, id=id, background=background)
+            return await running.instance.start(spec, id=id, background=background)
         except ProgramNotFoundError:
-            held.lacks_bash = True
+            running.lacks_bash = True
     if spec.shell:
         spec = replace(spec, argv=("/bin/sh", *spec.argv[1:]))
-    return await held.instance.start(spec, id=id, background=background)
+    return await running.instance.start(spec, id=id, background=background)
 
 
 def _owner_lives(owner: str) -> bool:
@@ -294,7 +294,7 @@ class GuardedExec:
         is_kept: bool = False,
     ) -> None:
         self._execs, self._start, self._running, self._op = execs, started, execs.running, op
-        self._row, self._held, _, self._inner = started
+        self._row, self._sandbox, _, self._inner = started
         self._timeout, self._background = timeout_seconds, background
         inner, record = self._inner, Record(self._row, self._running, None)
         self.taken_up = is_kept
@@ -307,7 +307,7 @@ class GuardedExec:
             redacting(redaction, keeps_end=is_error, blocked=self._prints_too_much, unblock=self._end_for_output)
             for is_error in (False, True)
         ]
-        self._meters, self._most = meters, self._held.limits.output_mib << 20
+        self._meters, self._most = meters, self._sandbox.limits.output_mib << 20
         self._drained = asyncio.Event()
         self._outlives = None if background else Outliving(inner, timeout_seconds, self._drained.set)
         if background:
@@ -332,7 +332,7 @@ class GuardedExec:
         await self._inner.leave()
 
     async def wait(self) -> model.ExitStatus:
-        stop_telling = self._held.tell_of_pauses()
+        stop_telling = self._sandbox.tell_of_pauses()
         try:
             ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
@@ -381,7 +381,7 @@ class GuardedExec:
         try:
             await self._inner.aclose()
         except GuestProtocolError as error:
-            raise await self._running.disobeyed(self._held, error) from None
+            raise await self._running.disobeyed(self._sandbox, error) from None
 
     async def _supervise(self) -> model.ExitStatus | Exception:
         """Return errors as a result: no caller may be waiting, and the record holds them."""
@@ -404,9 +404,9 @@ class GuardedExec:
 
     async def _watch(self) -> model.ExitStatus:
         try:
-            status = await finish(self._inner, self._timeout, self._held.instance.pause_clock)
+            status = await finish(self._inner, self._timeout, self._sandbox.instance.pause_clock)
         except GuestProtocolError as error:
-            raise await self._running.disobeyed(self._held, error) from None
+            raise await self._running.disobeyed(self._sandbox, error) from None
         if self._outlives is not None:
             await self._outlives.over()
             self._drained.set()
@@ -438,14 +438,14 @@ class GuardedExec:
         return {"exec": self.id, "pid": self.pid, **written, **printed}
 
 
-async def _hits(held: RunningSandbox) -> Mapping[model.Limit, int]:
+async def _hits(running: RunningSandbox) -> Mapping[model.Limit, int]:
     """Return how often each limit was exceeded until now, before a command starts. Raises SandboxDiedError."""
-    strikes = held.instance.strikes()
-    return (await held.instance.usage()).strikes if strikes is None else strikes
+    strikes = running.instance.strikes()
+    return (await running.instance.usage()).strikes if strikes is None else strikes
 
 
 async def _with_limit(
-    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+    sandboxes: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
 ) -> model.ExitStatus:
     """Say which limit a command that failed has exceeded. Exit 0 costs nothing.
 
@@ -455,24 +455,24 @@ async def _with_limit(
     if status.limit is not None or status.code == 0:
         return status
     with logged("find the limit that was hit", started.row.id):
-        return replace(status, limit=await _limit_hit(running, started, status, error_text))
+        return replace(status, limit=await _limit_hit(sandboxes, started, status, error_text))
     return status
 
 
 async def _limit_hit(
-    running: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
+    sandboxes: RunningSandboxes, started: StartedCommand, status: model.ExitStatus, error_text: bytes
 ) -> model.Limit | None:
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the limit without a quota
         return model.Limit.DISK
-    held = started.held
-    usage = await running.usage(held)
+    running = started.running
+    usage = await sandboxes.usage(running)
     for limit in _COUNTED:
         if usage.strikes.get(limit, 0) > started.before.get(limit, 0):
             return limit
-    if _is_full(held, usage) and _is_full(held, await running.settled_disk(held)):
+    if _is_full(running, usage) and _is_full(running, await sandboxes.settled_disk(running)):
         return model.Limit.DISK
     return next((limit for message, limit in _MESSAGES if message in error_text), None)
 
 
-def _is_full(held: RunningSandbox, usage: model.Usage) -> bool:
-    return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES
+def _is_full(running: RunningSandbox, usage: model.Usage) -> bool:
+    return usage.disk_bytes is not None and usage.disk_bytes >= (running.limits.disk_mib << 20) - _DISK_SLACK_BYTES

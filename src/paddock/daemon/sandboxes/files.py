@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import aclosing
 from typing import Any, TypeVar
 
 from paddock import model
 from paddock.backends.base import Instance
-from paddock.backends.pump import Meter
+from paddock.backends.pump import Meter, transfer
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Operation, handles
 from paddock.daemon.store.database import Row
@@ -21,7 +20,6 @@ from .sandboxes import Sandboxes
 from .streams import Both, Changes, Inbound, Outbound, Record
 
 R = TypeVar("R")
-_CHUNK_BYTES = 1 << 18
 _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 
 
@@ -68,11 +66,11 @@ class Files:
     async def _ask(self, action: Action[R], op: Operation) -> tuple[Row, R]:
         validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
-        async with self._sandboxes.use(reference, op) as (row, held):
-            action = await _from_home(action, held.instance)  # the policy judges what the guest gets
+        async with self._sandboxes.use(reference, op) as (row, running):
+            action = await _from_home(action, running.instance)  # the policy judges what the guest gets
             if row.sandbox.policy is not None:
-                await self._policies.file(action, row, held.instance.template, op)
-            return row, await held.instance.file(action)
+                await self._policies.file(action, row, running.instance.template, op)
+            return row, await running.instance.file(action)
 
     @handles(model.PromoteChild)
     async def promote(self, action: model.PromoteChild, op: Operation) -> None:
@@ -129,15 +127,7 @@ async def from_home(path: str, user: str | None, instance: Instance) -> str:
 
 async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
     reader = await source.file(model.DownloadTree(sandbox=source.id, path=path))
-    async with aclosing(reader):
-        writer = await target.file(model.UploadTree(sandbox=target.id, path=new))
-        try:
-            while data := await reader.read(_CHUNK_BYTES):
-                await writer.write(data)
-        except BaseException:
-            await writer.abort()
-            raise
-        await writer.aclose()
+    await transfer(reader, target.file(model.UploadTree(sandbox=target.id, path=new)))
 
 
 async def _remove(target: Instance, *paths: str) -> None:

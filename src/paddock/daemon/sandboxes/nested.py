@@ -126,17 +126,17 @@ class Nested(Component):
                 f"sandbox {outer.id} has {living} children, and may have {most}", hint="kill one that is not needed"
             )
 
-    async def serve(self, held: RunningSandbox) -> None:
+    async def serve(self, running: RunningSandbox) -> None:
         """Serve until the sandbox has ended, or the task is cancelled."""
         async with asyncio.TaskGroup() as callers:
             for _ in range(MOST_CALLERS):
-                callers.create_task(self._attend(held))
+                callers.create_task(self._attend(running))
 
-    async def _attend(self, held: RunningSandbox) -> None:
+    async def _attend(self, running: RunningSandbox) -> None:
         """One caller after the other."""
         while True:
             try:
-                stream = await held.instance.accept(SOCKET)
+                stream = await running.instance.accept(SOCKET)
             except SandboxDiedError:
                 return
             except (GuestLostError, OSError):  # its agent was killed, and there will be another one; or we are short
@@ -144,7 +144,7 @@ class Nested(Component):
             except PaddockError:
                 return  # it has put something else where the socket belongs: then it has none
             else:
-                await self._talk(stream, nested_principal(held.id))
+                await self._talk(stream, nested_principal(running.id))
 
     async def _talk(self, stream: model.ByteStream, principal: Principal) -> None:
         """Answer one request after the other. A silent caller may be paused, and blocks only itself."""

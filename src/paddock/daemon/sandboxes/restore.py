@@ -30,10 +30,9 @@ from paddock.errors import (
 from paddock.model import RollbackSandbox, State, died, replace
 from paddock.storage.pool.base import Pool
 
-from . import _copies
+from . import _copies, _ttl
 from ._copies import Copy
 from ._request import CreateRequest
-from ._ttl import hibernated, paused, running
 from .cleanup import message_of
 from .instance import RunningSandbox
 from .nested import install
@@ -57,23 +56,23 @@ class Restore(Component):
         self._running, self._snapshots, self._gateways = running, snapshots, gateways
         self._policies, self._bindings = policies, bindings
 
-    async def rollback(self, action: RollbackSandbox, op: Operation, row: Row, held: RunningSandbox) -> Row:
+    async def rollback(self, action: RollbackSandbox, op: Operation, row: Row, running: RunningSandbox) -> Row:
         """Wake or restore it. The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
-        held.backend.capabilities.require("freeze", held.backend.name)
+        running.backend.capabilities.require("freeze", running.backend.name)
         snapshot = self._snapshots.find(action.snapshot, op.principal.id)
-        await self._check(row, held, snapshot)
+        await self._check(row, running, snapshot)
         row = self._store.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             await in_thread(_copies.make, self._pool(), self._staged(row, snapshot), anew=True)
         except BaseException:
             await self._abandon(row)
             raise
-        held.dying = True
+        running.dying = True
         try:
-            await end(held.instance)
+            await end(running.instance)
         finally:
             await self._running.release(row.id)
-        row = await self._take_back(row, held.backend, snapshot)
+        row = await self._take_back(row, running.backend, snapshot)
         op.done({"snapshot": snapshot.id})
         return row
 
@@ -121,7 +120,7 @@ class Restore(Component):
 
     async def _take_back(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
         """Give a dead sandbox the trees of the snapshot, and start it again."""
-        row = running(row, self._clock)
+        row = _ttl.running(row, self._clock)
         try:
             instance = await self._start(row, backend, snapshot)
         except Exception as error:  # a cancellation is a kill's, which records and buries
@@ -167,13 +166,13 @@ class Restore(Component):
     def _admit(self, row: Row, backend: Backend, instance: Instance) -> Row:
         """Record that it runs."""
         self._store.set_deadline(row)
-        running = self._store.move(row, State.RUNNING, instance_id=row.instance_id + 1)
-        self._running.admit(running, backend, instance)
-        return running
+        row = self._store.move(row, State.RUNNING, instance_id=row.instance_id + 1)
+        self._running.admit(row, backend, instance)
+        return row
 
-    async def _check(self, row: Row, held: RunningSandbox, snapshot: SnapshotRow) -> None:
+    async def _check(self, row: Row, running: RunningSandbox, snapshot: SnapshotRow) -> None:
         """Raise InvalidStateError if this sandbox can't have the files of the snapshot."""
-        if snapshot.made_from != held.instance.template:
+        if snapshot.made_from != running.instance.template:
             raise InvalidStateError(
                 f"snapshot {snapshot.id} was made on another version of template {snapshot.made_from.name!r}"
                 f" than {row.id} runs on",
@@ -181,7 +180,7 @@ class Restore(Component):
             )
         if snapshot.snapshot.spec.mounts != row.sandbox.spec.mounts:
             raise InvalidStateError(f"snapshot {snapshot.id} has other mounts than {row.id}")
-        self._snapshots.fits(snapshot, row.sandbox.spec, held.backend)
+        self._snapshots.fits(snapshot, row.sandbox.spec, running.backend)
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
             ours = "another" if theirs and own else _kind(own)
@@ -191,28 +190,28 @@ class Restore(Component):
             )
         await self._snapshots.check_layers(snapshot)
 
-    async def hibernate(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
+    async def hibernate(self, row: Row, running: RunningSandbox, *, force: bool = False) -> Row:
         """Write it to disk and end it. If this raises, it runs on: UnsupportedError, ResourceExhaustedError,
         InvalidStateError."""
-        _check_sleep(row, held.backend)
+        _check_sleep(row, running.backend)
         if not force:
-            await self._running.refuse_while_busy(row, held)
-        stood = held.instance.pause_clock.now
+            await self._running.refuse_while_busy(row, running)
+        stood = running.instance.pause_clock.now
         taken: Row | None = None
         ended = False
         try:
             # It stays paused from the copy to its end, also if a process dies: no later work is lost.
-            async with self._snapshots.hibernation(row, held) as (snapshot, times):
+            async with self._snapshots.hibernation(row, running) as (snapshot, times):
                 taken = self._mark(row, snapshot.id, times)
-                held.dying = True
-                await end(held.instance)
+                running.dying = True
+                await end(running.instance)
                 ended = True
         except (PaddockError, OSError):
             if taken is not None:
                 await self._running.release(row.id)
             elif not stood:
                 with logged("resume", row.id):  # else the next use resumes it
-                    await self._running.resume(row, held)
+                    await self._running.resume(row, running)
             if not ended:
                 raise
             # Else it is what could not be let go on any more.
@@ -220,7 +219,7 @@ class Restore(Component):
         await self._running.release(row.id)
         if row.sandbox.policy is not None:
             await self._gateways.close(row)
-        return await self._mark_hibernated(taken, held.backend)
+        return await self._mark_hibernated(taken, running.backend)
 
     async def complete(self, row: Row) -> Row:
         """Complete an interrupted restore or hibernation, and return the new row."""
@@ -255,7 +254,7 @@ class Restore(Component):
         taken = self._mark(row, row.restoring)
         backend = self._backends.named(row.sandbox.backend)
         try:
-            taken = running(taken, self._clock)
+            taken = _ttl.running(taken, self._clock)
             snapshot = self._snapshot_of(taken)
             await in_thread(_copies.make, self._pool(), self._staged(taken, snapshot), anew=True)
             instance = await self._start(taken, backend, snapshot)
@@ -274,8 +273,8 @@ class Restore(Component):
         """Mark it hibernated: after this, a daemon that dies leaves it so. Requests that saw its earlier state can't
         change it."""
         taken = self._store.move(row, State.RESTORING, restoring=snapshot, instance_id=row.instance_id + 1)
-        stands = taken if times is None else paused(taken, self._clock, times)
-        stands = hibernated(stands, self._clock, self._config.retention_seconds)
+        stands = taken if times is None else _ttl.paused(taken, self._clock, times)
+        stands = _ttl.hibernated(stands, self._clock, self._config.retention_seconds)
         if stands is not taken:
             self._store.set_deadline(stands)
         return stands

@@ -26,8 +26,7 @@ from paddock.errors import (
 )
 from paddock.model import ExecInfo, Limit, SandboxId, State, Usage, died, replace
 
-from . import _copies
-from ._ttl import paused, running
+from . import _copies, _ttl
 from .cleanup import Cleanup
 from .instance import RunningSandbox
 from .nested import Nested
@@ -46,45 +45,45 @@ class RunningSandboxes(Component):
     def __init__(self, context: Context, cleanup: Cleanup, bindings: SecretBindings, nested: Nested) -> None:
         super().__init__(context)
         self._cleanup, self._bindings, self._nested = cleanup, bindings, nested
-        self._held: dict[SandboxId, RunningSandbox] = {}
+        self._sandboxes: dict[SandboxId, RunningSandbox] = {}
         self._adopting: dict[SandboxId, asyncio.Task[RunningSandbox]] = {}
         self._kills: dict[SandboxId, str] = {}  # those under way, with their reasons
 
     def admit(self, row: Row, backend: Backend, instance: Instance) -> RunningSandbox:
         """Hold a new instance and watch for its end. After the tasks are closed, call `aclose`."""
-        held = self._held[row.id] = RunningSandbox(row, backend, instance)
+        running = self._sandboxes[row.id] = RunningSandbox(row, backend, instance)
         if self._tasks.closed:
-            return held
-        held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
+            return running
+        running.watch = self._tasks.start(self._watch(running), name=f"watch {row.id}")
         if row.sandbox.spec.nested:
-            held.server = self._tasks.start(self._nested.serve(held), name=f"door {row.id}")
-        return held
+            running.server = self._tasks.start(self._nested.serve(running), name=f"door {row.id}")
+        return running
 
     def get(self, row: Row) -> RunningSandbox | None:
-        held = self._held.get(row.id)
-        return held if held is not None and held.row.instance_id == row.instance_id else None
+        running = self._sandboxes.get(row.id)
+        return running if running is not None and running.row.instance_id == row.instance_id else None
 
     async def resume_for_input(self, row: Row) -> None:
         """Resume a paused sandbox because a caller writes to a command or port that was open before the pause."""
-        held = self.get(row)
-        if held is None or not held.instance.pause_clock.now:
+        running = self.get(row)
+        if running is None or not running.instance.pause_clock.now:
             return
         async with self._lanes.exclusive(row.id):
-            held = self.get(row)
-            if held is not None and held.instance.pause_clock.now:
-                await self._resume_instance(held.row, held)
+            running = self.get(row)
+            if running is not None and running.instance.pause_clock.now:
+                await self._resume_instance(running.row, running)
                 self._audit.event("sandbox.woken", sandbox=row.id, message="something was sent to what runs in it")
 
     def is_still(self, row: Row) -> bool:
         """Tell whether it is paused now. Any thread may call this."""
-        held = self.get(row)
-        return held is not None and held.instance.pause_clock.now
+        running = self.get(row)
+        return running is not None and running.instance.pause_clock.now
 
     async def get_or_adopt(self, row: Row) -> RunningSandbox:
         """Return the running sandbox, adopting it if the daemon before this one made it. Raises SandboxDiedError."""
-        held = self.get(row)
-        if held is not None:
-            return held
+        running = self.get(row)
+        if running is not None:
+            return running
         adopting = self._adopting.get(row.id)
         if adopting is None:
             adopting = self._adopting[row.id] = self._tasks.start(
@@ -132,8 +131,8 @@ class RunningSandboxes(Component):
         # A rollback or hibernation has killed it for that, and it comes back or is back already.
         if now.state in LIVE and not now.hibernated and now.instance_id == row.instance_id:
             now = await self._cleanup.finalize(now, ending)
-        held = self._held.get(row.id)
-        if held is not None and held.row.instance_id <= row.instance_id:
+        running = self._sandboxes.get(row.id)
+        if running is not None and running.row.instance_id <= row.instance_id:
             await self.release(row.id)
         return now
 
@@ -149,10 +148,10 @@ class RunningSandboxes(Component):
         now = self._store.get(row.id) or row
         if not has_ended(now) and now.instance_id != row.instance_id:
             return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
-        held = self._held.get(row.id)
-        if held is not None and held.watch is not None:
+        running = self._sandboxes.get(row.id)
+        if running is not None and running.watch is not None:
             # The one who spoke with it hears of the end before the one who knows the cause.
-            await asyncio.wait((held.watch,), timeout=_CAUSE_SECONDS)
+            await asyncio.wait((running.watch,), timeout=_CAUSE_SECONDS)
         checked = await self.check(self._store.get(row.id) or row)
         if not has_ended(checked):
             # The backend still lists it as living: one connection was lost. The next call makes a new one.
@@ -160,15 +159,15 @@ class RunningSandboxes(Component):
             return _no_answer(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
 
-    async def disobeyed(self, held: RunningSandbox, error: GuestProtocolError) -> PaddockError:
+    async def disobeyed(self, running: RunningSandbox, error: GuestProtocolError) -> PaddockError:
         """Return the error to raise. If a guest doesn't end a command that it should, the sandbox ends, without asking
         anything inside."""
         if "unended" not in error.details or self._tasks.closed:
             return error
-        if held.dying:
-            return await self.dead(held.row)
-        held.dying = True
-        return died((await self.kill(held.id, error.message)).sandbox)
+        if running.dying:
+            return await self.dead(running.row)
+        running.dying = True
+        return died((await self.kill(running.id, error.message)).sandbox)
 
     async def kill(self, id: SandboxId, reason: str, op: Operation | None = None) -> Row:
         """End a sandbox, unless it has ended. Once begun it continues even if the caller leaves.
@@ -192,10 +191,12 @@ class RunningSandboxes(Component):
         return row
 
     async def _end(self, row: Row, reason: str, *, audited: bool) -> Row:
-        held = self.get(row)
-        instance = held.instance if held is not None else await self._backends.named(row.sandbox.backend).adopt(row.id)
-        if held is not None:
-            held.dying = True
+        running = self.get(row)
+        instance = (
+            running.instance if running is not None else await self._backends.named(row.sandbox.backend).adopt(row.id)
+        )
+        if running is not None:
+            running.dying = True
         try:
             if instance is not None:
                 with contextlib.suppress(SandboxDiedError):
@@ -205,28 +206,28 @@ class RunningSandboxes(Component):
             raise
         was, row = row, await self._cleanup.finalize(row, Ending(limit=None, reason=reason), audited=audited)
         await self.release(row.id)
-        if held is None and instance is not None:
+        if running is None and instance is not None:
             await instance.aclose()
         if was.restoring is not None:
             await _copies.discard(self._pool(), staged_trees(was.id))
         return row
 
-    async def pause(self, row: Row, held: RunningSandbox, *, force: bool = False) -> Row:
+    async def pause(self, row: Row, running: RunningSandbox, *, force: bool = False) -> Row:
         """Pause it. Raises SandboxDiedError, or InvalidStateError if commands run in it and `force` is false."""
-        held.backend.capabilities.require("pause", held.backend.name)
+        running.backend.capabilities.require("pause", running.backend.name)
         if not force:
-            await self.refuse_while_busy(row, held)
-        known = await held.instance.pause()
-        return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
+            await self.refuse_while_busy(row, running)
+        known = await running.instance.pause()
+        return self._timed(_ttl.paused(self._record(row, State.PAUSED), self._clock, known))
 
-    async def refuse_while_busy(self, row: Row, held: RunningSandbox) -> None:
+    async def refuse_while_busy(self, row: Row, running: RunningSandbox) -> None:
         """Raise InvalidStateError with the commands that run in it. Do nothing if it is paused."""
-        if held.instance.pause_clock.now:
+        if running.instance.pause_clock.now:
             return
         name = row.sandbox.spec.name or row.id
         force = f"pause it all the same: paddock pause {name} --force"
         try:
-            commands = [one for one in await held.instance.execs() if one.status is None]
+            commands = [one for one in await running.instance.execs() if one.status is None]
         except SandboxDiedError:
             raise
         except PaddockError as error:
@@ -247,14 +248,14 @@ class RunningSandboxes(Component):
         text = "".join(one if one.isprintable() else "?" for one in command_line[:_NAME_CHARS])
         return f"{text} ({command.id}{', in the background' if command.background else ''})"
 
-    async def resume(self, row: Row, held: RunningSandbox) -> Row:
+    async def resume(self, row: Row, running: RunningSandbox) -> Row:
         """Resume it. Raises SandboxDiedError, InvalidStateError."""
-        held.backend.capabilities.require("pause", held.backend.name)
-        return await self._resume_instance(row, held)
+        running.backend.capabilities.require("pause", running.backend.name)
+        return await self._resume_instance(row, running)
 
-    async def wake(self, row: Row, held: RunningSandbox, op: Operation) -> Row:
+    async def wake(self, row: Row, running: RunningSandbox, op: Operation) -> Row:
         """Resume it for an action that uses it, and record that. Raises SandboxDiedError, InvalidStateError."""
-        row = await self._resume_instance(row, held)
+        row = await self._resume_instance(row, running)
         self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=op.number)
         return row
 
@@ -274,19 +275,19 @@ class RunningSandboxes(Component):
                 row = self._record(row, State.PAUSED)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
         elif row.state is State.PAUSED and row.id not in known:
-            goes_on = running(row, self._clock)
+            goes_on = _ttl.running(row, self._clock)
             return replace(goes_on, sandbox=replace(goes_on.sandbox, state=State.RUNNING))
         if row.state is State.PAUSED and row.sandbox.left_seconds is None and (times := known.get(row.id)) is not None:
-            row = self._timed(paused(row, self._clock, times))
+            row = self._timed(_ttl.paused(row, self._clock, times))
         return row
 
-    async def _resume_instance(self, row: Row, held: RunningSandbox) -> Row:
-        deadline = await held.instance.resume()
+    async def _resume_instance(self, row: Row, running: RunningSandbox) -> Row:
+        deadline = await running.instance.resume()
         row = self._store.get(row.id) or row
         try:
-            return self._record(self._timed(running(row, self._clock, deadline)), State.RUNNING)
+            return self._record(self._timed(_ttl.running(row, self._clock, deadline)), State.RUNNING)
         except ResourceExhaustedError:
-            await self._send_deadline(row, held.instance)
+            await self._send_deadline(row, running.instance)
             raise
 
     def _timed(self, row: Row) -> Row:
@@ -297,50 +298,50 @@ class RunningSandboxes(Component):
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.hibernated else self._store.move(row, state)
 
-    async def usage(self, held: RunningSandbox) -> Usage:
+    async def usage(self, running: RunningSandbox) -> Usage:
         """Return its usage, with that of its tree where the backend leaves that to the pool."""
-        usage = await held.instance.usage()
+        usage = await running.instance.usage()
         if usage.disk_bytes is not None:
             return usage
-        disk = await asyncio.to_thread(self._pool().usage, held.id)
+        disk = await asyncio.to_thread(self._pool().usage, running.id)
         return replace(usage, disk_bytes=None if disk is None else disk.used_bytes)
 
-    async def settled_disk(self, held: RunningSandbox) -> Usage:
+    async def settled_disk(self, running: RunningSandbox) -> Usage:
         """Return the current usage without deleted files, which the kernel subtracts some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
-        return await self.usage(held)
+        return await self.usage(running)
 
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""
-        held = self._held.pop(id, None)
-        if held is None:
+        running = self._sandboxes.pop(id, None)
+        if running is None:
             return
-        if held.watch is not None and held.watch is not asyncio.current_task():
-            held.watch.cancel()
-        if held.server is not None:
-            held.server.cancel()
+        if running.watch is not None and running.watch is not asyncio.current_task():
+            running.watch.cancel()
+        if running.server is not None:
+            running.server.cancel()
         with logged("let go of the instance", id):
-            await held.instance.aclose()
+            await running.instance.aclose()
 
     async def aclose(self) -> None:
         """End what no daemon could adopt; the rest lives on."""
         failed = await asyncio.gather(
-            *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
+            *(self._leave(running) for running in tuple(self._sandboxes.values())), return_exceptions=True
         )
         for error in failed:  # each has been tried by now
             if isinstance(error, BaseException):
                 raise error
 
-    async def _leave(self, held: RunningSandbox) -> None:
+    async def _leave(self, running: RunningSandbox) -> None:
         try:
-            row = self._store.get(held.id)
-            if not held.backend.capabilities.adopt and row is not None and not has_ended(row):
-                held.dying = True
+            row = self._store.get(running.id)
+            if not running.backend.capabilities.adopt and row is not None and not has_ended(row):
+                running.dying = True
                 with contextlib.suppress(SandboxDiedError):
-                    await held.instance.kill()
+                    await running.instance.kill()
                 await self._cleanup.finalize(row, Ending(limit=None, reason=SESSION_ENDED))
         finally:
-            await self.release(held.id)
+            await self.release(running.id)
 
     async def _adopt(self, row: Row) -> RunningSandbox:
         await self.release(row.id)  # one that was taken back to a snapshot since
@@ -356,18 +357,18 @@ class RunningSandboxes(Component):
             await self._send_deadline(row, instance)
         return self.admit(row, backend, instance)
 
-    async def _watch(self, held: RunningSandbox) -> None:
+    async def _watch(self, running: RunningSandbox) -> None:
         try:
-            ending = await held.instance.wait_ended()
+            ending = await running.instance.wait_ended()
         except (PaddockError, OSError):
             # A lost connection says nothing about the sandbox. The next request finds out.
-            if self._held.get(held.id) is held:
-                await self.release(held.id)
+            if self._sandboxes.get(running.id) is running:
+                await self.release(running.id)
             return
-        if held.dying:
+        if running.dying:
             return
-        if self._store.get(held.id) is not None:
-            await self.ended(held.row, ending)
+        if self._store.get(running.id) is not None:
+            await self.ended(running.row, ending)
 
 
 async def end(instance: Instance) -> None:

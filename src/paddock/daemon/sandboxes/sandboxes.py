@@ -18,8 +18,7 @@ from paddock.daemon.store.database import LEAST_PREFIX, Row, WorkspaceStore, exa
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PaddockError, SandboxDiedError
 from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, died, nested_principal
 
-from . import validate
-from ._ttl import running
+from . import _ttl, validate
 from .instance import RunningSandbox
 from .restore import Restore
 from .running import LIVE, SESSION_ENDED, RunningSandboxes
@@ -63,8 +62,10 @@ class Sandboxes(Component):
     @handles(model.ExtendSandbox)
     async def extend(self, action: model.ExtendSandbox, op: Operation) -> Sandbox:
         validate.check_ttl(action.ttl_seconds)
-        row, held = await self.reach(action.sandbox, op)
-        if row.state is State.PAUSED or held.instance.pause_clock.now:  # its pid 1 keeps the time too, and has to hear
+        row, running = await self.reach(action.sandbox, op)
+        if (
+            row.state is State.PAUSED or running.instance.pause_clock.now
+        ):  # its pid 1 keeps the time too, and has to hear
             async with self.use(row.id, op):
                 pass
 
@@ -74,7 +75,7 @@ class Sandboxes(Component):
             # The row first: if the daemon dies now, or the supervisor, the next adoption tells the sandbox.
             self._set_deadline(before, deadline)
             try:
-                await held.instance.set_deadline(deadline)
+                await running.instance.set_deadline(deadline)
             except BaseException:
                 self._store.set_deadline(before)
                 await self._running.release(row.id)
@@ -84,7 +85,7 @@ class Sandboxes(Component):
         return await self._finish(turn(), row)
 
     def _set_deadline(self, row: Row, deadline: float) -> Row:
-        now = row if row.deadline == deadline else running(row, self._clock, deadline)
+        now = row if row.deadline == deadline else _ttl.running(row, self._clock, deadline)
         if now is not row and not self._store.set_deadline(now):
             raise died(self._store.existing(row.id).sandbox)
         return now
@@ -108,9 +109,9 @@ class Sandboxes(Component):
                 now = await self._restore.complete(self._store.existing(row.id))
                 if now.hibernated and (now := await self._running.check(now)).hibernated:
                     return now.sandbox
-                now, held = await self._instance(now)
+                now, running = await self._instance(now)
                 paused = self._restore.hibernate if action.to_disk else self._running.pause
-                return (await paused(now, held, force=action.force)).sandbox
+                return (await paused(now, running, force=action.force)).sandbox
 
         return await self._finish(turn(), row)
 
@@ -127,8 +128,8 @@ class Sandboxes(Component):
         row = self.find(reference, op)
 
         async def turn() -> Sandbox:
-            async with self.exclusive(row.id, op) as (now, held):
-                return (await work(now, held)).sandbox
+            async with self.exclusive(row.id, op) as (now, running):
+                return (await work(now, running)).sandbox
 
         return await self._finish(turn(), row)
 
@@ -142,17 +143,17 @@ class Sandboxes(Component):
         if (hibernated := self.find(action.sandbox, op)).hibernated:
             disk = await asyncio.to_thread(self._pool().usage, hibernated.id)
             return Usage(memory_bytes=0, processes=0, disk_bytes=None if disk is None else disk.used_bytes)
-        row, held = await self.reach(action.sandbox, op)
+        row, running = await self.reach(action.sandbox, op)
         async with self.explain_death(row):
-            return await self._running.usage(held)
+            return await self._running.usage(running)
 
     @handles(model.ListProcesses)
     async def processes(self, action: model.ListProcesses, op: Operation) -> tuple[model.Process, ...]:
         if self.find(action.sandbox, op).hibernated:
             return ()
-        row, held = await self.reach(action.sandbox, op)
+        row, running = await self.reach(action.sandbox, op)
         async with self.explain_death(row):
-            return await held.instance.processes()
+            return await running.instance.processes()
 
     @handles(model.InspectSandbox)
     async def inspect(self, action: model.InspectSandbox, op: Operation) -> Inspection:
@@ -160,18 +161,18 @@ class Sandboxes(Component):
         if row.state not in LIVE or row.hibernated:
             return Inspection(sandbox=row.sandbox)
         try:
-            held = await self._running.get_or_adopt(row)
-            usage = await self._running.usage(held)
-            posture = await held.instance.posture()
+            running = await self._running.get_or_adopt(row)
+            usage = await self._running.usage(running)
+            posture = await running.instance.posture()
         except SandboxDiedError:
             return Inspection(sandbox=(await self._running.check(self._store.get(row.id) or row)).sandbox)
-        enforced = tuple(sorted(held.backend.capabilities.enforced))
+        enforced = tuple(sorted(running.backend.capabilities.enforced))
         return Inspection(sandbox=row.sandbox, usage=usage, enforced=enforced, posture=posture)
 
     @handles(model.CreateSnapshot)
     async def snapshot(self, action: model.CreateSnapshot, op: Operation) -> Snapshot:
-        async with self.exclusive(action.sandbox, op) as (row, held):
-            return await self._snapshots.create(action, row, held, op)
+        async with self.exclusive(action.sandbox, op) as (row, running):
+            return await self._snapshots.create(action, row, running, op)
 
     @handles(model.ListSnapshots)
     async def snapshots(self, action: model.ListSnapshots, op: Operation) -> tuple[Snapshot, ...]:
@@ -268,24 +269,24 @@ class Sandboxes(Component):
         row = self._store.existing(row.id)
         if row.restoring is not None or row.state is State.CREATING:
             await hold.exclude()
-            row, held = await self._restored(row.id, op)
+            row, running = await self._restored(row.id, op)
             hold.share()
         else:
-            row, held = await self._instance(row)
+            row, running = await self._instance(row)
         if awake:
-            row = await self._awake(row, held, hold, op)
-        return row, held
+            row = await self._awake(row, running, hold, op)
+        return row, running
 
-    async def _awake(self, row: Row, held: RunningSandbox, hold: Hold, op: Operation) -> Row:
+    async def _awake(self, row: Row, running: RunningSandbox, hold: Hold, op: Operation) -> Row:
         """Wake it, one caller for all. If it paused itself, it stays awake until the outcome is known."""
-        if row.state is State.PAUSED or held.instance.pause_clock.now:
+        if row.state is State.PAUSED or running.instance.pause_clock.now:
             await hold.exclude()
-            row, held = await self._restored(row.id, op)
-            if row.state is State.PAUSED or held.instance.pause_clock.now:
-                row = await self._running.wake(row, held, op)
+            row, running = await self._restored(row.id, op)
+            if row.state is State.PAUSED or running.instance.pause_clock.now:
+                row = await self._running.wake(row, running, op)
             hold.share()
         if row.sandbox.spec.idle_seconds is not None:
-            op.on_end(await held.instance.stay_awake())
+            op.on_end(await running.instance.stay_awake())
         return row
 
     @asynccontextmanager

@@ -46,18 +46,18 @@ class Snapshots(Component):
         """Complete ones to delete."""
 
     async def create(
-        self, action: model.CreateSnapshot, row: Row, held: RunningSandbox, op: Operation
+        self, action: model.CreateSnapshot, row: Row, running: RunningSandbox, op: Operation
     ) -> model.Snapshot:
         model.check_name(action.name, model.Noun.SNAPSHOT)
-        held.backend.capabilities.require("freeze", held.backend.name)
+        running.backend.capabilities.require("freeze", running.backend.name)
         snapshot = self._of(row, op.principal.id)
         name = None if action.takes_name else action.name
         snapshot = replace(snapshot, name=name, policy=row.sandbox.policy)
         workspace = own_copy(row.workspace, snapshot.id)
-        template = _changed(held.instance.template, await held.instance.user(action.user), action)
+        template = _changed(running.instance.template, await running.instance.user(action.user), action)
         async with self._unless_kept(SnapshotRow(snapshot, template, workspace=workspace)) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-            await self.copy(held, copies)
+            await self.copy(running, copies)
             self._rows.whole(snapshot.id)
             await self.record_changes(row, (snapshot.id,), "snapshot")
             if action.takes_name and action.name is not None:
@@ -69,32 +69,32 @@ class Snapshots(Component):
 
     @asynccontextmanager
     async def temporary(
-        self, row: Row, held: RunningSandbox, *, tree: str | None = None, ours: bool = False
+        self, row: Row, running: RunningSandbox, *, tree: str | None = None, ours: bool = False
     ) -> AsyncGenerator[str]:
         """Yield a copy of its tree, or of its workspace's (`tree`), of this instant. Only this block sees it; it is
         deleted afterwards. `ours`: this program itself reads it."""
-        held.backend.capabilities.require("freeze", held.backend.name)
+        running.backend.capabilities.require("freeze", running.backend.name)
         snapshot = self._of(row, row.sandbox.owner)
         # Marked as incomplete: if the daemon dies, the next one deletes it.
-        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
+        async with self._unless_kept(SnapshotRow(snapshot, running.instance.template)):
             async with self._lanes.exclusive(row.id):
-                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+                await self.copy(running, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
             yield snapshot.id
 
     @asynccontextmanager
-    async def hibernation(self, row: Row, held: RunningSandbox) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
+    async def hibernation(self, row: Row, running: RunningSandbox) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
         """Make a snapshot that belongs to the sandbox itself, which is paused then. It is deleted, unless the row needs
         it afterwards."""
         snapshot = self._of(row, row.id)
         workspace = own_copy(row.workspace, snapshot.id)
-        made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
+        made = SnapshotRow(snapshot, running.instance.template, workspace=workspace)
         async with self._unless_kept(made) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self._flush(copies)
             try:
-                async with held.instance.frozen():
+                async with running.instance.frozen():
                     # A freeze ends with the supervisor, a pause does not.
-                    times = await held.instance.pause()
+                    times = await running.instance.pause()
                     await in_thread(_copies.make, self._pool(), copies)
                     self._rows.whole(snapshot.id)
                     yield made, times
@@ -130,17 +130,17 @@ class Snapshots(Component):
         if left is None or not left.is_whole:
             await in_thread(self._delete, id)
 
-    async def copy(self, held: RunningSandbox, copies: Sequence[Copy]) -> None:
+    async def copy(self, running: RunningSandbox, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
         this raises. If the supervisor dies meanwhile, the sandbox ran during the copy: copy once more."""
         await self._flush(copies)
         try:
-            async with held.instance.frozen():
+            async with running.instance.frozen():
                 return await in_thread(_copies.make, self._pool(), copies)
         except SupervisorUnavailableError as error:
             if not error.details.get("lost"):
                 raise
-        async with held.instance.frozen():
+        async with running.instance.frozen():
             await in_thread(_copies.make, self._pool(), copies, anew=True)
 
     async def _flush(self, copies: Sequence[Copy]) -> None:

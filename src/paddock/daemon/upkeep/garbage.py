@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,58 +27,6 @@ from paddock.storage.pool.config import PoolConfig
 from paddock.storage.pool.memories import Memories
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor.layout import PACKAGES, POOL_IMAGE
-
-
-class Garbage:
-    def __init__(
-        self, *, pool: Callable[[], Pool], sweepers: Sequence[Collector], collectors: Sequence[Collector]
-    ) -> None:
-        """Prepare. `sweepers` find what is gone anyway, at each sweep; `collectors` come after them."""
-        self._alone, self._pool = asyncio.Lock(), pool
-        """Two that collect at once would take twice as much as is to go."""
-        self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
-
-    @handles(model.CollectGarbage)
-    async def perform(self, action: model.CollectGarbage, op: Operation) -> GarbageReport:
-        report = await self.collect(dry_run=action.dry_run)
-        gone = [item.what for item in report.items if item.kept_because is None]
-        op.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
-        return report
-
-    async def collect(self, *, dry_run: bool) -> GarbageReport:
-        if dry_run:
-            return await self._collect((*self._sweepers, *self._collectors), dry_run=True)
-        async with self._alone:
-            report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
-            pool = self._pool()
-            await asyncio.to_thread(pool.trim)
-            return replace(report, after=await asyncio.to_thread(pool.space))
-
-    async def sweep(self) -> None:
-        """Delete what costs nothing to find, or everything that may go when the pool has become too full. The pool
-        grows first, if it can."""
-        pool = self._pool()
-        await asyncio.to_thread(pool.fit)
-        async with self._alone:
-            full = pool.config.is_full(await asyncio.to_thread(pool.space))
-            await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
-
-    async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
-        pool = self._pool()
-        before = await asyncio.to_thread(pool.space)
-        room = _Space(before, pool.config)
-        items: list[GarbageItem] = []
-        for collector in collectors:
-            for one in await collector():
-                kept = one.kept
-                if kept is None and one.only_when_full and not room.wanted:
-                    kept = room.message()
-                if kept is None and not dry_run:
-                    kept = await _take(one)
-                if kept is None:
-                    room.gain(one.size or 0)
-                items.append(GarbageItem(what=one.what, kind=one.kind, why=one.why, bytes=one.size, kept_because=kept))
-        return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
 
 
 class _Space:
@@ -127,11 +75,53 @@ class Storage(Component):
     def __init__(self, context: Context, cleanup: Cleanup, collectors: Sequence[Collector]) -> None:
         """Prepare. `collectors` come after those for old templates."""
         super().__init__(context)
-        self._cleanup = cleanup
-        sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
-        self.garbage = Garbage(
-            pool=self._pool, sweepers=sweepers, collectors=(self.old_templates, *collectors, self.packages)
-        )
+        self._cleanup, self._alone = cleanup, asyncio.Lock()
+        """Two that collect at once would take twice as much as is to go."""
+        self._sweepers = (self.unfinished, self.orphans, self.memory, self.outputs)
+        """They find what is gone anyway, at each sweep. The others come after them."""
+        self._collectors = (self.old_templates, *collectors, self.packages)
+
+    @handles(model.CollectGarbage)
+    async def perform(self, action: model.CollectGarbage, op: Operation) -> GarbageReport:
+        report = await self.collect(dry_run=action.dry_run)
+        gone = [item.what for item in report.items if item.kept_because is None]
+        op.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        return report
+
+    async def collect(self, *, dry_run: bool) -> GarbageReport:
+        if dry_run:
+            return await self._collect((*self._sweepers, *self._collectors), dry_run=True)
+        async with self._alone:
+            report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
+            pool = self._pool()
+            await asyncio.to_thread(pool.trim)
+            return replace(report, after=await asyncio.to_thread(pool.space))
+
+    async def sweep(self) -> None:
+        """Delete what costs nothing to find, or everything that may go when the pool has become too full. The pool
+        grows first, if it can."""
+        pool = self._pool()
+        await asyncio.to_thread(pool.fit)
+        async with self._alone:
+            full = pool.config.is_full(await asyncio.to_thread(pool.space))
+            await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
+
+    async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
+        pool = self._pool()
+        before = await asyncio.to_thread(pool.space)
+        room = _Space(before, pool.config)
+        items: list[GarbageItem] = []
+        for collector in collectors:
+            for one in await collector():
+                kept = one.kept
+                if kept is None and one.only_when_full and not room.wanted:
+                    kept = room.message()
+                if kept is None and not dry_run:
+                    kept = await _take(one)
+                if kept is None:
+                    room.gain(one.size or 0)
+                items.append(GarbageItem(what=one.what, kind=one.kind, why=one.why, bytes=one.size, kept_because=kept))
+        return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
 
     async def unfinished(self) -> Sequence[Candidate]:
         """Find trees that killed programs left half made or half deleted."""
@@ -221,7 +211,7 @@ class Storage(Component):
         try:
             pool = self._pool()
             if action.repair:
-                await self.garbage.sweep()
+                await self.sweep()
             return (
                 *await asyncio.to_thread(pool.checks),
                 *await asyncio.to_thread(pool.examine, scrub=action.scrub),

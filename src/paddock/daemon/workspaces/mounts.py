@@ -45,9 +45,11 @@ class MountResults(Component):
 
     @handles(DiffMount)
     async def diff(self, action: DiffMount, op: Operation) -> MountDiff:
-        row, held = await self._sandboxes.reach(action.sandbox, op)
+        row, running = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
-        work = self._holding(row, held, number, mount, action.paths, lambda changes: changes.report(patch=action.patch))
+        work = self._holding(
+            row, running, number, mount, action.paths, lambda changes: changes.report(patch=action.patch)
+        )
         # Once begun it continues even if the caller leaves.
         found, patch = await self._tasks.finish(work, name=f"copy {row.id}")
         op.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
@@ -55,7 +57,7 @@ class MountResults(Component):
 
     @handles(PromoteMount)
     async def promote(self, action: PromoteMount, op: Operation) -> Promoting:
-        row, held = await self._sandboxes.reach(action.sandbox, op)
+        row, running = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
 
         def promoted(plan: Plan) -> Promotion:
@@ -92,7 +94,7 @@ class MountResults(Component):
 
         op.defer()
         promoting.task = self._tasks.start(
-            self._holding(row, held, number, mount, action.paths, work), name=f"promote {row.id}", awaited=True
+            self._holding(row, running, number, mount, action.paths, work), name=f"promote {row.id}", awaited=True
         )
         await promoting.ready()
         return promoting
@@ -100,7 +102,7 @@ class MountResults(Component):
     async def _holding(
         self,
         row: Row,
-        held: RunningSandbox,
+        running: RunningSandbox,
         number: int,
         mount: Mount,
         paths: Sequence[str],
@@ -114,7 +116,7 @@ class MountResults(Component):
             stack.callback(os.close, tree)
             return stack.enter_context(mount_changes(tree, number, mount.source, paths))
 
-        async with self._sandboxes.explain_death(row), self._snapshots.temporary(row, held, ours=True) as copy:
+        async with self._sandboxes.explain_death(row), self._snapshots.temporary(row, running, ours=True) as copy:
             with ExitStack() as stack:
                 return await work(await asyncio.to_thread(look, copy, stack))
 

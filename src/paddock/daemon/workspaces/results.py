@@ -133,7 +133,7 @@ class Sources:
         """Find a living sandbox before a workspace: it may have a copy. Raises NotFoundError, SandboxDiedError."""
         owner = op.principal.id
         try:
-            row, held = await self._sandboxes.reach(reference, op)
+            row, running = await self._sandboxes.reach(reference, op)
         except (NotFoundError, SandboxDiedError) as error:
             try:
                 workspace, tree = await self._workspaces.opened(reference, owner, op)
@@ -151,11 +151,11 @@ class Sources:
             return Source(workspace.id, workspace.name, workspace, tree, running)
         name = row.sandbox.spec.name or row.id
         if row.workspace is None or row.workspace.workspace is None:
-            return Source(row.id, name, None, None, (row, held))
+            return Source(row.id, name, None, None, (row, running))
         workspace, tree = await self._workspaces.opened(row.workspace.workspace, owner, op)
         is_own = row.workspace.tree == tree.tree
         id, name = (workspace.id, workspace.name) if is_own else (row.id, name)
-        return Source(id, name, workspace, row.workspace, (row, held))
+        return Source(id, name, workspace, row.workspace, (row, running))
 
     @asynccontextmanager
     async def utility(self, source: Source, op: Operation) -> AsyncGenerator[UtilitySandbox]:
@@ -164,9 +164,9 @@ class Sources:
         tree, name = source.tree, source.tree.tree
         async with AsyncExitStack() as stack:
             if source.running is not None:
-                row, held = source.running
+                row, running = source.running
                 await stack.enter_async_context(self._sandboxes.explain_death(row))
-                name = await stack.enter_async_context(self._snapshots.temporary(row, held, tree=name))
+                name = await stack.enter_async_context(self._snapshots.temporary(row, running, tree=name))
             trees = WorkspaceTree(name, tree.layers, tree.repository).mounts(writable=False)
             opening = self._utilities.open(trees, op, command_seconds=READING_SECONDS)
             yield await stack.enter_async_context(opening)

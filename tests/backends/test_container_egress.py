@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from paddock.backends import Exits
-from paddock.backends.container import ContainerBackend, _ways
+from paddock.backends.container import ContainerBackend, _egress
 from paddock.errors import PlatformError, SandboxDiedError, UnsupportedError
 from paddock.model import SandboxSpec
 from paddock.supervisor._exits import TCP_PORT
@@ -59,7 +59,7 @@ def test_a_later_service_has_them_when_nobody_else_has(containers: ContainerHarn
             assert await _arrives(box, exits)
             assert await later.exits(box.plan.id, 0) is None  # a gateway may have them
             close(exits)
-            first._lives[box.plan.id, 0].ways.close()  # as if it were dead
+            first._running[box.plan.id, 0].egress.close()  # as if it were dead
             found = await later.exits(box.plan.id, 0)
             assert found is not None
             assert await _arrives(box, found)
@@ -120,6 +120,6 @@ def test_nobody_is_sent_into_the_machines_own_network() -> None:
                 "masks": {},
             }
             with pytest.raises(PlatformError, match="in the machine's own network"):
-                _ways.NamespaceEntry().send(other.pid, asked, ())
+                _egress.NamespaceEntry().send(other.pid, asked, ())
         finally:
             other.kill()

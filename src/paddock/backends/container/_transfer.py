@@ -19,6 +19,7 @@ from paddock.backends.guest import pack_whole, unpack_exact
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail.backend import JailInstance
+from paddock.backends.pump import transfer
 from paddock.errors import (
     ErrandFailedError,
     FileError,
@@ -38,7 +39,7 @@ from paddock.model import (
     Template,
     UploadTree,
 )
-from paddock.storage.pool.worker import Worker
+from paddock.storage import Pool
 from paddock.wire import close_all
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
@@ -62,7 +63,7 @@ def owner(template: Template) -> Owner:
     return user.name, user.uid, user.gid
 
 
-class Porters(JailBackend):
+class TransferJails(JailBackend):
     """The jails that carry trees.
 
     The supervisor's records have them as a separate kind, so they never count as sandboxes.
@@ -71,30 +72,26 @@ class Porters(JailBackend):
     name = "container"
 
 
-class Carrier:
+class TreeTransfer:
     """The pool for containers: it opens for the first image of a template, or for the first transfer of a tree."""
 
     def __init__(self, state_dir: Path, supervisor: SupervisorClient | None) -> None:
         self._state, self._supervisor = state_dir, supervisor
-        self._made: Porters | None = None
+        self._made: TransferJails | None = None
 
     @property
-    def _porters(self) -> Porters:
-        """The porters, created at the first use, because the supervisor's connection then stays open."""
-        self._made = self._made or Porters(self._state, supervisor=self._supervisor)
+    def _jails(self) -> TransferJails:
+        """The jails, created at the first use, because the supervisor's connection then stays open."""
+        self._made = self._made or TransferJails(self._state, supervisor=self._supervisor)
         return self._made
 
     @property
     def supervisor(self) -> SupervisorClient:
-        return self._porters.supervisor
+        return self._jails.supervisor
 
-    async def pool(self) -> tuple[int, Worker]:
-        """Return the pool's directory, which the supervisor owns, and the worker that can read it.
-
-        Raises PaddockError.
-        """
-        templates = await self._porters.supervisor.templates()
-        return await self._porters.pool(), templates.pool.worker
+    async def pool(self) -> Pool:
+        """Return the pool. Raises PaddockError."""
+        return await self._jails.trees()
 
     @contextlib.asynccontextmanager
     async def mounted(self, plan: SandboxPlan, pid: int) -> AsyncGenerator[dict[str, int]]:
@@ -107,8 +104,8 @@ class Carrier:
             yield {}
             return
         _require_own_ids(pid)
-        message = self._porters.jail_plan(plan).to_message()
-        answer = await self._porters.supervisor.request("mounts", plan=message)
+        message = self._jails.jail_plan(plan).to_message()
+        answer = await self._jails.supervisor.request("mounts", plan=message)
         descriptors = cast("list[int]", answer.get("fds", []))
         try:
             yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
@@ -131,12 +128,9 @@ class Carrier:
                         SetFileAttributes(sandbox=id, path=tree.target, uid=uid, gid=gid, mode=0o755, user="root")
                     )
                 reader = await jail.file(
-                    DownloadTree(sandbox=id, path=tree.target, user="root" if self._porters.whole else None)
+                    DownloadTree(sandbox=id, path=tree.target, user="root" if self._jails.whole else None)
                 )
-                writer = await inside.file(UploadTree(sandbox=id, path=tree.target, user=owner))
-                while data := await reader.read(_READ):
-                    await writer.write(data)
-                await writer.aclose()
+                await transfer(reader, inside.file(UploadTree(sandbox=id, path=tree.target, user=owner)))
 
     async def out(
         self,
@@ -184,7 +178,7 @@ class Carrier:
 
         Each has a separate number and tree, because the cleanup of one must not affect a later one with the same id.
         """
-        templates = await self._porters.supervisor.templates()
+        templates = await self._jails.supervisor.templates()
         template, pool = await asyncio.to_thread(templates.get, _TOOLS), templates.pool
         every = f"{_TREE}{id.partition('_')[2]}"
         own = f"{every}_{os.urandom(4).hex()}"
@@ -198,24 +192,24 @@ class Carrier:
             trees=trees,
             instance_id=int.from_bytes(os.urandom(4), "big"),
         )
-        if (left := await self._porters.adopt(id)) is not None:  # a killed service's
+        if (left := await self._jails.adopt(id)) is not None:  # a killed service's
             await left.kill()
         for name in pool.names():
             if name.startswith(every):
                 pool.delete(name)
         async with scratch_tree(pool, own, template, _LIMITS):
             try:
-                jail = await self._porters.create(plan)
+                jail = await self._jails.create(plan)
                 try:
                     yield jail
                 finally:
                     await jail.kill()
                     await jail.aclose()
             finally:
-                await self._porters.forget(id)  # of one that was never complete, too
+                await self._jails.forget(id)  # of one that was never complete, too
 
     async def _connection(self, jail: JailInstance) -> GuestConnection:
-        return await jail.connection("root" if self._porters.whole else "user")
+        return await jail.connection("root" if self._jails.whole else "user")
 
 
 def require_apart(plan: SandboxPlan, carried: tuple[TreeMount, ...]) -> None:

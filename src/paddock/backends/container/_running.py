@@ -26,15 +26,15 @@ from paddock.linux import cgroups, proc
 from paddock.model import Check, Limit, Process, Usage
 from paddock.wire.guest import PauseClockReply, TimesReply
 
+from ._egress import EgressSockets
 from ._records import Record, Records
 from ._start import CONTROL
-from ._ways import Ways
 
 _AGAIN_SECONDS = 1.0
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 
 
-class Life:
+class RunningContainer:
     """The supervision of pid 1. Its end ends all processes in the container (pid_namespaces(7))."""
 
     def __init__(self, record: Record, records: Records) -> None:
@@ -47,7 +47,7 @@ class Life:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
-        self.ways = Ways(late=record.late)
+        self.egress = EgressSockets(late=record.late)
         self.pause_clock = PauseClock()
         self.seen(record.left_seconds is not None)
         self._connection: GuestConnection | None = None
@@ -76,7 +76,7 @@ class Life:
             self._following.cancel()
             if self._connection is not None:
                 self._connection.close()
-            self.ways.close()
+            self.egress.close()
             self.pause_clock.end()  # no caller waits for that any more
 
     def _gone(self) -> None:
@@ -153,12 +153,12 @@ class Life:
                 await channel.reply(Nothing)
             await self._check()
             yield
-            if channel.has_ended:
+            if channel.end.done:
                 raise PlatformError(
                     f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
                 )
         with channel.attended():
-            await channel.ended()
+            await channel.end.get()
 
     async def _check(self) -> None:
         if not await asyncio.to_thread(stands_still, self.record):

@@ -40,7 +40,7 @@ def show_trust(place: Path) -> None:
             os.close(made)
 
 
-class Ways:
+class EgressSockets:
     """The gateway's sockets in one container, while this process has them.
 
     `late`: they came during its run, so its environment has no certificates.
