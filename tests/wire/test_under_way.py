@@ -46,7 +46,7 @@ full = fill()
 asyncio.run(main())
 """
 _NAMESPACE_ENTRY = """
-from paddock.backends.container._ways import NamespaceEntry
+from paddock.backends.container._egress import NamespaceEntry
 from paddock.errors import PlatformError
 full, entry = fill(), NamespaceEntry()
 try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.backends._checks import missing, ok
 from paddock.backends.base import Capabilities, Exits, SandboxPlan
-from paddock.backends.guest import orders, program
+from paddock.backends.guest import program
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
