@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from paddock.audit import AuditLog, Choice, Cursor, HeadSigner, Stream, open_key, verify
+from paddock.audit import AuditLog, Cursor, HeadSigner, RecordFilter, Stream, open_key, verify
 
 _RECORDS = 60_000
 _ROUNDS = 5
@@ -28,7 +28,7 @@ def main() -> None:
         assert verify(audit).signed >= total
         print(f"verified                          {total / (time.perf_counter() - start):10,.0f} records/s")
         start = time.perf_counter()
-        number = sum(1 for _ in Stream(audit, Choice(), Cursor()).records())
+        number = sum(1 for _ in Stream(audit, RecordFilter(), Cursor()).records())
         print(f"exported                          {number / (time.perf_counter() - start):10,.0f} records/s")
 
 

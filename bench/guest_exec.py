@@ -22,7 +22,7 @@ from paddock.backends.process import ProcessBackend
 from paddock.model import (
     ExecId,
     ExecSpec,
-    Noun,
+    IdPrefix,
     ReadFile,
     SandboxId,
     SandboxSpec,
@@ -53,7 +53,7 @@ def line(name: str, samples: list[float]) -> None:
 
 async def one(box: GuestInstance, argv: tuple[str, ...] = ("true",)) -> list[float]:
     marks = [time.perf_counter()]
-    handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+    handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(IdPrefix.EXEC)), background=False)
     marks.append(time.perf_counter())
     status = await handle.wait()
     marks.append(time.perf_counter())

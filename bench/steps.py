@@ -15,7 +15,7 @@ from bench.report import Row, Section
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, SandboxId, SandboxSpec, Template, mint
 from paddock.storage import Pool, Templates
 
 LIFE = ("tree", "create", "first exec", "warm exec", "kill", "delete")
@@ -57,7 +57,7 @@ async def _measure(state: Path, count: int) -> tuple[Times, Times]:
 
 
 async def _live(backend: JailBackend, pool: Pool, template: Template) -> list[float]:
-    id = SandboxId(mint(Noun.SANDBOX))
+    id = SandboxId(mint(IdPrefix.SANDBOX))
     marks = [time.perf_counter()]
     pool.create(id, layers=template.layers, limit_bytes=2 << 30)
     marks.append(time.perf_counter())
@@ -67,7 +67,7 @@ async def _live(backend: JailBackend, pool: Pool, template: Template) -> list[fl
     instance = await backend.create(plan)
     marks.append(time.perf_counter())
     for _ in range(2):
-        handle = await instance.start(ExecSpec(argv=("true",)), id=ExecId(mint(Noun.EXEC)), background=False)
+        handle = await instance.start(ExecSpec(argv=("true",)), id=ExecId(mint(IdPrefix.EXEC)), background=False)
         status = await handle.wait()
         await handle.aclose()
         assert status.code == 0, status

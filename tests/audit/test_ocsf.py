@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paddock.audit import AuditLog, Choice, Cursor, Stream, to_ocsf
+from paddock.audit import AuditLog, Cursor, RecordFilter, Stream, to_ocsf
 from paddock.audit._record import Record, seal
 from paddock.model import Decision, ExecSpec, Principal, ReadFile, RunExec, WriteFile
 
@@ -92,7 +92,7 @@ def written(directory: Path) -> AuditLog:
 def test_every_event_is_one_of_the_schema(tmp_path: Path) -> None:
     written(tmp_path)
     events: list[dict[str, Any]] = []
-    for found in Stream(tmp_path, Choice(), Cursor()).records():
+    for found in Stream(tmp_path, RecordFilter(), Cursor()).records():
         event = to_ocsf(found.segment, found.raw)
         assert event is not None
         check(event)

@@ -14,9 +14,9 @@ import pytest
 
 from paddock.audit import (
     AuditLog,
-    Choice,
     Cursor,
     HeadSigner,
+    RecordFilter,
     SigningKey,
     Stream,
     _heads,
@@ -121,14 +121,14 @@ def test_a_changed_byte_of_a_closed_part_is_found(audit: Path, key: SigningKey) 
 
 def test_a_reader_goes_on_where_it_was_though_files_were_closed_and_packed_meanwhile(audit: Path) -> None:
     log, cursor = filled(audit, 5), Cursor()
-    stream = Stream(audit, Choice(tag="task.failed"), cursor)
+    stream = Stream(audit, RecordFilter(tag="task.failed"), cursor)
     seen = [found.raw for found in stream.in_order()]
     for at in range(5, 60, 5):
         for number in range(at, at + 5):
             log.event("task.failed", message=f"event {number}", text="x" * 100)
         if at % 2:
             pack(audit)
-        seen += [found.raw for found in Stream(audit, Choice(tag="task.failed"), cursor).in_order()]
+        seen += [found.raw for found in Stream(audit, RecordFilter(tag="task.failed"), cursor).in_order()]
     assert [raw.split(b'"message":"')[1].split(b'"')[0].decode() for raw in seen] == everything(60)
     log.close()
 
@@ -209,16 +209,16 @@ def test_the_heads_are_closed_packed_and_removed_too(audit: Path, key: SigningKe
 
 
 def test_an_export_of_what_is_left_is_whole(audit: Path, key: SigningKey, tmp_path: Path) -> None:
-    from paddock.audit import Heading, head_line, heading_line, record_line, record_prefix
+    from paddock.audit import ExportHeader, head_line, heading_line, record_line, record_prefix
 
     log = filled(audit)
     signer = HeadSigner(audit, lambda: key)
     signer.sign()
     signer.sign(outdated(audit, 0, 0.0))
-    stream = Stream(audit, Choice(), Cursor())
+    stream = Stream(audit, RecordFilter(), Cursor())
     export = tmp_path / "export"
     with export.open("wb") as file:
-        file.write(heading_line(Heading()))
+        file.write(heading_line(ExportHeader()))
         file.writelines(record_line(record_prefix(found.segment), found.raw) for found in stream.records())
         file.writelines(map(head_line, stream.heads()))
     report = verify(export, [key.public])

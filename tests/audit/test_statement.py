@@ -13,7 +13,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from paddock.audit import AuditLog, Choice, Cursor, Found, Session, Stream, envelope, open_key
+from paddock.audit import AuditLog, Cursor, RecordFilter, SegmentLine, Session, Stream, envelope, open_key
 from paddock.audit._record import Record, seal
 
 OLD, NEW = "1" * 40, "2" * 40
@@ -21,7 +21,7 @@ OLD, NEW = "1" * 40, "2" * 40
 
 def stated(directory: Path) -> dict[str, Any]:
     session = Session("sb_1")
-    for found in Stream(directory, Choice(sandboxes=("sb_1",)), Cursor()).in_order():
+    for found in Stream(directory, RecordFilter(sandboxes=("sb_1",)), Cursor()).in_order():
         session.take(found)
     return session.statement({"head": 3, "sha256": "00", "key": "11"})
 
@@ -101,5 +101,5 @@ def test_what_records_may_hold_never_crashes_it() -> None:
                 record = Record(
                     seq=1, time=1, boottime=1, writer="w", kind=kind, action=action, allowed=True, detail=detail
                 )
-                session.take(Found("s", seal(record)[0], record))
+                session.take(SegmentLine("s", seal(record)[0], record))
     json.dumps(session.statement({}))

@@ -10,10 +10,10 @@ import pytest
 
 from paddock.audit import (
     AuditLog,
-    Choice,
     Cursor,
-    Heading,
+    ExportHeader,
     HeadSigner,
+    RecordFilter,
     SigningKey,
     Stream,
     cursor_of,
@@ -45,14 +45,14 @@ def write(log: AuditLog, sandbox: str, number: int) -> None:
         log.outcome(of, "egress", ok=True, detail={"sent": n, "received": n})
 
 
-def exported(stream: Stream, choice: Choice, *, resumed: bool = False) -> bytes:
-    lines = [heading_line(Heading(filtered=not choice.everything, resumed=resumed))]
+def exported(stream: Stream, choice: RecordFilter, *, resumed: bool = False) -> bytes:
+    lines = [heading_line(ExportHeader(filtered=not choice.everything, resumed=resumed))]
     lines += [record_line(record_prefix(found.segment), found.raw) for found in stream.records()]
     lines += map(head_line, stream.heads())
     return b"".join(lines)
 
 
-def export(audit: Path, choice: Choice = Choice(), cursor: Cursor | None = None) -> bytes:  # noqa: B008 (a frozen value)
+def export(audit: Path, choice: RecordFilter = RecordFilter(), cursor: Cursor | None = None) -> bytes:  # noqa: B008 (a frozen value)
     return exported(Stream(audit, choice, cursor or Cursor()), choice, resumed=cursor is not None)
 
 
@@ -112,11 +112,11 @@ def test_a_part_is_told_as_one_and_only_what_hangs_together_counts_as_signed(
     write(log, "sb_2", 2)
     HeadSigner(audit, lambda: key).sign()
     log.event("later")
-    part = export(audit, Choice(sandboxes=("sb_2",)))
+    part = export(audit, RecordFilter(sandboxes=("sb_2",)))
     report = check(tmp_path, part, key)
     assert (report.ok, report.part, report.gaps) == (True, True, 1)
     assert (report.records, report.signed) == (4, 4), "outcomes come with their decisions"
-    first = check(tmp_path, export(audit, Choice(sandboxes=("sb_1",))), key)
+    first = check(tmp_path, export(audit, RecordFilter(sandboxes=("sb_1",))), key)
     assert (first.ok, first.records, first.signed) == (True, 4, 0), "what follows them to the signature was left out"
     lines = part.splitlines(keepends=True)
     report = check(tmp_path, b"".join([*lines[:2], lines[2].replace(b'"sent":0', b'"sent":7'), *lines[3:]]), key)
@@ -132,8 +132,8 @@ def test_exports_of_one_cursor_put_together_are_the_whole(tmp_path: Path, audit:
         write(log, "sb_1", turn)
         write(other, "sb_2", 1)
         signer.sign()
-        stream = Stream(audit, Choice(), cursor)
-        piece = exported(stream, Choice(), resumed=turn > 0)
+        stream = Stream(audit, RecordFilter(), cursor)
+        piece = exported(stream, RecordFilter(), resumed=turn > 0)
         whole += piece
         cursor = read_cursor(stream.cursor.text())
     assert check(tmp_path, whole, key).head == verify(audit).head
@@ -144,7 +144,7 @@ def test_exports_of_one_cursor_put_together_are_the_whole(tmp_path: Path, audit:
 
 
 def test_a_cursor_keeps_what_outcomes_are_waited_for(audit: Path) -> None:
-    log, choice = AuditLog(audit), Choice(sandboxes=("sb_1",))
+    log, choice = AuditLog(audit), RecordFilter(sandboxes=("sb_1",))
     of = log.verdict("egress.dial", allowed=True, rule="r", reason="", sandbox="sb_1", detail={})
     stream = Stream(audit, choice, Cursor())
     assert len(list(stream.records())) == 1
@@ -184,12 +184,12 @@ def test_an_export_beside_writers_and_signers_is_whole(tmp_path: Path, audit: Pa
 def test_a_head_that_was_signed_after_the_records_were_read_is_left_for_the_next_export(
     tmp_path: Path, audit: Path, key: SigningKey
 ) -> None:
-    log, signer, stream = AuditLog(audit), HeadSigner(audit, lambda: key), Stream(audit, Choice(), Cursor())
+    log, signer, stream = AuditLog(audit), HeadSigner(audit, lambda: key), Stream(audit, RecordFilter(), Cursor())
     signer.sign()
     records = [record_line(record_prefix(found.segment), found.raw) for found in stream.records()]
     log.event("later")
     signer.sign()
-    data = b"".join([heading_line(Heading()), *records, *map(head_line, stream.heads())])
+    data = b"".join([heading_line(ExportHeader()), *records, *map(head_line, stream.heads())])
     report = check(tmp_path, data, key)
     assert (report.ok, report.heads, report.records) == (True, 1, 1), report
     assert len(list(stream.records())) == len(list(stream.heads())) == 1
@@ -214,7 +214,7 @@ def test_what_a_record_vouches_for_is_in_the_export_though_it_was_written_meanwh
             second.close()
             return [*found, (second.segment, (audit / second.segment).stat().st_size)]
 
-    report = check(tmp_path, exported(Late(audit, Choice(), Cursor()), Choice()), key)
+    report = check(tmp_path, exported(Late(audit, RecordFilter(), Cursor()), RecordFilter()), key)
     assert (report.ok, report.segments, report.records) == (True, 2, 4), report
     first.close()
 
@@ -239,13 +239,13 @@ def test_a_filter_by_action_kind_and_time(audit: Path) -> None:
     write(log, "sb_1", 1)
     log.event("approval.asked")
 
-    def actions(choice: Choice) -> list[str]:
+    def actions(choice: RecordFilter) -> list[str]:
         return [json.loads(found.raw)["action"] for found in Stream(audit, choice, Cursor()).records()]
 
-    assert actions(Choice(tag="egress")) == ["egress.dial", "egress"]
-    assert actions(Choice(tag="decision")) == ["egress.dial"]
-    assert actions(Choice(tag="event")) == ["audit.open", "approval.asked"]
-    assert actions(Choice(since=4.0)) == ["approval.asked"]
+    assert actions(RecordFilter(tag="egress")) == ["egress.dial", "egress"]
+    assert actions(RecordFilter(tag="decision")) == ["egress.dial"]
+    assert actions(RecordFilter(tag="event")) == ["audit.open", "approval.asked"]
+    assert actions(RecordFilter(since=4.0)) == ["approval.asked"]
     log.close()
 
 

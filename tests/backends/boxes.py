@@ -10,7 +10,7 @@ from pathlib import Path
 from paddock.backends.base import SandboxPlan
 from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
-from paddock.model import Noun, SandboxId, SandboxSpec, Template, User, mint
+from paddock.model import IdPrefix, SandboxId, SandboxSpec, Template, User, mint
 
 TEMPLATE = Template(
     name="host",
@@ -30,7 +30,7 @@ def boottime() -> float:
 
 
 def plan(seconds: float = 120) -> SandboxPlan:
-    id = SandboxId(mint(Noun.SANDBOX))
+    id = SandboxId(mint(IdPrefix.SANDBOX))
     return SandboxPlan(
         id=id, hostname="box", spec=SandboxSpec(), template=TEMPLATE, tree="sb_x", deadline=boottime() + seconds
     )

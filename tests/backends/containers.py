@@ -10,7 +10,7 @@ from pathlib import Path
 from paddock.backends import SandboxPlan
 from paddock.backends.container import ContainerBackend
 from paddock.backends.jail import SupervisorClient
-from paddock.model import Noun, SandboxId, SandboxSpec, Template, mint
+from paddock.model import IdPrefix, SandboxId, SandboxSpec, Template, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vmms import furnished
 from tests.conftest import private_state
@@ -25,7 +25,7 @@ class ContainerHarness:
         return ContainerBackend(self.state_dir, supervisor=self.supervisor)
 
     async def plan(self, spec: SandboxSpec, template: Template | None = None) -> SandboxPlan:
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         return SandboxPlan(
             id=id,
             hostname=id.replace("_", "-"),

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
-from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
+from paddock.model import IdPrefix, Limits, SandboxId, SandboxSpec, mint, replace
 from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance._box import Box
 from tests.conftest import private_state
@@ -52,7 +52,7 @@ class Family:
         return await self.create(plan)
 
     def copy_plan(self, parent: Box) -> SandboxPlan:
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         return replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"))
 
     async def create(self, plan: SandboxPlan) -> Box:

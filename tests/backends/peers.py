@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any
 
-from paddock.backends.guest import Place, accept, perform
+from paddock.backends.guest import GuestDefaults, accept, perform
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.exec import attach, execs, output, signal_exec, start_background, start_foreground
 from paddock.model import (
@@ -199,7 +199,7 @@ async def lying(
     serve: Callable[[Peer, int, int], Awaitable[None]], greeting: bytes = b"", *, descriptors: bool = False
 ) -> AsyncGenerator[tuple[GuestConnection, Peer]]:
     ours, theirs = socket.socketpair()
-    connection = GuestConnection(ours, Place(workdir="/w", env={}, root="/box"))
+    connection = GuestConnection(ours, GuestDefaults(workdir="/w", env={}, root="/box"))
     connection.descriptors = descriptors
     peer = Peer(theirs, serve)
     running = asyncio.ensure_future(peer.run(greeting or hello()))

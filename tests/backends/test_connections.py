@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from paddock.backends.guest import PING, Place
+from paddock.backends.guest import PING, GuestDefaults
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.process import ProcessBackend
@@ -20,7 +20,7 @@ from paddock.wire.guest import Kind
 from tests.backends.boxes import TEMPLATE, plan
 from tests.orphans import descendants, descriptors, wait_until
 
-HERE = Place()
+HERE = GuestDefaults()
 
 
 def instance_of(

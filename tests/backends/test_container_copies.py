@@ -12,7 +12,7 @@ import pytest
 
 from paddock.backends.container import ContainerBackend
 from paddock.errors import PaddockError
-from paddock.model import Noun, SandboxId, SandboxSpec, mint
+from paddock.model import IdPrefix, SandboxId, SandboxSpec, mint
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of
 from tests.conformance import Box
@@ -111,7 +111,7 @@ async def _made(harness: ContainerHarness, backend: ContainerBackend, tree: str 
 
 
 async def _copied(harness: ContainerHarness, box: Box) -> str:
-    name = SandboxId(mint(Noun.SANDBOX))
+    name = SandboxId(mint(IdPrefix.SANDBOX))
     async with box.instance.frozen():
         harness.pool.snapshot(box.plan.tree, name, limit_bytes=1 << 30)
     return name

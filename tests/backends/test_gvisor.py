@@ -370,7 +370,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     for best in (own, unpacked):
         runs[best] = works
         found = _probe.look(tmp_path)
-        assert isinstance(found, _probe.Found)
+        assert isinstance(found, _probe.FoundRunsc)
         assert found.program == str(best)
         (tmp_path / "gvisor.json").unlink()
     _probe.look(tmp_path)
@@ -403,7 +403,7 @@ def test_two_who_look_at_once_find_the_same(tmp_path: Path) -> None:
     if isinstance(one, str) and "not installed" in one:
         pytest.skip(one)
     assert one == other
-    assert isinstance(one, _probe.Found)
+    assert isinstance(one, _probe.FoundRunsc)
 
 
 @pytest.mark.both

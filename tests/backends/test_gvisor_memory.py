@@ -15,9 +15,9 @@ from paddock.backends.gvisor import GvisorBackend
 from paddock.backends.jail.backend import JailInstance
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import PaddockError, UnsupportedError
-from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
+from paddock.model import IdPrefix, Limits, SandboxId, SandboxSpec, mint, replace
 from paddock.supervisor.plan import JailPlan
-from paddock.vmm._saved import Saved
+from paddock.vmm._saved import SavedState
 from tests.backends.vmms import VmmHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
@@ -82,7 +82,7 @@ class Family:
 
     async def copied(self, parent: Box, **changed: object) -> SandboxPlan:
         """A plan for what the parent is now."""
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         plan = replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"), **changed)
         async with parent.instance.frozen():
             self.harness.pool.snapshot(parent.plan.tree, plan.tree)
@@ -311,7 +311,7 @@ class TestSeal:
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Path:
-        saved = Saved(str(tmp_path), "a", KEY)
+        saved = SavedState(str(tmp_path), "a", KEY)
         files = saved.new_files()
         for fd in files:
             os.write(fd, b"written")
@@ -322,14 +322,14 @@ class TestSeal:
 
     def _opened(self, place: Path, stamp: str = "a", key: bytes = KEY) -> int:
         """How many files there are."""
-        files = Saved(str(place), stamp, key).open()
+        files = SavedState(str(place), stamp, key).open()
         for fd in files:
             os.close(fd)
         return len(files)
 
     def test_what_was_saved_here_is_found_and_forgotten(self, place: Path) -> None:
         assert self._opened(place) == 3
-        saved = Saved(str(place), "a", KEY)
+        saved = SavedState(str(place), "a", KEY)
         assert saved.exists()
         saved.forget()
         assert not saved.exists()
@@ -358,7 +358,7 @@ class TestSeal:
     def test_a_link_in_its_place_leads_nowhere(self, place: Path, tmp_path: Path) -> None:
         link = tmp_path / "link"
         link.symlink_to(place)
-        saved = Saved(str(link), "a", KEY)
+        saved = SavedState(str(link), "a", KEY)
         assert not saved.exists()
         saved.forget()
         assert self._opened(place) == 3
@@ -370,7 +370,7 @@ class TestSeal:
     def test_a_pipe_that_nobody_writes_keeps_nobody_waiting(self, place: Path) -> None:
         (place / "about").unlink()
         os.mkfifo(place / "about")
-        assert Saved(str(place), "a", KEY).exists()
+        assert SavedState(str(place), "a", KEY).exists()
         with pytest.raises(ValueError, match="no memory of a sandbox"):
             self._opened(place)
 
@@ -378,7 +378,7 @@ class TestSeal:
     def test_what_is_no_state_is_said_to_be_none(self, place: Path, words: str) -> None:
         (place / "about").write_text(words)
         with pytest.raises(ValueError, match="no memory of a sandbox"):
-            Saved(str(place), "a", KEY).of()
+            SavedState(str(place), "a", KEY).of()
 
     def test_a_link_is_not_followed(self, place: Path, tmp_path: Path) -> None:
         (place / "memory").rename(place / "elsewhere")

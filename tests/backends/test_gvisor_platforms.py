@@ -83,12 +83,12 @@ def test_what_has_come_of_kvm_is_known_in_this_boot_and_with_this_setting(
     tmp_path: Path, runs: dict[str, dict[str, bool] | str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = _probe.look(tmp_path)
-    assert isinstance(found, _probe.Found)
+    assert isinstance(found, _probe.FoundRunsc)
     assert (found.platform, found.tries_kvm) == ("systrap", True)
     assert "platform systrap (KVM is tried with the first sandbox)" in GvisorBackend(tmp_path).checks()[0].detail
     _probe.settled(tmp_path, found, STANDS_STILL)
     known = _probe.look(tmp_path)
-    assert isinstance(known, _probe.Found)
+    assert isinstance(known, _probe.FoundRunsc)
     assert (known.platform, known.tries_kvm, known.without) == ("systrap", False, STANDS_STILL)
     assert f"platform systrap (not KVM: {STANDS_STILL})" in GvisorBackend(tmp_path).checks()[0].detail
     with monkeypatch.context() as other:
@@ -104,7 +104,7 @@ def test_kvm_by_name_that_is_not_to_be_had_is_refused_and_not_tried_again(
 ) -> None:
     configure(tmp_path, runsc=str(tmp_path / "runsc"), gvisor_platform="kvm")
     found = _probe.look(tmp_path)
-    assert isinstance(found, _probe.Found)
+    assert isinstance(found, _probe.FoundRunsc)
     assert found.tries_kvm
     assert _probe.settled(tmp_path, found, STANDS_STILL).refused
     why = f"gvisor_platform is 'kvm', and here {STANDS_STILL}"
@@ -245,7 +245,7 @@ def test_what_fails_on_every_platform_says_nothing_of_kvm(
 ) -> None:
     failed: list[str] = []
 
-    async def fail(backend: GvisorBackend, found: _probe.Found) -> None:
+    async def fail(backend: GvisorBackend, found: _probe.FoundRunsc) -> None:
         failed.append(found.platform)
         raise ResourceExhaustedError("no space left on the device")
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paddock.backends.guest import PING, Place, _frames
+from paddock.backends.guest import PING, GuestDefaults, _frames
 from paddock.backends.guest._files import MAX_RESULT_BYTES
 from paddock.backends.guest.connection import _MOST_REQUESTS, GuestConnection
 from paddock.backends.guest.exec import execs, signal_request, start_background, start_foreground
@@ -543,7 +543,7 @@ def test_descriptors_from_a_guest_never_arrive() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
         reader, writer = os.pipe()
-        connection = GuestConnection(ours, Place(workdir="/w", env={}, root="/box"))
+        connection = GuestConnection(ours, GuestDefaults(workdir="/w", env={}, root="/box"))
         socket.send_fds(theirs, [hello() + reply(INFO) + CLOSE], [writer])
         os.close(writer)
         await CALLS["stat"](connection)
@@ -644,7 +644,7 @@ def test_what_is_said_to_a_request_that_was_let_go_of_is_not_kept() -> None:
 def test_requests_that_a_guest_does_not_read_wait_up_to_a_bound() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        connection = GuestConnection(ours, Place(workdir="/w", env={}))
+        connection = GuestConnection(ours, GuestDefaults(workdir="/w", env={}))
         request = PING._replace(op=Op.EXEC, body=bytes(2 << 20))
         with theirs:
             for _ in range(33):

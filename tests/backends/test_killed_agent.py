@@ -22,8 +22,8 @@ from paddock.model import (
     ExecSpec,
     FindFiles,
     GrepFiles,
+    IdPrefix,
     ListFiles,
-    Noun,
     PtySize,
     ReadFile,
     StatFile,
@@ -39,7 +39,7 @@ SLEEP = ("sleep", "600")
 
 
 async def start(box: GuestInstance, *argv: str, background: bool = False, **spec: Any) -> Any:
-    return await box.start(ExecSpec(argv=argv, **spec), id=ExecId(mint(Noun.EXEC)), background=background)
+    return await box.start(ExecSpec(argv=argv, **spec), id=ExecId(mint(IdPrefix.EXEC)), background=background)
 
 
 async def output_of(box: GuestInstance, script: str) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from paddock.backends.guest.connection import Patience
+from paddock.backends.guest.connection import SilenceLimit
 from paddock.backends.pause_clock import PauseClock, Stopwatch
 
 
@@ -75,7 +75,7 @@ def test_nobody_loses_patience_with_what_is_known_to_stand_still() -> None:
         connection = SimpleNamespace(
             patience_seconds=600.0, heard_at=0.0, ping=lambda: None, pause_clock=pause_clock, closed=False
         )
-        patience = Patience(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)), 60.0)
+        patience = SilenceLimit(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)), 60.0)
         look = patience._look  # pyright: ignore[reportPrivateUsage]
         for stands in (True, False):
             if stands:

@@ -18,13 +18,13 @@ from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidStateError, NotFoundError, SandboxDiedError, UnsupportedError
 from paddock.linux import pidfd
 from paddock.linux.proc import parent
-from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, Limit, ListFiles, StatFile, mint
 from tests.backends.boxes import boottime, plan, sandbox
 from tests.orphans import PATIENCE_SECONDS
 
 
 def new_id():
-    return ExecId(mint(Noun.EXEC))
+    return ExecId(mint(IdPrefix.EXEC))
 
 
 async def output_of(instance, *argv):

@@ -18,7 +18,7 @@ from paddock.backends.jail import JailBackend
 from paddock.backends.vmm import VmmInstance
 from paddock.errors import PaddockError, SandboxDiedError, SandboxError
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, Limits, SandboxSpec, mint
 from paddock.wire import pack
 from paddock.wire.guest import VERSION, GuestHello, Kind, Op, PingReply, Renew
 from paddock.wire.guest import PartFlags as Part
@@ -85,7 +85,7 @@ def in_vmm(
 
 
 async def output(instance: VmmInstance, *argv: str) -> bytes:
-    handle = await instance.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+    handle = await instance.start(ExecSpec(argv=argv), id=ExecId(mint(IdPrefix.EXEC)), background=False)
     assert handle.stdout is not None
     parts: list[bytes] = []
     while part := await handle.stdout.read():

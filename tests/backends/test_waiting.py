@@ -20,7 +20,7 @@ from paddock.backends.jail import SupervisorClient
 from paddock.backends.vmm import VmmBackend, VmmInstance
 from paddock.errors import PaddockError
 from paddock.linux import proc
-from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
+from paddock.model import IdPrefix, Limits, Mount, MountMode, SandboxId, SandboxSpec, mint, replace
 from paddock.storage.pool.trees import WAITING
 from paddock.supervisor import layout
 from paddock.supervisor.records import Records
@@ -247,7 +247,7 @@ def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VmmHarness,
             mount = Mount(source=str(tmp_path), target="/here", mode=MountMode.READ_WRITE)
             plan = replace(plan, spec=replace(plan.spec, mounts=(mount,)))
         elif what == "trees":
-            name = mint(Noun.WORKSPACE)
+            name = mint(IdPrefix.WORKSPACE)
             harness.pool.create(name)
             room.plans.append(replace(plan, tree=name))
             plan = replace(plan, trees=(TreeMount(tree=name, target="/workspace", writable=True),))
@@ -340,7 +340,7 @@ def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: Vm
         assert id not in harness.pool.in_use
         harness.pool.delete(id)
         for name in harness.pool.names():  # of its first sandbox
-            if name.startswith(Noun.SANDBOX):
+            if name.startswith(IdPrefix.SANDBOX):
                 harness.pool.delete(name)
 
     play(harness, scene)

@@ -13,7 +13,7 @@ import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
 from paddock.errors import PaddockError
-from paddock.model import Mount, MountMode, Noun, mint
+from paddock.model import IdPrefix, Mount, MountMode, mint
 from tests.backends.spares import settled
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vmm import output
@@ -35,7 +35,7 @@ class Desk(Room):
         return self.plans[-1]
 
     def workspace(self) -> str:
-        name = mint(Noun.WORKSPACE)
+        name = mint(IdPrefix.WORKSPACE)
         self.harness.pool.create(name)
         return name
 

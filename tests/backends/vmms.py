@@ -15,7 +15,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.vmm import GUEST, Orders, VmmBackend, VmmInstance
 from paddock.linux import proc
-from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import IdPrefix, Level, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.supervisor.plan import JailPlan
 from paddock.wire.guest import PartFlags as Part
@@ -60,7 +60,7 @@ class VmmHarness:
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         self.pool.create(id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds
         return SandboxPlan(

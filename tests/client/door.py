@@ -36,11 +36,11 @@ from paddock.model import (
     FileKind,
     ForkSandbox,
     GetSandbox,
+    IdPrefix,
     KillSandbox,
     Level,
     LevelReport,
     ListSandboxes,
-    Noun,
     Output,
     Principal,
     ReadFile,
@@ -96,7 +96,7 @@ class FakeDoor:
             case CreateSandbox(spec=spec):
                 now = time.time()
                 info = Sandbox(
-                    id=SandboxId(mint(Noun.SANDBOX)),
+                    id=SandboxId(mint(IdPrefix.SANDBOX)),
                     spec=spec,
                     state=State.RUNNING,
                     level=Level.PROCESS,
@@ -192,7 +192,7 @@ class FakeDoor:
             await FakeExec(self, child).aclose()
             raise
         return ExecResult(
-            id=ExecId(action.id or mint(Noun.EXEC)),
+            id=ExecId(action.id or mint(IdPrefix.EXEC)),
             status=_status(child.returncode or 0),
             out=Output(head=out, total_bytes=len(out)),
             err=Output(head=err, total_bytes=len(err)),
@@ -260,7 +260,7 @@ class _Stdin:
 class FakeExec:
     def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process, id: str | None = None) -> None:
         self._door, self._child = door, child
-        self.id = ExecId(id or mint(Noun.EXEC))
+        self.id = ExecId(id or mint(IdPrefix.EXEC))
         self.pid = child.pid
         assert child.stdout
         assert child.stderr

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from paddock.errors import NotFoundError, RequestError
-from paddock.model import ByteReader, ExecId, ExecInfo, Limit, Noun, mint
+from paddock.model import ByteReader, ExecId, ExecInfo, IdPrefix, Limit, mint
 
 from ._box import Box, drain, finish, read_until
 from ._host import processes
@@ -75,7 +75,7 @@ class BackgroundConformance(Bench):
         await eventually("what it printed is there to be read", there)
         assert (await _only(box)).status is None
         with pytest.raises(NotFoundError):
-            await box.instance.output(ExecId(mint(Noun.EXEC)), 1)
+            await box.instance.output(ExecId(mint(IdPrefix.EXEC)), 1)
         await handle.aclose()
 
     @guarantee()
@@ -205,7 +205,7 @@ class BackgroundConformance(Bench):
     @guarantee()
     async def test_unknown_commands_are_not_found(self, lab: Lab) -> None:
         box = await lab.box()
-        unknown = ExecId(mint(Noun.EXEC))
+        unknown = ExecId(mint(IdPrefix.EXEC))
         with pytest.raises(NotFoundError):
             await box.instance.attach(unknown)
         with pytest.raises(NotFoundError):

@@ -16,8 +16,8 @@ from paddock.model import (
     ExecSpec,
     ExitStatus,
     FileInfo,
+    IdPrefix,
     ListFiles,
-    Noun,
     ReadFile,
     StatFile,
     WriteFile,
@@ -51,7 +51,7 @@ class Box:
 
     async def start(self, *argv: str, background: bool = False, **spec: Any) -> ExecHandle:
         """A running command; keywords are those of ExecSpec."""
-        id = ExecId(mint(Noun.EXEC))
+        id = ExecId(mint(IdPrefix.EXEC))
         handle = await self.instance.start(ExecSpec(argv=argv, **spec), id=id, background=background)
         self._handles.append(handle)
         return handle

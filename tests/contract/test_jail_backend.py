@@ -10,7 +10,7 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, SupervisorClient
-from paddock.model import Noun, SandboxId, SandboxSpec, mint
+from paddock.model import IdPrefix, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vmms import furnished
 from tests.conformance import (
@@ -51,7 +51,7 @@ class JailHarness:
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         self.pool.create(id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds
         return SandboxPlan(

@@ -11,7 +11,7 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.process import ProcessBackend
-from paddock.model import Noun, SandboxId, SandboxSpec, Template, User, mint
+from paddock.model import IdPrefix, SandboxId, SandboxSpec, Template, User, mint
 from tests.conformance import (
     BackendConformance,
     KillConformance,
@@ -37,7 +37,7 @@ class ProcessHarness:
         return ProcessBackend(self.state_dir)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds
         return SandboxPlan(
             id=id, hostname=id.replace("_", "-"), spec=spec, template=TEMPLATE, tree=id, deadline=deadline

@@ -15,7 +15,7 @@ import pytest
 
 from paddock.gateway.protocols.dns import GATEWAY
 from paddock.gateway.proxy.connection import PROXY_PORT
-from paddock.gateway.rules.secrets import Bound
+from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.policy.network import load
 from tests.gateway.rig import Policy, Rig, ca_file, eventually, running
@@ -93,7 +93,7 @@ def through(
                 world.policy(push, approve)
                 await rig.gateway.networks["sb_1"].revise(rig.policy)
                 binding = Binding(host=HOST, port=world.port, basic=True)
-                bound = Bound(
+                bound = BoundSecret(
                     name="TOKEN", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE.encode())
                 )
                 rig.secrets.put(bound)

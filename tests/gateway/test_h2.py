@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from paddock.gateway.proxy.network import Limits
-from paddock.gateway.rules.secrets import Bound
+from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway.h2_peers import Answer, Message, Peer, client, echo, origin, request
@@ -41,7 +41,7 @@ def through(
             if secrets:
                 world.policy.secrets = ("KEY",)
                 places = ({"header": "authorization"}, {"body": True})
-                bound = Bound(
+                bound = BoundSecret(
                     name="KEY",
                     placeholder=PLACEHOLDER,
                     bindings=tuple(Binding(host="a.test", port=port, **where) for where in places),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paddock.errors import UnrecordedError
-from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, Inbound, Lost, ProxyStream
+from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, ConnectionLost, Inbound, ProxyStream
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
@@ -78,7 +78,7 @@ def test_who_left_before_the_handshake_is_not_waited_for() -> None:
         stream = ProxyStream(memoryview(bytearray(SCRATCH_BYTES)))
         stream.buffer += client_hello("a.test")[:-1]
         stream.eof_received()
-        with pytest.raises(Lost, match="within the TLS handshake"):
+        with pytest.raises(ConnectionLost, match="within the TLS handshake"):
             await stream.shake(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
     asyncio.run(work())

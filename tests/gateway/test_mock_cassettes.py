@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import BoundSecret, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.policy.network import load
 from tests.gateway.rig import Rig, running
@@ -26,7 +26,7 @@ def rig() -> Rig:
     made = Rig(load({"egress": {"mock": [{"host": "api.test", "with": {"cassette": CASSETTE}}]}}).snapshot)  # pyright: ignore[reportArgumentType]
     bind = Binding(host="api.test", header="authorization")
     made.secrets = SecretBook(
-        [Bound(name="KEY", placeholder="pdk_" + "a" * 40, bindings=(bind,), value=SecretValue(b"v"))]
+        [BoundSecret(name="KEY", placeholder="pdk_" + "a" * 40, bindings=(bind,), value=SecretValue(b"v"))]
     )
     return made
 

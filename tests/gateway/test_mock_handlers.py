@@ -13,7 +13,7 @@ import pytest
 
 from paddock.gateway.mocks.handler import HandlerHost, start_host
 from paddock.gateway.proxy.network import Limits
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import BoundSecret, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.policy.network import Snapshot, load
 from tests.gateway.rig import Rig, running
@@ -149,7 +149,7 @@ def test_it_is_shown_the_name_of_a_bound_secret_where_the_real_host_would_get_it
         made = Rig(load(document).snapshot)  # pyright: ignore[reportArgumentType]
         made.handlers = host
         bindings = tuple(Binding(**where) for where in BINDINGS)  # pyright: ignore[reportArgumentType]
-        bound = Bound(name="KEY", placeholder=placeholder, bindings=bindings, value=SecretValue(value.encode()))
+        bound = BoundSecret(name="KEY", placeholder=placeholder, bindings=bindings, value=SecretValue(value.encode()))
         made.secrets = SecretBook([bound])
         async with running(made) as world:
 

@@ -21,7 +21,7 @@ from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
 from paddock.gateway.proxy.network import Limits, SandboxNetwork
-from paddock.gateway.rules.secrets import Bound, to_bytes
+from paddock.gateway.rules.secrets import BoundSecret, to_bytes
 from paddock.gateway.server import Server
 from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, PolicyDocument, codec
@@ -226,7 +226,7 @@ def test_another_user_is_not_heard(state: Path) -> None:
 # -- the server, in this process
 
 
-POLICY, SECRET = compile(PolicyDocument()).to_bytes(), to_bytes(Bound(name="x", placeholder="p", bindings=()))
+POLICY, SECRET = compile(PolicyDocument()).to_bytes(), to_bytes(BoundSecret(name="x", placeholder="p", bindings=()))
 INSIDE = Authority.make("inside")
 
 
@@ -238,7 +238,7 @@ class NotedDoor:
     async def revise(self, policy: Any) -> None:
         self._said.append(("revise", self._sandbox))
 
-    def put(self, bound: Bound) -> None:
+    def put(self, bound: BoundSecret) -> None:
         self._said.append(("secret", self._sandbox))
 
     async def close(self) -> None:
@@ -386,7 +386,7 @@ def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Pat
 
 def test_a_gateway_that_fails_in_one_matter_fails_in_no_other(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
-        def broken(bound: Bound) -> None:
+        def broken(bound: BoundSecret) -> None:
             raise ZeroDivisionError("of ours")
 
         plane.networks["sb_b"].put = broken

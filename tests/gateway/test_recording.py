@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddock.gateway.mocks.recorder import MOST_BODY_BYTES
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import BoundSecret, SecretBook
 from paddock.model import Binding, Recording, SecretValue
 from paddock.policy.network import load, write_cassette
 from tests.gateway.rig import Rig, running
@@ -61,7 +61,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def rig() -> Rig:
     made = Rig(load(POLICY).snapshot)  # pyright: ignore[reportArgumentType]
     bind = Binding(host="api.test", port=0, header="x-key")
-    bound = Bound(name="KEY", placeholder=PLACEHOLDER, bindings=(bind,), value=SecretValue(VALUE.encode()))
+    bound = BoundSecret(name="KEY", placeholder=PLACEHOLDER, bindings=(bind,), value=SecretValue(VALUE.encode()))
     made.secrets = SecretBook([bound])
     made.names = {"api.test": ["127.0.0.1"]}
     return made
@@ -144,7 +144,7 @@ def test_neither_a_value_nor_a_placeholder_is_in_it() -> None:
                     "{host: api.test, header", f"{{host: api.test, port: {port}, header"
                 )
             ).snapshot
-            bound = Bound(
+            bound = BoundSecret(
                 name="KEY",
                 placeholder=PLACEHOLDER,
                 bindings=(Binding(host="api.test", port=port, header="x-key"),),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from paddock.gateway.rules.secrets import Bound
+from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import Binding, SecretValue
 from paddock.policy.network import load
 from tests.gateway.registry_clients import COOLDOWN, JSON, client, fetch, slow, through
@@ -177,7 +177,7 @@ def test_a_judged_registry_is_sent_credentials_where_a_secret_is_bound_to_them()
         await world.gateway.networks["sb_1"].revise(load(policy).snapshot)
         binding = Binding(host="index.test", port=443, header="Authorization")
         value = SecretValue(b"the-real-token")
-        world.secrets.put(Bound(name="TOKEN", placeholder="pdk_0123456789", bindings=(binding,), value=value))
+        world.secrets.put(BoundSecret(name="TOKEN", placeholder="pdk_0123456789", bindings=(binding,), value=value))
         assert (await fetch(world, "index.test", PAGE, *OWN, "Authorization: Bearer pdk_0123456789"))[0] == 200
         assert b"Authorization: Bearer the-real-token\r\n" in outside.heads[-1]
         assert b"chosen" not in outside.heads[-1]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.gateway.registries import npm, pypi
-from paddock.gateway.registries.page import File, Filtered, Malformed, Page
+from paddock.gateway.registries.page import File, FilteredPage, Malformed, Page
 from paddock.model import Allow
 
 NOW = 1_700_000_000.0
@@ -42,7 +42,7 @@ def may_be_seen(age: int | None, cooldown: int | None, unknown: str | None) -> b
     return unknown == "allow" if age is None else age >= (cooldown or 0)
 
 
-def may_be_fetched(filtered: Filtered) -> set[File]:
+def may_be_fetched(filtered: FilteredPage) -> set[File]:
     return {file for file, kept in filtered.files if kept.held is None}
 
 
@@ -135,7 +135,7 @@ dists = st.fixed_dictionaries({"tarball": st.sampled_from(TARBALLS) | links})
 manifests = st.fixed_dictionaries({"name": st.just("demo"), "version": st.just("1.0.0"), "dist": dists})
 
 
-def held(work: Callable[[], Filtered]) -> None:
+def held(work: Callable[[], FilteredPage]) -> None:
     try:
         filtered = work()
     except Malformed:

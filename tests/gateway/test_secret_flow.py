@@ -10,7 +10,7 @@ import gzip
 import pytest
 from msgspec.structs import replace
 
-from paddock.gateway.rules.secrets import Bound
+from paddock.gateway.rules.secrets import BoundSecret
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
 from tests.gateway import h2_peers
@@ -56,7 +56,7 @@ async def through(work: object, *, secrets: tuple[str, ...] = ("KEY",)) -> Rig:
             Binding(host="a.test", port=port, **where)
             for where in ({"header": "authorization"}, {"basic": True}, {"body": True}, {"query": "key"})
         )
-        bound = Bound(name="KEY", placeholder=PLACEHOLDER, bindings=bindings, value=SecretValue(VALUE))
+        bound = BoundSecret(name="KEY", placeholder=PLACEHOLDER, bindings=bindings, value=SecretValue(VALUE))
         network = world.gateway.networks["sb_1"]
         network.secrets.put(bound)
         world.aim("a.test", port)
@@ -97,7 +97,9 @@ def test_no_piece_of_an_answer_is_asked_for_and_an_escaped_value_does_not_come_b
         port = await world.server(escapes, tls="a.test")
         world.aim("a.test", port)
         binding = Binding(host="a.test", port=port, header="authorization")
-        world.secrets.put(Bound(name="KEY", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE)))
+        world.secrets.put(
+            BoundSecret(name="KEY", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE))
+        )
         fields = {"authorization": PLACEHOLDER, "range": "bytes=0-3", "if-range": '"x"'}
         if h2:
             more = [(name.encode(), value.encode()) for name, value in fields.items()]

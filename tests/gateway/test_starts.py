@@ -17,7 +17,7 @@ import pytest
 
 from paddock.gateway.processes import process_resolver
 from paddock.gateway.processes.process_resolver import Starts
-from paddock.linux.proc_events import ACK, EXIT, Event, Lost, News
+from paddock.linux.proc_events import ACK, EXIT, Event, EventsLost, EventSocket
 
 _SO_RCVBUF_BYTES = 4096
 # For each line that it reads one child, which ends at once or waits for the end of its input and then starts a program.
@@ -44,9 +44,9 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.fixture
-def events() -> Generator[News]:
+def events() -> Generator[EventSocket]:
     try:
-        opened = News()
+        opened = EventSocket()
     except OSError as error:
         pytest.skip(f"this kernel does not tell this user of processes: {error}")
     with opened:
@@ -56,7 +56,7 @@ def events() -> Generator[News]:
 class Listening(Starts):
     """Knows which processes it has heard the end of."""
 
-    def __init__(self, events: News, said: list[dict[str, Any]]) -> None:
+    def __init__(self, events: EventSocket, said: list[dict[str, Any]]) -> None:
         super().__init__(events, said.append, lambda pid, first: {"pid": pid, "first": first})
         self.ended: set[int] = set()
 
@@ -66,7 +66,7 @@ class Listening(Starts):
             self.ended.add(event.words[1])
 
 
-def scene(events: News, count: int) -> list[dict[str, Any]]:
+def scene(events: EventSocket, count: int) -> list[dict[str, Any]]:
     """What is said of a process that starts so many, while one beside it starts as many."""
     while True:
         said = once(events, count)
@@ -91,7 +91,7 @@ def _busy(said: dict[str, Any]) -> bool:
     return said["what"] == "process.gap" and said["detail"]["why"].startswith("the machine")
 
 
-def once(events: News, count: int) -> list[dict[str, Any]]:
+def once(events: EventSocket, count: int) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     starts = Listening(events, said)
     with start(_START, str(count)) as watched, start(_START, str(count)) as stranger:
@@ -114,7 +114,7 @@ def once(events: News, count: int) -> list[dict[str, Any]]:
     return said
 
 
-def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: News) -> None:
+def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: EventSocket) -> None:
     said = scene(events, 3)
     starts = [one["detail"]["pid"] for one in said if one["what"] == "process.start"]
     ends = [(one["detail"]["pid"], one["detail"]["code"]) for one in said if one["what"] == "process.end"]
@@ -123,7 +123,7 @@ def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: New
     assert {(one["sandbox"], one["detail"]["instance_id"]) for one in said} == {("sb_a", 5)}
 
 
-def test_a_flood_is_counted_and_not_told(events: News, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_counted_and_not_told(events: EventSocket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_resolver, "_BURST", 4.0)
     monkeypatch.setattr(process_resolver, "PER_SECOND", 0.0)
     *told, last = scene(events, 20)
@@ -134,7 +134,7 @@ def test_a_flood_is_counted_and_not_told(events: News, monkeypatch: pytest.Monke
 
 
 def test_what_was_started_while_the_kernel_dropped_is_known_when_it_tells_again(
-    events: News, monkeypatch: pytest.MonkeyPatch
+    events: EventSocket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[dict[str, Any]] = []
     starts = Starts(events, said.append, lambda pid, first: {"pid": pid, "argv": _argv(pid)})
@@ -176,7 +176,7 @@ def test_what_is_missing_shows_by_the_numbers_that_the_kernel_gives() -> None:
         return struct.pack("=IHHII", 36 + len(body), 3, 0, 0, 0) + struct.pack("=IIIIHH", 1, 1, number, 0, 32, 0) + body
 
     try:
-        news = News()
+        news = EventSocket()
     except OSError as error:
         pytest.skip(f"this kernel does not tell this user of processes: {error}")
     with news:
@@ -193,7 +193,7 @@ def test_what_is_missing_shows_by_the_numbers_that_the_kernel_gives() -> None:
             assert [_read(news) for _ in range(4)] == ["told"] * 3 + ["nothing"]
 
 
-def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: News) -> None:
+def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: EventSocket) -> None:
     try:
         events.listen(True)
     except OSError as error:
@@ -202,7 +202,7 @@ def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: News) ->
     while dropped:  # if the machine started more than there was room for, which the kernel says
         told, dropped = [], False
         for _ in range(5):
-            with News() as other:
+            with EventSocket() as other:
                 other.listen(True)
                 other.listen(False)
         while "nothing" not in told:
@@ -211,10 +211,10 @@ def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: News) ->
     assert "lost" not in told
 
 
-def _read(news: News) -> str:
+def _read(news: EventSocket) -> str:
     try:
         return "nothing" if news.read() is None else "told"
-    except Lost:
+    except EventsLost:
         return "lost"
 
 
@@ -222,7 +222,7 @@ def _argv(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
 
 
-def test_one_that_cannot_be_looked_at_ends_the_looking_at_no_other(events: News) -> None:
+def test_one_that_cannot_be_looked_at_ends_the_looking_at_no_other(events: EventSocket) -> None:
     def fails(pid: int, first: int) -> dict[str, Any]:
         raise OSError(errno.EINVAL, "as uid_map says where the process ends just then")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paddock.errors import InvalidArgumentError
 from paddock.gateway.protocols.gzip import Undecodable
 from paddock.gateway.rules.redaction import Redaction, ResponseRedaction, forms
-from paddock.gateway.rules.secrets import Bound, SecretBook, Unavailable, mint
+from paddock.gateway.rules.secrets import BoundSecret, SecretBook, Unavailable, mint
 from paddock.gateway.rules.substitution import Misdirected, Substitution
 from paddock.model import Binding, SecretValue, Target
 from tests.gateway.rig import authorized
@@ -27,8 +27,8 @@ HELD = HOLDER.encode()
 JSON = [(b"Content-Type", b"application/json; charset=utf-8")]
 
 
-def bound(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> Bound:
-    return Bound(
+def bound(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> BoundSecret:
+    return BoundSecret(
         name="KEY",
         placeholder=HOLDER,
         bindings=bindings or (EVERYWHERE,),
@@ -361,5 +361,5 @@ def test_a_placeholder_has_the_shape_that_was_asked_for_and_none_that_can_be_gue
 
 
 def test_neither_book_nor_swap_show_a_value() -> None:
-    bound = Bound(name="KEY", placeholder=HOLDER, bindings=(), value=SecretValue(b"plain-value"))
+    bound = BoundSecret(name="KEY", placeholder=HOLDER, bindings=(), value=SecretValue(b"plain-value"))
     assert "plain-value" not in repr(bound)

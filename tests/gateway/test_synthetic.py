@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from paddock.gateway.protocols.dns import GATEWAY, NETWORK, Synthetic, is_synthetic
+from paddock.gateway.protocols.dns import GATEWAY, NETWORK, SandboxNames, is_synthetic
 
 
 def test_a_name_keeps_its_address_and_the_address_its_name() -> None:
-    names = Synthetic()
+    names = SandboxNames()
     first, second = names.address("a.test"), names.address("b.test")
     assert first is not None
     assert first != second
@@ -18,7 +18,7 @@ def test_a_name_keeps_its_address_and_the_address_its_name() -> None:
 
 
 def test_it_is_bounded_and_the_least_used_makes_room() -> None:
-    names = Synthetic(most=2)
+    names = SandboxNames(most=2)
     a, b = names.address("a.test"), names.address("b.test")
     assert a is not None
     assert b is not None
@@ -29,7 +29,7 @@ def test_it_is_bounded_and_the_least_used_makes_room() -> None:
 
 
 def test_what_is_connected_to_stays() -> None:
-    names = Synthetic(most=2)
+    names = SandboxNames(most=2)
     a = names.address("a.test")
     assert a is not None
     with names.held("g.test"):
@@ -43,7 +43,7 @@ def test_what_is_connected_to_stays() -> None:
 
 
 def test_an_address_is_used_again_as_late_as_possible() -> None:
-    names = Synthetic(most=2, first=3323068672, last=3323068672 + 9)
+    names = SandboxNames(most=2, first=3323068672, last=3323068672 + 9)
     given = [names.address(f"n{number}.test") for number in range(10)]
     assert len(set(given)) == 10
     assert names.address("n10.test") == given[0]

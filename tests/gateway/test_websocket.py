@@ -25,7 +25,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from paddock.gateway.protocols.websocket import Violation
 from paddock.gateway.proxy.websocket import PIECE_BYTES, Messages
-from paddock.gateway.rules.secrets import Bound, SecretBook
+from paddock.gateway.rules.secrets import BoundSecret, SecretBook
 from paddock.gateway.rules.substitution import Substitution
 from paddock.model import Binding, SecretValue, Target
 from paddock.model.egress import Tier
@@ -40,8 +40,8 @@ def book(port: int) -> SecretBook:
     header = Binding(host="a.test", port=port, header="authorization")
     return SecretBook(
         [
-            Bound(name="KEY", placeholder=PLACEHOLDER, bindings=(bound,), value=SecretValue(VALUE)),
-            Bound(name="OTHER", placeholder=OTHER, bindings=(header,), value=SecretValue(b"not-for-messages-77")),
+            BoundSecret(name="KEY", placeholder=PLACEHOLDER, bindings=(bound,), value=SecretValue(VALUE)),
+            BoundSecret(name="OTHER", placeholder=OTHER, bindings=(header,), value=SecretValue(b"not-for-messages-77")),
         ]
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import masks, sizes
-from paddock.linux.cgroups import Shown
+from paddock.linux.cgroups import ShownHierarchy
 
 MIB = 1 << 20
 
@@ -40,7 +40,7 @@ def test_no_sandbox_is_told_more_memory_than_the_machine_has() -> None:
 
 def test_a_group_of_either_version_says_the_limits_that_are_kept_without_one() -> None:
     def said(version: int, *controllers: str) -> dict[str, str]:
-        shown = Shown(version, "", frozenset(controllers), "/", False)
+        shown = ShownHierarchy(version, "", frozenset(controllers), "/", False)
         return sizes.group(shown, memory=512 * MIB, swap=MIB, cpus=1.5, pids=9, runs_on=(4, 5))
 
     assert said(2)["memory.max"] == f"{512 * MIB}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError, PlatformError
-from paddock.storage.git import Credential, Refused, parse
+from paddock.storage.git import Credential, RemoteRefused, parse
 from paddock.storage.git.forges import open_forge
 from tests.remotes.git_host import Host, serving
 from tests.repositories.shelf import ALICE, Shelf
@@ -144,5 +144,5 @@ def test_what_the_server_says_of_a_push_that_it_refuses_is_told(shelf: Shelf, ho
         push("refs/heads/main", acquired.commit)  # which is not what is there
     assert host.git("rev-parse", "main") == main
     host.admit("Basic", "alice", "another")
-    with pytest.raises(Refused):
+    with pytest.raises(RemoteRefused):
         push("refs/heads/main", main)

@@ -18,7 +18,7 @@ from paddock import Mount, MountMode, Sandbox, local
 from paddock.client._promote import promote
 from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.model import ChangeKind, ListAudit, PromotionPlan
-from paddock.storage.git.patches import Lines, Side, compare, write_side
+from paddock.storage.git.patches import FileVersion, Lines, compare, write_side
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 
@@ -329,7 +329,7 @@ async def test_texts_that_have_nothing_in_common_do_not_take_for_ever() -> None:
     other = [b"%d\n" % (n * n % 11) for n in range(400_000)]
     with tempfile.TemporaryFile() as stream:
         for name, text in ((b"old", lines), (b"new", other)):
-            write_side(stream, name, [Side(b"f", 0o100644, b"".join(text))])
+            write_side(stream, name, [FileVersion(b"f", 0o100644, b"".join(text))])
         told, patch = await compare(stream, patch=True)
     assert told[b"f"].insertions
     assert patch.startswith(b"diff --git a/f b/f\n")
@@ -341,7 +341,7 @@ async def test_no_name_stops_a_comparison() -> None:
     names = [b".gitattributes", b"a\\b", b'a "quoted" name', b"-r", b"\xff\n", b"con", b"git~2/x"]
     with tempfile.TemporaryFile() as stream:
         write_side(stream, b"old", [])
-        write_side(stream, b"new", [Side(name, 0o100644, b"* -diff\nx\n") for name in names])
+        write_side(stream, b"new", [FileVersion(name, 0o100644, b"* -diff\nx\n") for name in names])
         told, _ = await compare(stream, patch=False)
     assert told == dict.fromkeys(names, Lines(2, 0, None))
 

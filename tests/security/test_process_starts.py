@@ -11,7 +11,7 @@ import pytest
 from attacking import Attacker, audited
 
 from paddock import Sandbox
-from paddock.linux.proc_events import News
+from paddock.linux.proc_events import EventSocket
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 
@@ -20,7 +20,7 @@ POLICY = {"audit": {"processes": True}}
 
 def _told_here() -> bool:
     try:
-        with News() as news:
+        with EventSocket() as news:
             news.listen(True)
             news.listen(False)
     except OSError:

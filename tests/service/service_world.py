@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends.base import Ahead, Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan, SpareStock
 from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.main.recovery import PERIOD_SECONDS
 from paddock.daemon.main.service import Service
@@ -247,7 +247,7 @@ class World:
         self.before_create: Callable[[SandboxPlan], Any] | None = None
         self.after_look: Callable[[], Awaitable[object]] | None = None
         """Between what `paused` finds and its answer."""
-        self.spares: Ahead | None = None
+        self.spares: SpareStock | None = None
 
 
 class Held:
@@ -428,7 +428,7 @@ class WorldBackend:
         return self._level.value
 
     @property
-    def spares(self) -> Ahead | None:
+    def spares(self) -> SpareStock | None:
         return self._world.spares
 
     @property
@@ -479,10 +479,13 @@ class WorldBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
 
-    async def kept(self) -> dict[ExecId, Kept]:
+    async def kept(self) -> dict[ExecId, KeptExec]:
         places = self._world.places.items()
         return {
-            exec: Kept(id, command.owner) for id, p in places for exec, command in p.commands.items() if command.kept
+            exec: KeptExec(id, command.owner)
+            for id, p in places
+            for exec, command in p.commands.items()
+            if command.kept
         }
 
     async def paused(self) -> dict[SandboxId, Paused]:

@@ -13,7 +13,7 @@ import pytest
 from service_world import ME, Rig
 from test_over_guest import make, opened, sh
 
-from paddock.backends.guest import Place
+from paddock.backends.guest import GuestDefaults
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.daemon.main.service import Service
@@ -63,7 +63,7 @@ async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
             ours, theirs = socket.socketpair()
             peer = Peer(theirs, serve)
             peers.append((peer, asyncio.ensure_future(peer.run(hello()))))
-            self._hold(identity, GuestConnection(ours, Place()))
+            self._hold(identity, GuestConnection(ours, GuestDefaults()))
             self._connections[identity].descriptors = False
         return self._connections[identity]
 

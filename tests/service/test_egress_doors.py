@@ -22,7 +22,7 @@ from paddock.daemon.tasks import Tasks
 from paddock.errors import NotConfiguredError, NotFoundError, SupervisorUnavailableError
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import Open, Secret
-from paddock.gateway.rules.secrets import Bound, to_bytes
+from paddock.gateway.rules.secrets import BoundSecret, to_bytes
 from paddock.model import (
     ApprovalAnswer,
     ApprovalState,
@@ -198,7 +198,7 @@ def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_a
     rotating: list[asyncio.Future[None]] = []
 
     binding = Binding(host="api.test", header="Authorization")
-    second = Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(b"second"))
+    second = BoundSecret(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(b"second"))
 
     async def packed(row: Row) -> bytes:
         made = to_bytes(())

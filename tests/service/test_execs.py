@@ -31,12 +31,12 @@ from paddock.model import (
     ExecId,
     ExecResult,
     ExecSpec,
+    IdPrefix,
     KillSandbox,
     Limit,
     Limits,
     ListAudit,
     ListExecs,
-    Noun,
     RunExec,
     SandboxId,
     SandboxSpec,
@@ -262,7 +262,7 @@ async def left_running(rig: Rig, id: SandboxId, exec: ExecId) -> Command:
 async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> None:
     async with rig.service() as service:
         id = await make(service)
-    exec = ExecId(mint(Noun.EXEC))
+    exec = ExecId(mint(IdPrefix.EXEC))
     command = await left_running(rig, id, exec)
     async with rig.service() as service:
         assert exec in service.execs.kept
@@ -278,7 +278,7 @@ async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch:
         id = await make(service)
     caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once
     PROCESS.set(f"{caller.pid} {start_time(caller.pid)}")
-    command = await left_running(rig, id, ExecId(mint(Noun.EXEC)))
+    command = await left_running(rig, id, ExecId(mint(IdPrefix.EXEC)))
     async with rig.service() as service:
         for _ in range(20):
             await asyncio.sleep(0)

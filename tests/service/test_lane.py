@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.daemon.lanes import Hold, Lanes, Overtaken
+from paddock.daemon.lanes import Hold, KilledMeanwhile, Lanes
 
 MODES = ("shared", "exclusive", "wake", "overtake")
 Step = tuple[str, int, int, int | None]
@@ -32,7 +32,7 @@ class Play:
         mode, before, turns, _ = step
         await _turns(before)
         self.came.append(number)
-        with suppress(Overtaken):
+        with suppress(KilledMeanwhile):
             try:
                 async with self._hold(mode) as hold:
                     if mode == "wake":
@@ -45,7 +45,7 @@ class Play:
                         mode = "shared"
                     self._enter(number, mode)
                     await self._stay(number, turns)
-            except Overtaken:
+            except KilledMeanwhile:
                 self.overtaken.add(number)
                 raise
             finally:
@@ -134,7 +134,7 @@ async def test_a_kill_cancels_who_holds_it_waits_for_his_undo_and_passes_the_que
     await _turns(2)
     await kill()
     await waits
-    with pytest.raises(Overtaken):
+    with pytest.raises(KilledMeanwhile):
         await holder
     assert said == ["undone", "killed", "queued"]
 

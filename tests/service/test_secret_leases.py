@@ -16,7 +16,7 @@ from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.clock import Clock
 from paddock.daemon.main.service import Service
 from paddock.errors import InvalidArgumentError, PolicyDeniedError, SecretUnavailableError
-from paddock.gateway.rules.secrets import Bound, from_bytes, to_bytes
+from paddock.gateway.rules.secrets import BoundSecret, from_bytes, to_bytes
 from paddock.model import (
     Binding,
     CreateSandbox,
@@ -35,7 +35,7 @@ from paddock.model import (
     replace,
 )
 from paddock.policy import Policy
-from paddock.storage.secrets import Fetched
+from paddock.storage.secrets import FetchedValue
 
 VALUE = b"correct-horse-battery-staple"
 BIND = Binding(host="api.test", header="Authorization")
@@ -47,7 +47,7 @@ def leases_of(service: Service) -> SecretBindings:
     return service.bindings
 
 
-async def bounds_of(service: Service, sandbox: Sandbox) -> tuple[Bound, ...]:
+async def bounds_of(service: Service, sandbox: Sandbox) -> tuple[BoundSecret, ...]:
     return from_bytes(await leases_of(service).packed(row_of(service, sandbox)))
 
 
@@ -71,10 +71,10 @@ def plan_of(rig: Rig, sandbox: Sandbox) -> SandboxPlan:
     return rig.world.places[sandbox.id].plan
 
 
-def told(service: Service) -> list[tuple[str, Bound]]:
-    heard: list[tuple[str, Bound]] = []
+def told(service: Service) -> list[tuple[str, BoundSecret]]:
+    heard: list[tuple[str, BoundSecret]] = []
 
-    async def changed(sandbox: str, bound: Bound) -> None:
+    async def changed(sandbox: str, bound: BoundSecret) -> None:
         await asyncio.sleep(0)
         heard.append((sandbox, bound))
 
@@ -226,8 +226,10 @@ async def test_what_is_renewed_is_what_holds_by_then(rig: Rig, monkeypatch: pyte
     own, narrow = asyncio.Event(), Binding(host="api.test", header="Authorization", methods=("GET",))
     begun, later = asyncio.Event(), {"TOKEN": SecretRule(source=SecretSource(file="/second"), bind=narrow)}
 
-    async def fetch(self: Any, name: str, source: SecretSource) -> Fetched:
-        return Fetched(SecretValue(f"the-value-of-{source.file}".encode()), 1000.0 if source.file == "/first" else None)
+    async def fetch(self: Any, name: str, source: SecretSource) -> FetchedValue:
+        return FetchedValue(
+            SecretValue(f"the-value-of-{source.file}".encode()), 1000.0 if source.file == "/first" else None
+        )
 
     async def sleep(seconds: float) -> None:
         begun.set()
@@ -261,11 +263,11 @@ async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -
 async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     now, naps, fetches = [1000.0], list[float](), list[int]()
 
-    async def fetch(self: object, name: str, source: SecretSource) -> Fetched:
+    async def fetch(self: object, name: str, source: SecretSource) -> FetchedValue:
         fetches.append(1)
         if len(fetches) == 2:
             raise SecretUnavailableError("not this time")
-        return Fetched(SecretValue(b"value-number-%d" % len(fetches)), 3600.0)
+        return FetchedValue(SecretValue(b"value-number-%d" % len(fetches)), 3600.0)
 
     async def sleep(seconds: float) -> None:
         naps.append(seconds)

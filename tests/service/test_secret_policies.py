@@ -12,7 +12,7 @@ from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.database import Row
 from paddock.errors import SecretUnavailableError
-from paddock.gateway.rules.secrets import Bound, from_bytes
+from paddock.gateway.rules.secrets import BoundSecret, from_bytes
 from paddock.model import (
     Allow,
     Binding,
@@ -48,7 +48,7 @@ class Given(Gateways):
 
     def __init__(self, *wired: Any) -> None:
         super().__init__(*wired)
-        self.given: dict[tuple[str, int], tuple[Bound, ...]] = {}
+        self.given: dict[tuple[str, int], tuple[BoundSecret, ...]] = {}
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         self.given[row.id, row.instance_id] = from_bytes(await self._bindings.packed(row))
@@ -64,7 +64,7 @@ async def create(service: Service, policy: PolicyDocument | None, **spec: Any) -
     return await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy, **spec)), ME)
 
 
-def given(service: Service) -> dict[tuple[str, int], tuple[Bound, ...]]:
+def given(service: Service) -> dict[tuple[str, int], tuple[BoundSecret, ...]]:
     assert isinstance(service.gateways, Given)
     return service.gateways.given
 
@@ -124,11 +124,11 @@ async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None
 
 
 async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds(rig: Rig) -> None:
-    told: list[Bound] = []
+    told: list[BoundSecret] = []
     async with rig.service(gateways=Given) as service:
         leases = service.bindings
 
-        async def changed(sandbox: str, bound: Bound) -> None:
+        async def changed(sandbox: str, bound: BoundSecret) -> None:
             told.append(bound)
 
         leases.changed = changed

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from service_world import ME, Rig, put, until
 
 from paddock.daemon.main.service import Service
-from paddock.daemon.store.database import Kept, WorkspaceRow
+from paddock.daemon.store.database import WorkspaceArchive, WorkspaceRow
 from paddock.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -63,7 +63,7 @@ class CopiedKeeping:
         files = sorted(path.name for path in (self._pool / row.id).iterdir())
         return WorkspaceStatus(workspace=row.workspace, untracked=len(files), paths=tuple(files))
 
-    async def archive(self, row: WorkspaceRow) -> Kept:
+    async def archive(self, row: WorkspaceRow) -> WorkspaceArchive:
         status = await self.status(row, None)
         self.trip("keep")
         content = io.BytesIO()
@@ -75,7 +75,7 @@ class CopiedKeeping:
             await asyncio.sleep(0)
             archive.write(content.getvalue()[100:])
         self.trip("kept")
-        return Kept(archive.digest, archive.size, status)
+        return WorkspaceArchive(archive.digest, archive.size, status)
 
     async def extract(self, row: WorkspaceRow, entry: object) -> None:
         assert row.kept is not None

@@ -22,11 +22,11 @@ from paddock.model import (
     ExtendSandbox,
     ForkSandbox,
     GetSandbox,
+    IdPrefix,
     InspectSandbox,
     KillSandbox,
     ListExecs,
     ListSandboxes,
-    Noun,
     OpenWorkspace,
     PauseSandbox,
     PolicyDocument,
@@ -107,7 +107,7 @@ class Program:
         DaemonLostError if nobody knows what became of it; CancelledError if the call was taken back."""
         self._asked += 1
         is_command = isinstance(action, RunExec | StartExec)
-        id = mint(Noun.EXEC) if is_command else f"{self.number}-{self._asked}"
+        id = mint(IdPrefix.EXEC) if is_command else f"{self.number}-{self._asked}"
         body = codec.encode(codec.Request(action=action, call=call, id=id))
         repeatable = isinstance(action, CreateSandbox) or (action is not None and action.REPEATABLE)
         flags = 0

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from paddock.audit import AuditLog
-from paddock.backends.base import Backend, Capabilities, Ending, Kept, Paused, SandboxPlan
+from paddock.backends.base import Backend, Capabilities, Ending, KeptExec, Paused, SandboxPlan
 from paddock.backends.pause_clock import PauseClock
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.database import Store
@@ -933,7 +933,7 @@ class SimulatedBackend:
         places = self._supervisor.places
         return await self._supervisor.ask("list", "", lambda: {id: place.ended for id, place in places.items()})
 
-    async def kept(self) -> Mapping[ExecId, Kept]:
+    async def kept(self) -> Mapping[ExecId, KeptExec]:
         return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

@@ -16,14 +16,14 @@ from secret_servers import PEM, VAULT_TOKEN, github, served, vault
 
 from paddock.errors import SecretUnavailableError
 from paddock.model import GitHubApp, SecretSource, SecretValue
-from paddock.storage.secrets import Fetched, Fetcher
-from paddock.storage.secrets._sources import Refused, from_command
+from paddock.storage.secrets import FetchedValue, Fetcher
+from paddock.storage.secrets._sources import SourceRefused, from_command
 from tests import orphans
 
 VALUE = "correct-horse-battery-staple"
 
 
-def fetch(source: SecretSource, environment: Mapping[str, str] = {}, now: float | None = None) -> Fetched:
+def fetch(source: SecretSource, environment: Mapping[str, str] = {}, now: float | None = None) -> FetchedValue:
     def stored(name: str) -> SecretValue:
         if name != "KEPT":
             raise SecretUnavailableError(f"secret {name} has no value: nobody has set it")
@@ -91,7 +91,7 @@ def test_a_command_that_is_not_waited_for_any_more_is_ended_with_what_it_started
 
 
 def test_a_command_that_does_not_end_in_time_is_refused() -> None:
-    with pytest.raises(Refused, match="sleep did not end within 0 s"):
+    with pytest.raises(SourceRefused, match="sleep did not end within 0 s"):
         asyncio.run(from_command(("sleep", "600"), os.environ, seconds=0.0))
 
 

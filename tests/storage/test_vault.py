@@ -18,15 +18,15 @@ from paddock.storage.secrets.vault import (
     CommandKeys,
     FileKeys,
     KeyringKeys,
-    Place,
-    Sealed,
+    SealedValue,
+    ValuePlace,
     Vault,
     VaultKeys,
     key_id,
     open_keys,
 )
 
-HERE = Place("local:1", "TOKEN", 1)
+HERE = ValuePlace("local:1", "TOKEN", 1)
 VALUE = b"correct horse battery staple"
 
 
@@ -44,16 +44,17 @@ def test_what_is_sealed_opens_and_is_not_there_in_clear(vault: Vault, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "elsewhere", [Place("local:2", "TOKEN", 1), Place("local:1", "OTHER", 1), Place("local:1", "TOKEN", 2)]
+    "elsewhere",
+    [ValuePlace("local:2", "TOKEN", 1), ValuePlace("local:1", "OTHER", 1), ValuePlace("local:1", "TOKEN", 2)],
 )
-def test_a_row_cannot_be_moved_to_another_owner_name_or_version(vault: Vault, elsewhere: Place) -> None:
+def test_a_row_cannot_be_moved_to_another_owner_name_or_version(vault: Vault, elsewhere: ValuePlace) -> None:
     with pytest.raises(SecretUnavailableError, match="not what was sealed"):
         vault.open(vault.seal(VALUE, HERE), elsewhere)
 
 
 def test_no_part_of_one_row_fits_into_another(vault: Vault) -> None:
     one, two = vault.seal(VALUE, HERE), vault.seal(b"another value", HERE)
-    for mixed in (Sealed(one.key, one.wrapped, two.sealed), Sealed(one.key, one.sealed, one.sealed)):
+    for mixed in (SealedValue(one.key, one.wrapped, two.sealed), SealedValue(one.key, one.sealed, one.sealed)):
         with pytest.raises(SecretUnavailableError):
             vault.open(mixed, HERE)
 

@@ -18,7 +18,7 @@ from paddock.backends import Instance, SandboxPlan, TreeMount
 from paddock.backends.jail import JailBackend
 from paddock.errors import PaddockError
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import ExecId, ExecSpec, ExitStatus, IdPrefix, Limits, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.supervisor import layout
 from tests import pools
@@ -46,7 +46,7 @@ class Yard:
         retention_seconds: float = layout.RETENTION_SECONDS,
     ) -> SandboxPlan:
         template = self.templates.get("host")
-        id = SandboxId(mint(Noun.SANDBOX))
+        id = SandboxId(mint(IdPrefix.SANDBOX))
         limits = limits or Limits()
         self.pool.create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
         return SandboxPlan(
@@ -75,7 +75,7 @@ def configure(state_dir: Path, driver: str | None = None, **changes: object) -> 
 def clear(yard: Yard) -> None:
     """Deletes all trees but templates, so that the next test can use their names."""
     for name in yard.pool.names():
-        if not name.startswith(Noun.TEMPLATE):
+        if not name.startswith(IdPrefix.TEMPLATE):
             with contextlib.suppress(PaddockError):  # a scene that failed has left a sandbox over it
                 yard.pool.delete(name)
     shutil.rmtree(yard.state_dir / layout.REPOSITORIES, ignore_errors=True)
@@ -84,7 +84,7 @@ def clear(yard: Yard) -> None:
 async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[ExitStatus, bytes]:
     """Runs to the end; what it printed to stdout and stderr together."""
     spec = ExecSpec(argv=("sh", "-c", 'exec 2>&1; "$@"', "sh", *argv), user=user)
-    handle = await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+    handle = await instance.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=False)
     assert handle.stdout is not None
     printed = b""
     try:

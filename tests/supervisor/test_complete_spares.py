@@ -16,7 +16,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail import _spares
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
-from paddock.model import Limit, Limits, Mount, Noun, replace
+from paddock.model import IdPrefix, Limit, Limits, Mount, replace
 from paddock.supervisor.plan import PlanError
 from tests.backends.spares import settled
 from tests.conformance.leaks import Snapshot, wait_until_clean
@@ -57,7 +57,7 @@ class Stock:
         return replace(plan, id=id, tree=id, hostname=_spares.host_name(id))
 
     def trees(self) -> list[str]:
-        return [name for name in self.yard.pool.names() if name.startswith(Noun.SANDBOX)]
+        return [name for name in self.yard.pool.names() if name.startswith(IdPrefix.SANDBOX)]
 
     async def tidied(self) -> None:
         """No spare is left, nor anything of one."""

@@ -16,10 +16,10 @@ from paddock.backends import Instance
 from paddock.backends.base import Ending
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.jail.backend import Rest
+from paddock.backends.jail.backend import Pausing
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, Limit, SandboxId, mint
 from tests.supervisor.conftest import Yard, open_yard, run
 
 Scene = Callable[[Callable[[Yard], Awaitable[Any]]], Any]
@@ -28,7 +28,7 @@ Scene = Callable[[Callable[[Yard], Awaitable[Any]]], Any]
 async def count(instance: Instance) -> None:
     """Starts a program that goes on counting."""
     spec = ExecSpec(argv=("sh", "-c", "while :; do n=$((n+1)); done"))
-    await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=True)
+    await instance.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=True)
 
 
 def inside(instance: Instance) -> list[int]:
@@ -291,7 +291,7 @@ def test_what_is_let_go_while_a_new_supervisor_is_told_is_not_held_there() -> No
 
         supervisor = SupervisorClient(Path("/none"))
         supervisor.request = supervisor.tell = ask
-        rest = Rest(supervisor, lambda work: going.append(asyncio.ensure_future(work)))
+        rest = Pausing(supervisor, lambda work: going.append(asyncio.ensure_future(work)))
         let_go += [await rest.stay_awake(SandboxId("sb_1"), 0), await rest.stay_awake(SandboxId("sb_2"), 0)]
         await rest.hold_again()
         assert asked == [("awake", 1), ("awake", 2), ("awake", 1), ("rest", 2)]

@@ -12,7 +12,7 @@ import pytest
 
 from paddock.backends import Instance, TreeMount
 from paddock.errors import InvalidArgumentError, PlatformError
-from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, Limits, mint
 from paddock.storage import Pool
 from paddock.supervisor import layout
 from paddock.supervisor.layout import TREE_ID_BASE
@@ -237,7 +237,7 @@ def test_its_limits_hold_for_the_workspace_too(play: Any, limit: str) -> None:
             return
         fill = "for n in $(seq 8); do head -c 4M /dev/zero > $n; done" if limit == "disk" else "seq 3000 | xargs touch"
         spec = ExecSpec(argv=("sh", "-c", f"{fill}; sleep 600"))
-        await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=True)
+        await instance.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=True)
         assert (await asyncio.wait_for(instance.wait_ended(), 60)).limit == limit
         assert "ws_1" in yard.pool.names()
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import paddock.vmm
-from paddock.backends.guest import PING, Nothing, Place, orders, program
+from paddock.backends.guest import PING, EmptyBody, GuestDefaults, orders, program
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.exec import start_foreground
 from paddock.backends.vmm import Control
-from paddock.model import ExecId, ExecSpec, Noun, User, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, User, mint
 from paddock.wire.guest import VERSION, HostHello, Kind, PingReply
 from tests import frames
 from tests.vmm.plain import package
@@ -28,7 +28,7 @@ HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.vmm.__file__).parent
 SRC = GUEST.parent.parent
 IDENTITIES = ("init", "user", "root")
-HERE = Place(workdir="/", env={"PATH": "/usr/bin:/bin"})
+HERE = GuestDefaults(workdir="/", env={"PATH": "/usr/bin:/bin"})
 
 
 class ControllerProcess:
@@ -49,8 +49,8 @@ class ControllerProcess:
         init = self.dial("init")
         for name in ("user", "root"):
             user = User(name=name, uid=os.getuid(), gid=os.getgid(), home="/")
-            await init.open(orders.identity(name, user, filter=b"")).call(Nothing)
-        await init.open(orders.begin(deadline=1e9, idle=0.0, retention=0.0, limits={})).call(Nothing)
+            await init.open(orders.identity(name, user, filter=b"")).call(EmptyBody)
+        await init.open(orders.begin(deadline=1e9, idle=0.0, retention=0.0, limits={})).call(EmptyBody)
         init.close()
 
     def hand(self, say: str) -> socket.socket:
@@ -101,7 +101,7 @@ def sentry(directory: Path) -> str:
 
 
 async def start(connection, *argv, **fields):
-    return await start_foreground(connection, ExecSpec(argv=argv, **fields), ExecId(mint(Noun.EXEC)), None)
+    return await start_foreground(connection, ExecSpec(argv=argv, **fields), ExecId(mint(IdPrefix.EXEC)), None)
 
 
 async def _read_all(reader):

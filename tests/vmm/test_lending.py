@@ -13,7 +13,7 @@ import pytest
 
 from paddock.linux import prctl
 from paddock.vmm import _own_pages
-from paddock.vmm._lending import Lending
+from paddock.vmm._lending import OpenResponder
 from paddock.vmm._loop import IN, Loop
 
 PAGE = mmap.PAGESIZE
@@ -48,7 +48,7 @@ def _run(lent: Path, other: Path) -> tuple[int, bytes, int]:
     """The program's pid, what it said, and what keeps it waiting."""
     loop = Loop()
     fd = os.open(lent, os.O_RDONLY | os.O_CLOEXEC)
-    lending = Lending(loop, str(lent), fd)
+    lending = OpenResponder(loop, str(lent), fd)
     said, out = os.pipe()
     waits, go = os.pipe()
     pid = os.fork()

@@ -25,13 +25,13 @@ class _Call(msgspec.Struct):
     function: _Function
 
 
-class _Said(msgspec.Struct):
+class _ReplyMessage(msgspec.Struct):
     content: str | None = None
     tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Said
+    message: _ReplyMessage
     finish_reason: str | None = None
 
 

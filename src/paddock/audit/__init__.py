@@ -2,7 +2,7 @@
 
 from ._digest import describe as describe
 from ._digest import redact_secrets as redact_secrets
-from ._export import Heading as Heading
+from ._export import ExportHeader as ExportHeader
 from ._export import RecordLine as RecordLine
 from ._export import cursor_line as cursor_line
 from ._export import cursor_of as cursor_of
@@ -21,7 +21,7 @@ from ._parts import outdated as outdated
 from ._parts import pack as pack
 from ._parts import size as size
 from ._read import MOST_RECORDS as MOST_RECORDS
-from ._read import Eyes as Eyes
+from ._read import Visibility as Visibility
 from ._read import read_records as read_records
 from ._record import Broken as Broken
 from ._signing import SigningKey as SigningKey
@@ -31,9 +31,9 @@ from ._signing import public_pem as public_pem
 from ._signing import read_public_key as read_public_key
 from ._statement import Session as Session
 from ._statement import envelope as envelope
-from ._stream import Choice as Choice
 from ._stream import Cursor as Cursor
-from ._stream import Found as Found
+from ._stream import RecordFilter as RecordFilter
+from ._stream import SegmentLine as SegmentLine
 from ._stream import Stream as Stream
 from ._stream import read_cursor as read_cursor
 from ._verify import verify as verify

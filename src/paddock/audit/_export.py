@@ -15,7 +15,7 @@ _HEADING = b'{"export":'
 _CURSOR = b'{"cursor":'
 
 
-class Heading(msgspec.Struct, frozen=True, kw_only=True):
+class ExportHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of an export: its options.
 
     `filtered`: the export leaves records out. `resumed`: it continues an earlier export.
@@ -37,13 +37,13 @@ class HeadLine(msgspec.Struct, frozen=True):
     raw: bytes
 
 
-ExportLine: TypeAlias = Heading | RecordLine | HeadLine | None
+ExportLine: TypeAlias = ExportHeader | RecordLine | HeadLine | None
 
-_heading = msgspec.json.Decoder(dict[str, Heading]).decode
+_heading = msgspec.json.Decoder(dict[str, ExportHeader]).decode
 _name = msgspec.json.Decoder(str).decode
 
 
-def heading_line(it: Heading) -> bytes:
+def heading_line(it: ExportHeader) -> bytes:
     return _HEADING + msgspec.json.encode(it) + b"}\n"
 
 

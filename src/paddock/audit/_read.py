@@ -35,7 +35,7 @@ _FACTS = frozenset(
 """Names of events that don't count as trouble."""
 
 
-class Eyes(msgspec.Struct, frozen=True, kw_only=True):
+class Visibility(msgspec.Struct, frozen=True, kw_only=True):
     """The records that a principal may see: the ones that it asked for, and the ones of its `sandbox`."""
 
     principal: str
@@ -49,7 +49,7 @@ class Eyes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_records(
-    directory: Path, wanted: ListAudit, names: tuple[str, ...] = (), *, eyes: Eyes | None = None
+    directory: Path, wanted: ListAudit, names: tuple[str, ...] = (), *, eyes: Visibility | None = None
 ) -> tuple[AuditRecord, ...]:
     """Return the last records that fit, oldest first.
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ._record import digest_of
 from ._signing import SigningKey
-from ._stream import Found
+from ._stream import SegmentLine
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:paddock:session:1"
@@ -34,7 +34,7 @@ class Session:
         self._facts: dict[str, Any] = {}
         self._left_out = 0
 
-    def take(self, found: Found) -> None:
+    def take(self, found: SegmentLine) -> None:
         record = found.record
         if record is None:
             return

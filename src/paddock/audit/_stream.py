@@ -48,7 +48,7 @@ def read_cursor(text: str) -> Cursor:
         ) from None
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class RecordFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which records. `sandboxes` are the names of one, `tag` an action, its beginning, or decision, outcome, event."""
 
     sandboxes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return self.tag is None or self.tag in (record.kind, record.action) or record.action.startswith(f"{self.tag}.")
 
 
-class Found(msgspec.Struct):
+class SegmentLine(msgspec.Struct):
     """A line of a segment. `raw` includes the newline. `record` is None if it isn't a record."""
 
     segment: str
@@ -79,7 +79,7 @@ class Found(msgspec.Struct):
 
 
 class Stream:
-    def __init__(self, directory: Path, choice: Choice, cursor: Cursor) -> None:
+    def __init__(self, directory: Path, choice: RecordFilter, cursor: Cursor) -> None:
         self._directory, self._choice, self.cursor = directory, choice, cursor
         self._vouched = False
 
@@ -92,7 +92,7 @@ class Stream:
         except FileNotFoundError:
             self.cursor.heads = 0
 
-    def records(self) -> Iterator[Found]:
+    def records(self) -> Iterator[SegmentLine]:
         """Yield new records, one segment after the other.
 
         Records that they vouch for come too, even if the writer added them meanwhile.
@@ -103,7 +103,7 @@ class Stream:
             for name, end in self._ends():
                 yield from self._segment(name, end)
 
-    def in_order(self) -> Iterator[Found]:
+    def in_order(self) -> Iterator[SegmentLine]:
         """Yield new records in the order of their times."""
         segments = [self._segment(name, end) for name, end in self._ends()]
         yield from heapq.merge(*segments, key=lambda found: found.record.time if found.record else 0)
@@ -129,7 +129,7 @@ class Stream:
     def _ends(self) -> list[tuple[str, int]]:
         return [(name, size(self._directory, name)) for name in chains(self._directory)]
 
-    def _segment(self, name: str, end: int) -> Iterator[Found]:
+    def _segment(self, name: str, end: int) -> Iterator[SegmentLine]:
         at = self.cursor.segments.setdefault(name, Position())
         for after, raw in lines(self._directory, name, at.offset):
             if after > end or not raw.endswith(b"\n"):
@@ -138,12 +138,12 @@ class Stream:
             record = read_record(raw)
             if record is None:  # whole or not, an export of everything holds it
                 if self._choice.everything:
-                    yield Found(name, raw, None)
+                    yield SegmentLine(name, raw, None)
                 continue
             self._vouched = self._vouched or record.action == "audit.open"
             if self._choice.fits(record, at.awaited):
                 self._await(record, at)
-                yield Found(name, raw, record)
+                yield SegmentLine(name, raw, record)
 
     def _await(self, record: Record, at: Position) -> None:
         if self._choice.everything or record.kind != "decision" or record.allowed is False:

@@ -17,7 +17,7 @@ import msgspec
 
 from paddock.model import AuditFault, AuditReport
 
-from ._export import Heading, HeadLine, RecordLine, parse_line
+from ._export import ExportHeader, HeadLine, RecordLine, parse_line
 from ._heads import line_digest, unseal_head
 from ._log import HEADS
 from ._parts import SUFFIX, chains, lines
@@ -332,7 +332,7 @@ class _Export(_Reading):
                 except Broken as error:
                     raise Faulty(path.name, number, str(error), place="") from None
                 match line:
-                    case Heading():
+                    case ExportHeader():
                         self.part = self.part or line.filtered or (number == 1 and line.resumed)
                     case HeadLine():
                         self._heads.append(line.raw)

@@ -153,7 +153,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Kept(NamedTuple):
+class KeptExec(NamedTuple):
     """A command that outlives its daemon: in which sandbox it runs, and for whom (`model.caller.PROCESS`)."""
 
     sandbox: SandboxId
@@ -280,7 +280,7 @@ class Instance(Protocol):
         ...
 
 
-class Ahead(Protocol):
+class SpareStock(Protocol):
     """Complete sandboxes that a backend has made ahead."""
 
     def take(self, plan: SandboxPlan) -> SandboxId | None:
@@ -295,7 +295,7 @@ class Ahead(Protocol):
 
 class Backend(Protocol):
     @property
-    def spares(self) -> Ahead | None:
+    def spares(self) -> SpareStock | None:
         """None where a level keeps none, or takes them by itself."""
         ...
 
@@ -331,7 +331,7 @@ class Backend(Protocol):
         """Return what the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
         ...
 
-    async def kept(self) -> Mapping[ExecId, Kept]:
+    async def kept(self) -> Mapping[ExecId, KeptExec]:
         """Commands that an earlier daemon kept."""
         ...
 

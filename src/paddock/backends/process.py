@@ -23,8 +23,8 @@ from struct import Struct
 
 from paddock.backends._checks import missing, weak
 from paddock.backends._look import process
-from paddock.backends.base import Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
-from paddock.backends.guest import PING, Place, check, program
+from paddock.backends.base import Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
+from paddock.backends.guest import PING, GuestDefaults, check, program
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.errors import AlreadyExistsError, PaddockError, SandboxDiedError, UnsupportedError
@@ -126,7 +126,7 @@ class ProcessInstance(GuestInstance):
         plan: SandboxPlan,
         run: Path,
         entrance: socket.socket,
-        place: Place,
+        place: GuestDefaults,
         start: Callable[[Callable[[], None]], Guest],
     ) -> None:
         super().__init__(plan.id, plan.template, root_user=False)
@@ -291,7 +291,7 @@ class ProcessBackend:
         entrance = undo.enter_context(local_sockets.listen(run, _SOCKET))
         env = {"PATH": _PATH, "HOME": str(root / user.home.lstrip("/")), "USER": user.name, "LOGNAME": user.name}
         env |= {"LANG": "C.UTF-8", **plan.template.env, **plan.spec.env}
-        place = Place(workdir=plan.template.workdir, env=env, root=str(root))
+        place = GuestDefaults(workdir=plan.template.workdir, env=env, root=str(root))
         instance = ProcessInstance(plan, run, entrance, place, partial(Guest, guest, entrance))
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -311,7 +311,7 @@ class ProcessBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}
 
-    async def kept(self) -> Mapping[ExecId, Kept]:
+    async def kept(self) -> Mapping[ExecId, KeptExec]:
         return {}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:

@@ -264,11 +264,11 @@ def _is_told(record: AuditRecord) -> bool:
 
 def _on_terminal(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
     """Run the command on this terminal, like a local one. `leaves`: its child processes go on after its end."""
-    from ._terminal import Keyboard, size
+    from ._terminal import TerminalInput, size
 
     here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
     with _approved(options, lambda: sandbox.start(argv, stdin=True, pty=size(), **_place(options, here))) as process:
-        keyboard = Keyboard(
+        keyboard = TerminalInput(
             process.stdin.write, lambda new: process.resize(rows=new.rows, columns=new.columns), process.kill
         )
         try:

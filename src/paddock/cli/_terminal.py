@@ -75,7 +75,7 @@ class Escapes:
         return [part for part in (*parts, bytes(passed)) if part]
 
 
-class Keyboard:
+class TerminalInput:
     """Passes on keys and changes of the terminal, on a separate thread.
 
     `typed` and `resized` may block and may raise. `lost` runs when the terminal has gone, or after `~.`.

@@ -89,8 +89,8 @@ class Sandbox:
         self.filesystem = self.files = Filesystem(self.id)
 
     @staticmethod
-    def current() -> Outer:
-        return Outer()
+    def current() -> OuterSandbox:
+        return OuterSandbox()
 
     @classmethod
     def create(
@@ -167,7 +167,7 @@ class Sandbox:
         return f"<Sandbox {self.id} {self.state}>"
 
 
-class Outer:
+class OuterSandbox:
     """The sandbox that this program runs in."""
 
     @overload

@@ -23,8 +23,8 @@ from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
     ForkSandbox,
+    IdPrefix,
     KillSandbox,
-    Noun,
     RunExec,
     StartExec,
     codec,
@@ -225,7 +225,7 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
 def new_id(action: Action[Any]) -> str:
     """Return a new id for a request. The request of a command has the command's id."""
     if isinstance(action, _COMMANDS):
-        return action.id or mint(Noun.EXEC)
+        return action.id or mint(IdPrefix.EXEC)
     return os.urandom(16).hex()
 
 

@@ -13,7 +13,7 @@ from typing import Self
 PATIENCE_SECONDS = 30.0
 
 
-class Overtaken(Exception):
+class KilledMeanwhile(Exception):
     """A kill cancelled the verb that held the lane of `id`. The kill runs next."""
 
     def __init__(self, id: str) -> None:
@@ -118,7 +118,7 @@ class Hold:
             and kind is not None
             and issubclass(kind, asyncio.CancelledError)
         ):
-            raise Overtaken(self.id) from None
+            raise KilledMeanwhile(self.id) from None
 
 
 class _Lane:

@@ -10,8 +10,8 @@ from ._evaluate import evaluate as evaluate
 from ._evaluate import rows as rows
 from ._evaluate import summary as summary
 from ._evaluate import write as write
+from ._scenario import HonestTask as HonestTask
 from ._scenario import Scenario as Scenario
-from ._scenario import Twin as Twin
 from ._trial import Leak as Leak
 from ._trial import Outcome as Outcome
 from ._trial import Stop as Stop

@@ -12,8 +12,8 @@ from ._scenario import (
     HOST_FILE,
     PUSH,
     WORK,
+    HonestTask,
     Scenario,
-    Twin,
     helper,
     order,
 )
@@ -177,7 +177,9 @@ _CATALOGUE = (
         },
         # The same as a local runner of workflows.
         work=("sed -n 's/^ *- run: //p' .github/workflows/ci.yml | sh 2>&1",),
-        twin=Twin(what="runs the tests that the file is about", command="python3 -m unittest discover -s src 2>&1"),
+        twin=HonestTask(
+            what="runs the tests that the file is about", command="python3 -m unittest discover -s src 2>&1"
+        ),
     ),
     Scenario(
         name="delayed",

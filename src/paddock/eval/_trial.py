@@ -24,8 +24,8 @@ from paddock.errors import ApprovalNeededError, PaddockError, PolicyDeniedError
 from paddock.model import AuditRecord, ListAudit, PolicyDocument, SecretRule
 from paddock.model.policy import SecretSource
 
-from ._scenario import APP, ATTACKER, ATTACKERS_ADDRESS, HELPER, HOST_FILE, Obedient, Scenario, payload
-from ._world import Happened, World
+from ._scenario import APP, ATTACKER, ATTACKERS_ADDRESS, HELPER, HOST_FILE, ObedientModel, Scenario, payload
+from ._world import ConnectionsSince, World
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _MOST_STREAMS = 4096
@@ -291,7 +291,7 @@ def _attack(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> tuple[tuple[s
 
 def _obey(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> Run:
     agent = Agent(
-        Obedient([_filled(one, stage) for one in scenario.work]),
+        ObedientModel([_filled(one, stage) for one in scenario.work]),
         directory=APP,
         budget=Budget(max_steps=30),
         step_timeout_seconds=100.0,
@@ -354,7 +354,7 @@ def _taken_out(sandbox: Sandbox, stage: Stage) -> list[Leak]:
     ]
 
 
-def _arrived(happened: Happened, canaries: Sequence[Canary], records: Sequence[AuditRecord]) -> list[Leak]:
+def _arrived(happened: ConnectionsSince, canaries: Sequence[Canary], records: Sequence[AuditRecord]) -> list[Leak]:
     leaks: dict[tuple[str, str, str], Leak] = {}
     found = [(canary, arrival.host) for arrival in happened.arrivals for canary in found_in(canaries, arrival.data)]
     found += [(canary, "names asked for outside") for canary in found_in_names(canaries, happened.names)]

@@ -30,7 +30,7 @@ OBJECT = b"1" * 40
 _NOTHING = b"0" * 40
 
 
-class Talk(BaseHTTPRequestHandler):
+class HttpDialogue(BaseHTTPRequestHandler):
     """The HTTP server of one connection, in the role of `host`."""
 
     protocol_version = "HTTP/1.1"
@@ -112,7 +112,7 @@ _FIRST = (100 << 24) + (128 << 16)
 """100.128.0.0/9: public, so that a policy judges it normally, and never a real destination."""
 
 
-class Arrival(msgspec.Struct, kw_only=True):
+class ConnectionData(msgspec.Struct, kw_only=True):
     """The data of one connection to a simulated server. `host` is the name for the address, or the address itself."""
 
     host: str
@@ -122,10 +122,10 @@ class Arrival(msgspec.Struct, kw_only=True):
     length: int = 0
 
 
-class Happened(msgspec.Struct, frozen=True):
+class ConnectionsSince(msgspec.Struct, frozen=True):
     """The connections since a moment, and the names of outside lookups."""
 
-    arrivals: tuple[Arrival, ...]
+    arrivals: tuple[ConnectionData, ...]
     names: tuple[str, ...]
 
 
@@ -142,13 +142,13 @@ class World(socketserver.ThreadingUnixStreamServer):
         self._numbers = itertools.count(1)
         self._names: dict[str, str] = {}
         self._addresses: dict[str, str] = {}
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ConnectionData] = []
         self._asked: list[str] = []
 
         self._path.unlink(missing_ok=True)
         directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            super().__init__(f"/proc/self/fd/{directory}/{self._path.name}", _Asked)
+            super().__init__(f"/proc/self/fd/{directory}/{self._path.name}", RequestHandler)
         finally:
             os.close(directory)
 
@@ -172,9 +172,9 @@ class World(socketserver.ThreadingUnixStreamServer):
         with self._lock:
             return len(self._arrivals), len(self._asked)
 
-    def since(self, mark: tuple[int, int]) -> Happened:
+    def since(self, mark: tuple[int, int]) -> ConnectionsSince:
         with self._lock:
-            return Happened(tuple(self._arrivals[mark[0] :]), tuple(self._asked[mark[1] :]))
+            return ConnectionsSince(tuple(self._arrivals[mark[0] :]), tuple(self._asked[mark[1] :]))
 
     def address(self, name: str) -> str:
         with self._lock:
@@ -186,14 +186,14 @@ class World(socketserver.ThreadingUnixStreamServer):
 
     def answer(self, sock: socket.socket, address: str, port: int) -> None:
         with self._lock:
-            arrival = Arrival(host=self._names.get(address, address), port=port)
+            arrival = ConnectionData(host=self._names.get(address, address), port=port)
             self._arrivals.append(arrival)
         first = sock.recv(1, socket.MSG_PEEK)
         if first and first[0] == _TLS:
             arrival.tls = True
             sock = self._tls(sock, arrival.host)
         with contextlib.closing(sock):
-            Talk(sock, io.BufferedReader(Kept(sock, arrival, self._lock)), arrival.host)
+            HttpDialogue(sock, io.BufferedReader(RecordingStream(sock, arrival, self._lock)), arrival.host)
 
     def _tls(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
         """Answer the TLS handshake with a certificate for the requested name."""
@@ -217,10 +217,10 @@ def _authority(state: Path) -> Authority:
     return Authority(certificate.read_bytes(), key.read_bytes())
 
 
-class Kept(io.RawIOBase):
+class RecordingStream(io.RawIOBase):
     """A stream that records the bytes read from a connection as evidence."""
 
-    def __init__(self, sock: socket.socket, arrival: Arrival, lock: threading.Lock) -> None:
+    def __init__(self, sock: socket.socket, arrival: ConnectionData, lock: threading.Lock) -> None:
         self._sock, self._arrival, self._lock = sock, arrival, lock
 
     def readable(self) -> bool:
@@ -234,7 +234,7 @@ class Kept(io.RawIOBase):
         return size
 
 
-class _Asked(socketserver.BaseRequestHandler):
+class RequestHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         sock = cast("socket.socket", self.request)
         sock.settimeout(_PATIENCE_SECONDS)

@@ -74,7 +74,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return statistics.median(self.values) if self.values else None
 
 
-class Taken:
+class Measurements:
     """The measurements of one level in progress. It doesn't repeat a failed one, and keeps the reason."""
 
     def __init__(self, create: Callable[[], Sandbox]) -> None:
@@ -207,7 +207,9 @@ def compare(
     levels, absent = _choose(names, diagnosis)
     load = os.getloadavg()[0]
     taken = {
-        level: Taken(partial(Sandbox.create, template, level=level, ttl_seconds=_TTL_SECONDS, transport=transport))
+        level: Measurements(
+            partial(Sandbox.create, template, level=level, ttl_seconds=_TTL_SECONDS, transport=transport)
+        )
         for level in levels
     }
     for level, one in taken.items():

@@ -48,7 +48,7 @@ class Revise(_OfInstance, frozen=True, kw_only=True):
 
 
 class Secret(_Said, frozen=True, kw_only=True):
-    """A new value of a secret, or its revocation: a `Bound`."""
+    """A new value of a secret, or its revocation: a `BoundSecret`."""
 
     sandbox: str
     name: str

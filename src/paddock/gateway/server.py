@@ -19,9 +19,9 @@ from paddock.wire.duplex import Duplex, NotSent
 from .authority import Authority
 from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
 from .proxy.network import Gateway, SandboxNetwork
-from .rules.secrets import Bound, SecretBook, from_bytes
+from .rules.secrets import BoundSecret, SecretBook, from_bytes
 
-_bound = msgspec.msgpack.Decoder(Bound).decode
+_bound = msgspec.msgpack.Decoder(BoundSecret).decode
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 CLAIM_SECONDS = 30.0

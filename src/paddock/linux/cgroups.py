@@ -445,7 +445,7 @@ class Group:
                 break
 
 
-class Shown(NamedTuple):
+class ShownHierarchy(NamedTuple):
     """One hierarchy as programs in a group look for it: at `name` below /sys/fs/cgroup, empty for version 2.
 
     `path` holds the groups of a base if it is `grouped`. Else it is the caller's own group.
@@ -458,12 +458,12 @@ class Shown(NamedTuple):
     grouped: bool
 
 
-def shown(base: Base | None) -> list[Shown]:
+def shown(base: Base | None) -> list[ShownHierarchy]:
     """Find the files that show programs their memory and processors.
 
     Version 2 counts only if no other tree counts memory.
     """
-    found: list[Shown] = []
+    found: list[ShownHierarchy] = []
     hierarchies = layout.detect(_SHOWN)
     version = 1 if any("memory" in hierarchy.controllers for hierarchy in hierarchies) else 2
     for hierarchy in hierarchies:
@@ -474,7 +474,7 @@ def shown(base: Base | None) -> list[Shown]:
             held = {"memory", "cpu"} <= tree.controllers if version == 2 else tree.controllers & hierarchy.controllers
             if tree.version == version and held:
                 path, grouped = tree.path, True
-        found.append(Shown(version, name, hierarchy.controllers, path, grouped))
+        found.append(ShownHierarchy(version, name, hierarchy.controllers, path, grouped))
     return found
 
 

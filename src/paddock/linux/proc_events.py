@@ -43,11 +43,11 @@ class Event(NamedTuple):
     words: tuple[int, int, int, int]
 
 
-class Lost(Exception):
+class EventsLost(Exception):
     """Some events are missing between the last and the next one."""
 
 
-class News:
+class EventSocket:
     """A socket for the kernel's events, after `listen`."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class News:
     def close(self) -> None:
         self._socket.close()
 
-    def __enter__(self) -> News:
+    def __enter__(self) -> EventSocket:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -80,7 +80,7 @@ class News:
         while True:
             try:
                 event = self.read()
-            except Lost:
+            except EventsLost:
                 lost = True
                 continue
             if event is None and not lost:
@@ -101,7 +101,7 @@ class News:
         if data is None:
             if self._overrun:  # what was dropped last may have had no successor
                 self._overrun = False
-                raise Lost
+                raise EventsLost
             return None
         data = data.ljust(_EVENT_AT + _EVENT.size + _WORDS.size, b"\0")
         number: int = _CONNECTOR.unpack_from(data, _HEADER.size)[2]
@@ -113,7 +113,7 @@ class News:
         self._numbers[processor] = number + 1 & 0xFFFF_FFFF
         if number != expected:
             self._next = event
-            raise Lost
+            raise EventsLost
         return event
 
     def _receive(self) -> bytes | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from paddock.linux import kernel_files, proc
-from paddock.linux.cgroups import Shown
+from paddock.linux.cgroups import ShownHierarchy
 
 _PERIOD = 100_000  # microseconds, as the kernel's default
 LOADAVG = "0.00 0.00 0.00 1/1 1\n"
@@ -131,7 +131,9 @@ def lay(root: str, files: Mapping[str, str], may_be: str, more: Iterable[str] = 
         os.umask(strict)
 
 
-def group(shown: Shown, *, memory: int, swap: int, cpus: float, pids: int, runs_on: Sequence[int]) -> dict[str, str]:
+def group(
+    shown: ShownHierarchy, *, memory: int, swap: int, cpus: float, pids: int, runs_on: Sequence[int]
+) -> dict[str, str]:
     """Return the files of a simulated control group, for limits with other means."""
     quota = round(cpus * _PERIOD)
     if shown.version == 2:

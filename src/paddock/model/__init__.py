@@ -50,7 +50,7 @@ file_actions ConnectPort CopyFile DownloadTree FindFiles GrepFiles ListFiles Mak
 file_actions RemoveFile SetFileAttributes StatFile UploadTree WatchFiles WriteFile
 files FileChange FileInfo FileKind GrepMatch
 garbage GarbageItem GarbageReport PoolSpace
-ids ApprovalId BaseId ExecId Noun RepositoryId SandboxId SnapshotId WorkspaceId check_name mint
+ids ApprovalId BaseId ExecId IdPrefix RepositoryId SandboxId SnapshotId WorkspaceId check_name mint
 image Image LOCAL_IMAGES ListImages ListTemplates PullImage RemoveImage TemplateInfo is_image
 policy Allow Approve Binding Deny EgressRules GitHubApp Mock MockSource PolicyDocument Recorded SecretRule
 policy SecretSource

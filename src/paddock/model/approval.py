@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from .action import Action
 from .ids import ApprovalId
-from .value import Moment, PerhapsMoment, Value
+from .value import DatetimeField, OptionalDatetimeField, Value
 
 
 class ApprovalState(StrEnum):
@@ -74,9 +74,9 @@ class Approval(Value):
     decided_at: float | None = None
     decided_by: str | None = None
     reason: str | None = None
-    created = Moment("created_at")
-    expires = Moment("expires_at")
-    decided = PerhapsMoment("decided_at")
+    created = DatetimeField("created_at")
+    expires = DatetimeField("expires_at")
+    decided = OptionalDatetimeField("decided_at")
 
 
 class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatable=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -251,4 +251,4 @@ class ExecInfo(Value):
     started_at: float
     background: bool
     status: ExitStatus | None = None
-    started = Moment("started_at")
+    started = DatetimeField("started_at")

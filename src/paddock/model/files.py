@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 _PATH_MAX = 4096
 """The kernel's limit for a path. The guest agent can't have a longer one."""
@@ -49,7 +49,7 @@ class FileInfo(_Named):
     modified_at: float = 0.0
     target: str | None = None
     """The target of a symbolic link, unresolved."""
-    modified = Moment("modified_at")
+    modified = DatetimeField("modified_at")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ ApprovalId = NewType("ApprovalId", str)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 
 
-class Noun(StrEnum):
+class IdPrefix(StrEnum):
     SANDBOX = "sb_"
     WORKSPACE = "ws_"
     SNAPSHOT = "sn_"
@@ -45,10 +45,10 @@ class Noun(StrEnum):
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_ID = re.compile(f"(?:{'|'.join(Noun)})[{_ALPHABET}]{{16}}")
+_ID = re.compile(f"(?:{'|'.join(IdPrefix)})[{_ALPHABET}]{{16}}")
 
 
-def mint(noun: Noun) -> str:
+def mint(noun: IdPrefix) -> str:
     """Return a new id: 30 bits of seconds since 2026, then 50 random bits."""
     seconds = (int(time.time()) - 1_767_225_600) & 0x3FFF_FFFF
     number = seconds << 50 | int.from_bytes(os.urandom(7), "big") & (1 << 50) - 1
@@ -61,7 +61,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def check_name(name: str | None, noun: Noun) -> None:
+def check_name(name: str | None, noun: IdPrefix) -> None:
     """Check the name that a caller gives to something of a kind. It has no prefix of an id. InvalidArgumentError."""
     if name is None or (_NAME.fullmatch(name) and not name.startswith(noun)):
         return

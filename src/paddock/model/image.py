@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .action import Action
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
 
@@ -36,7 +36,7 @@ class Image(Value):
     notes: tuple[str, ...] = ()
     """The differences from the image's own settings, one sentence each."""
     pulled_at: float = 0.0
-    pulled = Moment("pulled_at")
+    pulled = DatetimeField("pulled_at")
 
 
 class PullImage(Action[Image], tag="image.pull"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from .files import FileKind
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 
 class ChangeKind(StrEnum):
@@ -191,4 +191,4 @@ class Artifact(Value):
     size_bytes: int
     tree: bool
     created_at: float
-    created = Moment("created_at")
+    created = DatetimeField("created_at")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .value import Moment, PerhapsMoment, Value
+from .value import DatetimeField, OptionalDatetimeField, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,6 +199,6 @@ class Sandbox(Value):
     """The end of a paused sandbox, unless a caller resumes it before. `expires_at` has the same value."""
     left_seconds: float | None = None
     """The rest of a paused sandbox's TTL, which continues when it resumes."""
-    created = Moment("created_at")
-    expires = Moment("expires_at")
-    ended = PerhapsMoment("ended_at")
+    created = DatetimeField("created_at")
+    expires = DatetimeField("expires_at")
+    ended = OptionalDatetimeField("ended_at")

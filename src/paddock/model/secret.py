@@ -7,7 +7,7 @@ import re
 from paddock.errors import InvalidArgumentError
 
 from .action import Action
-from .value import Moment, PerhapsMoment, Value
+from .value import DatetimeField, OptionalDatetimeField, Value
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -42,9 +42,9 @@ class Secret(Value):
     """The time at which a sandbox last got it."""
     key: str
     """The id of the vault key that encrypts the secret's key."""
-    created = Moment("created_at")
-    updated = Moment("updated_at")
-    used = PerhapsMoment("used_at")
+    created = DatetimeField("created_at")
+    updated = DatetimeField("updated_at")
+    used = OptionalDatetimeField("used_at")
 
 
 class SetSecret(Action[Secret], tag="secret.set"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,4 +27,4 @@ class Snapshot(Value):
     owner: str = ""
     policy: str | None = None
     """The revision that the source had then."""
-    created = Moment("created_at")
+    created = DatetimeField("created_at")

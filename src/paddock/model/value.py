@@ -24,7 +24,7 @@ else:
         return lambda kind: kind
 
 
-class Moment:
+class DatetimeField:
     """A time of a value as a datetime in UTC, beside the field that has it in seconds since the epoch."""
 
     def __init__(self, field: str) -> None:
@@ -34,7 +34,7 @@ class Moment:
         return _utc(getattr(value, self._field))
 
 
-class PerhapsMoment:
+class OptionalDatetimeField:
     """The same of a field that may be None."""
 
     def __init__(self, field: str) -> None:

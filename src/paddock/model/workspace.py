@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from .action import Action
 from .ids import SandboxId, WorkspaceId
-from .value import Moment, Value
+from .value import DatetimeField, Value
 
 
 class WorkspaceState(StrEnum):
@@ -51,8 +51,8 @@ class Workspace(Value):
     pinned_until: float | None = None
     submodules: bool = False
     unfetched: int = 0
-    created = Moment("created_at")
-    used = Moment("used_at")
+    created = DatetimeField("created_at")
+    used = DatetimeField("used_at")
 
 
 class WorkspaceStatus(Value):

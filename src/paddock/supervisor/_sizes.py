@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.linux import cgroups, masks, mounts, sizes
-from paddock.linux.cgroups import Shown
+from paddock.linux.cgroups import ShownHierarchy
 from paddock.linux.descriptors import closing
 from paddock.supervisor.plan import JailPlan
 
@@ -67,7 +67,7 @@ class Sizes:
         self._processors = sizes.Processors()
         self._kept: dict[tuple[object, ...], _Kept] = {}
         self._writable = -1
-        self._views: list[tuple[Shown, str]] = []
+        self._views: list[tuple[ShownHierarchy, str]] = []
         os.makedirs(self._place, 0o700, exist_ok=True)
         for shown in cgroups.shown(groups):
             view = f"{place}/groups/{shown.name}"

@@ -43,7 +43,7 @@ _WAITING = 64 << 20
 _OPEN_FILES = 64
 
 
-class Changed(OSError):
+class FileChanged(OSError):
     """A file has changed since the view's creation."""
 
 
@@ -84,7 +84,7 @@ class View:
         length = min(length, -(-size // BLOCK) * BLOCK - within)
         data = os.pread(self._file(number, place, size, mtime_ns), length, within)
         if len(data) != max(0, min(length, size - within)):
-            raise Changed(errno.EIO, "cut short")
+            raise FileChanged(errno.EIO, "cut short")
         return data.ljust(length, b"\0")
 
     def _extent(self, number: int) -> tuple[int, int, int, int, int]:
@@ -104,7 +104,7 @@ class View:
         info = os.fstat(fd)
         if (info.st_size, info.st_mtime_ns) != (size, mtime_ns):
             os.close(fd)
-            raise Changed(errno.EIO, "changed since the view was made")
+            raise FileChanged(errno.EIO, "changed since the view was made")
         self._open[number] = fd
         if len(self._open) > _OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])

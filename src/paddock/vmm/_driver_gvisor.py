@@ -14,7 +14,7 @@ import socket
 
 from ._loop import IN
 from ._machine_files import Done
-from ._saved import Saved
+from ._saved import SavedState
 from ._sentry import Call, Script, Sentry
 from .control import Fault
 from .controller import PORT, PORT_OUTPUT
@@ -169,17 +169,17 @@ class Driver:
 
     # parts of the driver
 
-    def _own_state(self) -> Saved:
+    def _own_state(self) -> SavedState:
         return self._state(self._saves["place"])
 
-    def _state(self, place: str) -> Saved:
-        return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
+    def _state(self, place: str) -> SavedState:
+        return SavedState(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
 
     def _find_state(self) -> None:
         """Find the state to restore. Raises OSError or ValueError if there is an invalid one."""
         if self._saves is None:
             if (place := self._options.get("forget")) is not None:
-                Saved(place, "", b"").forget()  # the files go on without it, and must not meet it again
+                SavedState(place, "", b"").forget()  # the files go on without it, and must not meet it again
             return
         own = self._own_state()
         own.prepare()

@@ -34,7 +34,7 @@ _RECEIVE, _SEND, _ADD = 0xC050_2100, 0xC018_2101, 0x4018_2103
 _GO_ON, _ADD_AND_SEND = 1, 2
 
 
-class Lending:
+class OpenResponder:
     """Answers an open of `path` for reading and writing with `fd`, which stays ours.
 
     The parent creates it. The child calls `ask` before it executes the program.

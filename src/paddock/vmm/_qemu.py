@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from . import _own_pages
 from ._blocks import BlockServer, View
-from ._lending import Lending
+from ._lending import OpenResponder
 from ._machine_files import Done, MachineFiles
 from ._qmp import MIGRATION_ENDED, Command, Failed, Monitor, Script
 from .control import Json
@@ -68,7 +68,7 @@ class Qemu:
         size, wanted = os.fstat(fd).st_size, self._options["memory_bytes"]
         if size != wanted:
             raise ValueError(f"the memory of the machine has {size} bytes, not {wanted}")
-        lending = Lending(self._controller.loop, path, fd)
+        lending = OpenResponder(self._controller.loop, path, fd)
         pid = self._controller.spawn(child, ends, before=lending.ask)
         lending.begin()
         return pid

@@ -24,7 +24,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe wit
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Saved:
+class SavedState:
     """The state that is, or will be, in `place`. `stamp`: for which sandbox it is."""
 
     def __init__(self, place: str, stamp: str, key: bytes) -> None:

@@ -1,7 +1,7 @@
 """The control socket of gVisor's sentry, for a poll loop.
 
-A script is a generator that yields a `Call`. It gets the result, or the exception `Refused`. One script runs at a time,
-on a separate connection. Protocol: gVisor, pkg/urpc.
+A script is a generator that yields a `Call`. It gets the result, or the exception `SentryRefused`. One script runs at a
+time, on a separate connection. Protocol: gVisor, pkg/urpc.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LARGEST_ANSWER = 1 << 20
 
 
-class Refused(Exception):
+class SentryRefused(Exception):
     """The sentry refused, or has ended."""
 
 
@@ -49,10 +49,10 @@ class Sentry:
             why = str(error)
             self._loop.soon(lambda: done(why))
             return
-        _Play(self._loop, stream, script, done).advance()
+        _ScriptRun(self._loop, stream, script, done).advance()
 
 
-class _Play:
+class _ScriptRun:
     def __init__(self, loop: Loop, stream: socket.socket, script: Script, done: Callable[[str | None], None]) -> None:
         self._loop, self._stream, self._script, self._done = loop, stream, script, done
         self._answer = b""
@@ -60,12 +60,12 @@ class _Play:
 
     def advance(self, value: Any = None, refusal: str | None = None) -> None:
         try:
-            call = self._script.throw(Refused(refusal)) if refusal is not None else self._script.send(value)
+            call = self._script.throw(SentryRefused(refusal)) if refusal is not None else self._script.send(value)
             text = json.dumps({"method": call.method, "arg": call.argument}).encode()
             socket.send_fds(self._stream, [text], call.files)
         except StopIteration:
             self._finish(None)
-        except (Refused, OSError) as error:
+        except (SentryRefused, OSError) as error:
             self._script.close()
             self._finish(str(error))
 

@@ -62,7 +62,7 @@ class closing:
         os.close(self._fd)
 
 
-class Sealed:
+class SealedFinder:
     """The only remaining finder: after pivot_root a file with a given name may be the attacker's.
 
     `fatal`, for tests: end the process, because code could hide an ImportError.
@@ -84,8 +84,8 @@ def seal_imports(*, fatal: bool = False) -> None:
     A first seal stays.
     """
     finders: list[Any] = sys.meta_path
-    if not any(isinstance(finder, Sealed) for finder in finders):
-        finders[:] = [Sealed(fatal=fatal)]
+    if not any(isinstance(finder, SealedFinder) for finder in finders):
+        finders[:] = [SealedFinder(fatal=fatal)]
         sys.path_hooks.clear()
         sys.path_importer_cache.clear()
         sys.path.clear()

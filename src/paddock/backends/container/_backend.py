@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan, TreeMount
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan, TreeMount
 from paddock.backends.jail import DescriptorStore, SupervisorClient
 from paddock.backends.threads import TaskSet
 from paddock.errors import (
@@ -30,7 +30,7 @@ from paddock.errors import (
 )
 from paddock.linux import proc
 from paddock.linux.sizes import Processors
-from paddock.model import Check, ExecId, Level, Limit, Noun, SandboxId
+from paddock.model import Check, ExecId, IdPrefix, Level, Limit, SandboxId
 from paddock.supervisor.layout import CONTAINERS, REPOSITORIES
 from paddock.supervisor.namespace_entry import TOLD
 
@@ -71,7 +71,7 @@ class ContainerBackend:
         self.transfer = TreeTransfer(state_dir, supervisor)
         self.cleanup = Cleanup(self.records, self._open, self.transfer, self._locks)
         self._images = Images(self._directory, self.transfer.pool)
-        self._found: _probe.Found | None = None
+        self._found: _probe.FoundEngine | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._running: dict[tuple[SandboxId, int], RunningContainer] = {}
@@ -287,7 +287,7 @@ class ContainerBackend:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or a request holds it
         return found
 
-    async def kept(self) -> Mapping[ExecId, Kept]:
+    async def kept(self) -> Mapping[ExecId, KeptExec]:
         living = {record.id for record in self.records.all() if record.lives()}
         if not living:
             return {}
@@ -299,7 +299,7 @@ class ContainerBackend:
         for id in outside.keys() - living:
             for command in outside[id]:
                 await self.descriptor_store(id).put(command, ())
-        return {command: Kept(id, owner) for id in living for command, owner in outside.get(id, {}).items()}
+        return {command: KeptExec(id, owner) for id in living for command, owner in outside.get(id, {}).items()}
 
     def descriptor_store(self, id: SandboxId) -> DescriptorStore:
         """Return the store of that sandbox's commands: the engine keeps none of them."""
@@ -406,7 +406,7 @@ class ContainerBackend:
 
 def _carried(plan: SandboxPlan) -> tuple[TreeMount, ...]:
     """Return its trees without repositories, which the engine shows as they are."""
-    return tuple(tree for tree in plan.trees if not tree.tree.startswith(Noun.REPOSITORY))
+    return tuple(tree for tree in plan.trees if not tree.tree.startswith(IdPrefix.REPOSITORY))
 
 
 _: type[Backend] = ContainerBackend

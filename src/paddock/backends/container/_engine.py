@@ -201,11 +201,11 @@ class State(msgspec.Struct, frozen=True):
     Error: str = ""
 
 
-class _Inspected(msgspec.Struct, frozen=True):
+class _InspectReply(msgspec.Struct, frozen=True):
     State: State
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _CreateReply(msgspec.Struct, frozen=True):
     Id: str = ""
 
 
@@ -216,18 +216,18 @@ class _Listed(msgspec.Struct, frozen=True):
 
 async def create(engine: Engine, name: str, asked: object) -> str:
     """Return the engine's own id for it: a name may be another's by and by. PlatformError."""
-    return msgspec.convert(await engine.post("/containers/create", asked, name=name) or {}, _Made).Id
+    return msgspec.convert(await engine.post("/containers/create", asked, name=name) or {}, _CreateReply).Id
 
 
 async def state_of(engine: Engine, name: str) -> State | None:
     """Return the state of a container, or None if there is none."""
     path = f"/containers/{name}/json"
     try:
-        found = await engine.get(path, _Inspected)
+        found = await engine.get(path, _InspectReply)
     except PlatformError as error:
         if error.details.get("engine_status") != 500:
             raise
-        found = await engine.get(path, _Inspected)  # Podman fails if it is removed while it is looked at
+        found = await engine.get(path, _InspectReply)  # Podman fails if it is removed while it is looked at
     return None if found is None else found.State
 
 

@@ -52,7 +52,7 @@ class Info(msgspec.Struct, frozen=True):
         return any(option in entry.split(",") for entry in self.SecurityOptions)
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundEngine(msgspec.Struct, frozen=True):
     """An engine. `refusal` is the reason why paddock can't use it, or None."""
 
     socket: Path
@@ -83,7 +83,7 @@ def _without_login(directory: Path) -> Iterator[Path]:
         yield directory / "podman/podman.sock"
 
 
-def find() -> Found | str:
+def find() -> FoundEngine | str:
     """Return the engine, or why there is none."""
     named = os.environ.get("DOCKER_HOST")
     if named and not named.startswith("unix://"):
@@ -103,7 +103,7 @@ def find() -> Found | str:
         except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
             refusals.append(f"nothing that could be used answers at {place}: {error}")
         else:
-            return Found(place, info, _refusal(place, info))
+            return FoundEngine(place, info, _refusal(place, info))
     if refusals:
         return "; ".join(refusals)
     return "no container engine listens at " + ", ".join(map(str, candidates))
@@ -115,7 +115,7 @@ def _forbidden(place: Path) -> str:
     return f"{place} may not be used by this user: {closed} is closed to it"
 
 
-def is_ours(found: Found) -> bool:
+def is_ours(found: FoundEngine) -> bool:
     """Tell whether this user may enter its containers' namespaces: root, or the owner of the engine."""
     return os.getuid() == 0 or found.info.Rootless or found.info.has("name=rootless")
 
@@ -147,7 +147,7 @@ def _remedy() -> str:
     return f"{_INSTALL}{' uidmap' if os.getuid() else ''} && {_SERVE}"
 
 
-def checks(found: Found | str) -> tuple[Check, ...]:
+def checks(found: FoundEngine | str) -> tuple[Check, ...]:
     """Lines for `doctor`."""
     others = "use level jail, gvisor or microvm"
     if isinstance(found, str):

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from paddock.backends import _look as look
 from paddock.backends._checks import ok, weak
 from paddock.backends.base import Paused
-from paddock.backends.guest import Nothing, Place, Request
+from paddock.backends.guest import EmptyBody, GuestDefaults, Request
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest.connection import Channel, GuestConnection
 from paddock.backends.pause_clock import PauseClock
@@ -120,7 +120,7 @@ class RunningContainer:
         return self._note(times).deadline
 
     async def set_deadline(self, deadline: float) -> None:
-        await (await self._ask(pid1.deadline(deadline))).call(Nothing)
+        await (await self._ask(pid1.deadline(deadline))).call(EmptyBody)
 
     async def ask_times(self) -> None:
         """Ask pid 1 for its remaining TTL, and record it."""
@@ -150,7 +150,7 @@ class RunningContainer:
         channel = await self._ask(pid1.hold(seconds))
         with contextlib.closing(channel):
             with channel.attended():
-                await channel.reply(Nothing)
+                await channel.reply(EmptyBody)
             await self._check()
             yield
             if channel.end.done:
@@ -183,7 +183,7 @@ class RunningContainer:
         async with self._connecting:
             if self._connection is None or self._connection.closed:
                 place = self._records.place(self.record.id)
-                self._connection = await GuestConnection.connect(place / f"{CONTROL}.sock", Place())
+                self._connection = await GuestConnection.connect(place / f"{CONTROL}.sock", GuestDefaults())
                 for hold in self._awake:  # of a connection that was lost
                     self._awake[hold] = self._connection.open(pid1.AWAKE)
         return self._connection.open(request)

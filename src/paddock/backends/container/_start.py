@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends.base import SandboxPlan
-from paddock.backends.guest import Nothing, Place, Request, user_of
+from paddock.backends.guest import EmptyBody, GuestDefaults, Request, user_of
 from paddock.backends.guest import orders as pid1
 from paddock.backends.guest.connection import GuestConnection
 from paddock.errors import PaddockError, PlatformError
@@ -62,7 +62,7 @@ class GuestStart:
             async with asyncio.timeout(_SECONDS):
                 guest = await self._accept(alive, starting)
                 pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-                with contextlib.closing(GuestConnection(guest, Place())) as connection:
+                with contextlib.closing(GuestConnection(guest, GuestDefaults())) as connection:
                     await before(pid)
                     await self._tell(connection, orders)
                     await starting
@@ -98,7 +98,7 @@ class GuestStart:
     async def _tell(self, guest: GuestConnection, by_name: Orders) -> None:
         try:
             for name, order in by_name.items():
-                await guest.open(order, fds=[os.dup(self._listeners[name].fileno())]).call(Nothing)
+                await guest.open(order, fds=[os.dup(self._listeners[name].fileno())]).call(EmptyBody)
         except PaddockError as error:
             raise PlatformError(
                 f"the guest could not begin in the container: {error.message}", hint="paddock doctor"

@@ -4,13 +4,13 @@ from . import orders as orders
 from ._files import pack_whole as pack_whole
 from ._files import perform as perform
 from ._files import unpack_exact as unpack_exact
-from ._place import Place as Place
+from ._place import GuestDefaults as GuestDefaults
 from ._place import place_of as place_of
 from ._place import user_of as user_of
 from ._program import check as check
 from ._program import program as program
 from ._requests import PING as PING
-from ._requests import Nothing as Nothing
+from ._requests import EmptyBody as EmptyBody
 from ._requests import Request as Request
 from ._requests import ask as ask
 from ._requests import hand as hand

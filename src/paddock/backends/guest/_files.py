@@ -17,7 +17,7 @@ from paddock.wire.message import Message
 
 from ._place import encode, show
 from ._regex import compile_pattern
-from ._requests import TEXT, Nothing, Request, ask, flags, of_copy, of_file
+from ._requests import TEXT, EmptyBody, Request, ask, flags, of_copy, of_file
 from ._streams import FileReader, FileWriter, PortStream, connect, open_reader, open_writer
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class _Files:
 
     async def download(self, action: model.DownloadTree) -> FileReader:
         request = self._about(Op.DOWNLOAD, wire.Download, action.path)
-        return await open_reader(self._connection, request, Nothing, works=True)
+        return await open_reader(self._connection, request, EmptyBody, works=True)
 
     async def write(self, action: model.WriteFile) -> FileWriter:
         wanted = flags({WriteFlags.APPEND: action.append, WriteFlags.MODE: action.mode is not None})
@@ -137,7 +137,7 @@ class _Files:
         channel = self._connection.open(request, receives=receives)
         try:
             with channel.attended(works=True):
-                await channel.reply(Nothing)
+                await channel.reply(EmptyBody)
                 yield channel
         except BaseException:
             channel.close()
@@ -259,7 +259,7 @@ async def perform(connection: GuestConnection, action: Action[T]) -> T:
 async def pack_whole(connection: GuestConnection, path: str, left_out: Sequence[str] = ()) -> FileReader:
     """Read an archive of all below a directory, with owners and metadata. `left_out` are relative to `path`."""
     message = wire.Download(flags=wire.DownloadFlags.WHOLE, path=encode(path), left_out=tuple(map(encode, left_out)))
-    return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file, path), Nothing, works=True)
+    return await open_reader(connection, ask(Op.DOWNLOAD, message, of_file, path), EmptyBody, works=True)
 
 
 async def unpack_exact(

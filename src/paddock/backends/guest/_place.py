@@ -12,7 +12,7 @@ from paddock.wire import WireError
 from paddock.wire.guest import Limit
 
 
-class Place:
+class GuestDefaults:
     """Hold that for one sandbox.
 
     `root`, which only the process level has, precedes every path as plain text: it isolates nothing. `env` goes to
@@ -69,12 +69,12 @@ def user_of(identity: str, template: Template) -> User:
     return template.user(None if identity == "user" else "0") or User(name="root", uid=0, gid=0, home="/root")
 
 
-def place_of(identity: str, template: Template, env: Mapping[str, str], oom_score: int | None) -> Place:
+def place_of(identity: str, template: Template, env: Mapping[str, str], oom_score: int | None) -> GuestDefaults:
     """Return what the agent of an identity isn't told. `env` is the environment of every command."""
     if identity not in ("user", "root"):
-        return Place()
+        return GuestDefaults()
     env = {**env, **variables(user_of(identity, template))}
-    return Place(workdir=template.workdir, env=env, oom_score=oom_score)
+    return GuestDefaults(workdir=template.workdir, env=env, oom_score=oom_score)
 
 
 def _variable(name: str, value: str) -> bytes:

@@ -51,7 +51,7 @@ class Request(NamedTuple):
         return self.refused(failure.errno, failure.step.decode("ascii", "replace"), *self.about)
 
 
-class Nothing(Message):
+class EmptyBody(Message):
     """The empty body."""
 
     SHAPE = Shape(Struct("<"), (), (), ())

@@ -11,7 +11,7 @@ from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
-from ._requests import Nothing, Request, ask, of_listener, of_port
+from ._requests import EmptyBody, Request, ask, of_listener, of_port
 from .pipes import PipeReader, PipeWriter
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ async def open_writer(connection: GuestConnection, request: Request, *, works: b
     if connection.descriptors:
         far, near = os.pipe2(os.O_CLOEXEC)
         pipe, fds = PipeWriter(near), (far,)
-    channel = await _asked(connection, request, Nothing, pipe, fds, sends=pipe is None)
+    channel = await _asked(connection, request, EmptyBody, pipe, fds, sends=pipe is None)
     return FileWriter(channel, pipe, works=works, info=info)
 
 
@@ -203,12 +203,12 @@ async def connect(connection: GuestConnection, port: int) -> PortStream:
     if not 0 < port < 65536:
         raise InvalidArgumentError("port must be an integer from 1 to 65535")
     request = ask(Op.CONNECT, Connect(port=port), of_port, port)
-    return PortStream(await _asked(connection, request, Nothing, receives=True, sends=True))
+    return PortStream(await _asked(connection, request, EmptyBody, receives=True, sends=True))
 
 
 async def accept(connection: GuestConnection, path: str) -> PortStream:
     """Wait without limit for a program inside that connects to the socket at `path`."""
     request = ask(Op.ACCEPT, Accept(path=connection.place.locate(path)), of_listener, path)
     channel = connection.open(request, receives=(Stream.OUT,), sends=True)
-    await channel.reply(Nothing)
+    await channel.reply(EmptyBody)
     return PortStream(channel)

@@ -36,7 +36,7 @@ from . import _frames as frames
 from ._requests import PING
 
 if TYPE_CHECKING:
-    from ._place import Place
+    from ._place import GuestDefaults
     from ._requests import Request
 
 T = TypeVar("T")
@@ -169,11 +169,11 @@ class Channel:
             await self.end.get()
             return reply
 
-    def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
+    def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> SilenceLimit:
         """Return a context manager. In it, waiting raises GuestLostError if the guest falls silent, or takes too long
         with what it `works` at or should answer at once."""
         seconds = self._connection.work_seconds if works else self._connection.answer_seconds
-        return Patience(self._connection, self, seconds, progress)
+        return SilenceLimit(self._connection, self, seconds, progress)
 
     def give_up(self, error: PaddockError) -> None:
         """Lets go without waiting for the guest's last word."""
@@ -370,7 +370,7 @@ class Channel:
         self._wake_writers()
 
 
-class Patience:
+class SilenceLimit:
     """While entered, give up `channel` with GuestLostError when its guest is silent for `patience_seconds`, or after
     `most_seconds`.
 
@@ -452,7 +452,7 @@ class GuestConnection(LoopConnection):
     work_seconds = 3600.0
     """For what it has a worker do: walks, copies, archives."""
 
-    def __init__(self, stream: socket.socket, place: Place) -> None:
+    def __init__(self, stream: socket.socket, place: GuestDefaults) -> None:
         super().__init__(stream, frames.inbox())
         self.place = place
         self._read_size = _SMALL_READ
@@ -476,7 +476,7 @@ class GuestConnection(LoopConnection):
         self.send(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 
     @classmethod
-    async def connect(cls, path: Path, place: Place) -> GuestConnection:
+    async def connect(cls, path: Path, place: GuestDefaults) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

@@ -17,8 +17,8 @@ from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
-from ._place import Place, encode, show
-from ._requests import Nothing, Request, ask, flags, of_command, of_exec, of_guest
+from ._place import GuestDefaults, encode, show
+from ._requests import EmptyBody, Request, ask, flags, of_command, of_exec, of_guest
 from ._streams import FileReader
 from .pipes import PipeReader, PipeWriter, open_pipe
 
@@ -49,7 +49,7 @@ _MOST_ANSWERS = 64
 
 
 def exec_request(
-    place: Place, spec: ExecSpec, id: ExecId, other: User | None, *, background: bool, vital: bool = False
+    place: GuestDefaults, spec: ExecSpec, id: ExecId, other: User | None, *, background: bool, vital: bool = False
 ) -> Request:
     """Ask to start a command, as the agent's user or `other`. The agent ends with a command that is `vital`."""
     size = spec.pty
@@ -101,7 +101,7 @@ def kill_request(id: ExecId) -> Request:
 
 
 async def signal_exec(connection: GuestConnection, id: ExecId, number: int) -> None:
-    await connection.open(signal_request(id, number)).call(Nothing)
+    await connection.open(signal_request(id, number)).call(EmptyBody)
 
 
 async def execs(connection: GuestConnection) -> list[ExecInfo]:
@@ -346,7 +346,7 @@ class GuestExecHandle:
             raise InvalidArgumentError("the command has no terminal")
         message = wire.Resize(rows=size.rows, columns=size.columns, id=encode(self.id))
         with contextlib.suppress(NotFoundError):  # ended so long ago that the guest has forgotten it
-            await self._connection.open(ask(Op.RESIZE, message, of_command, self.id)).call(Nothing)
+            await self._connection.open(ask(Op.RESIZE, message, of_command, self.id)).call(EmptyBody)
 
     async def keep(self, timeout_seconds: float | None) -> None:
         """Have the supervisor hold its pipes, and the files of what was read of them. The guest holds frames until they
@@ -364,7 +364,7 @@ class GuestExecHandle:
         await store.put(self.id, (*(fd for reader in readers for fd in reader.kept()), *input_fds))
         seconds = None if timeout_seconds is None else timeout_seconds + _LATER_SECONDS
         message = wire.Keep(timeout=_nanoseconds(seconds), id=encode(self.id))
-        await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(Nothing)
+        await self._connection.open(ask(Op.KEEP, message, of_command, self.id)).call(EmptyBody)
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None

@@ -21,7 +21,7 @@ from paddock.wire.guest import PartFlags as Part
 from paddock.wire.guest import Renew
 
 from . import _platforms, _probe, _proof
-from ._bake import BAKED, STATE, Shape, seal_key
+from ._bake import BAKED, STATE, GuestInputs, seal_key
 from ._bundle import flags, saves, served, specification
 
 PLACE = "/.vessel"
@@ -65,11 +65,11 @@ class GvisorBackend(VmmBackend):
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
         super().__init__(state_dir, supervisor=supervisor, for_tests=for_tests)
-        self._found: _probe.Found | None = None
+        self._found: _probe.FoundRunsc | None = None
         self._runsc: str | None = None
         self._known: dict[str, str] = {}
         self._why_cold: str | None = None
-        self._trying: asyncio.Task[_probe.Found] | None = None
+        self._trying: asyncio.Task[_probe.FoundRunsc] | None = None
 
     def probe(self) -> str | None:
         reason = super().probe()
@@ -110,7 +110,7 @@ class GvisorBackend(VmmBackend):
             raise LevelUnavailableError(found, hint=_probe.fix(self.directory))
         return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
 
-    async def _settled(self, found: _probe.Found) -> _probe.Found:
+    async def _settled(self, found: _probe.FoundRunsc) -> _probe.FoundRunsc:
         """Try KVM at the first call. The trial runs to its end, even if the caller leaves."""
         if self._trying is None:
             self._trying = self.start(self._try_kvm(found))
@@ -119,7 +119,7 @@ class GvisorBackend(VmmBackend):
             raise LevelUnavailableError(settled.refused, hint=_probe.fix(self.directory))
         return settled
 
-    async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
+    async def _try_kvm(self, found: _probe.FoundRunsc) -> _probe.FoundRunsc:
         try:
             self._found = await _proof.settle(self, found)
         finally:
@@ -127,7 +127,7 @@ class GvisorBackend(VmmBackend):
         return self._found
 
     async def dressed(
-        self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found, *, must_bake: bool = False
+        self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc, *, must_bake: bool = False
     ) -> JailPlan:
         """Return the VMM's jail, for that runsc on that platform."""
         dressed = await self._dressed(plan, jail, found)
@@ -142,7 +142,7 @@ class GvisorBackend(VmmBackend):
             return dressed
         return dressed._replace(trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
 
-    async def orders(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found | str | None = None) -> Orders:
+    async def orders(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc | str | None = None) -> Orders:
         """Return the controller's orders for that runsc on that platform, or for the ones that are taken here."""
         found = found or self._look()
         assert not isinstance(found, str)
@@ -190,7 +190,7 @@ class GvisorBackend(VmmBackend):
                 hint="at level gvisor, create it with a policy",
             ) from None
 
-    def _saves(self, found: _probe.Found, plan: SandboxPlan | None = None) -> bool:
+    def _saves(self, found: _probe.FoundRunsc, plan: SandboxPlan | None = None) -> bool:
         """Tell whether it can save a sandbox's memory.
 
         It can't if the sandbox has sockets of the jail. It can't if the sentry opens files itself (where all files have
@@ -205,7 +205,7 @@ class GvisorBackend(VmmBackend):
 
     # baking
 
-    async def _dressed(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> JailPlan:
+    async def _dressed(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc) -> JailPlan:
         if self._runsc is None:
             self._runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
         return jail._replace(
@@ -216,11 +216,11 @@ class GvisorBackend(VmmBackend):
             devices=(KVM,) if found.platform == _platforms.KVM else (),
         )
 
-    async def _shape(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Shape:
+    async def _shape(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc) -> GuestInputs:
         user = plan.template.user(None)
         assert user is not None
         limits, loopback = plan.spec.limits, self._saves(found, plan)
-        return Shape(
+        return GuestInputs(
             version=found.version,
             platform=found.platform,
             program=_probe.stamp(Path(found.program)),
@@ -239,7 +239,7 @@ class GvisorBackend(VmmBackend):
             who=[(one.uid, one.gid) for one in (user, plan.template.user("0")) if one],
         )
 
-    async def _baked(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> str:
+    async def _baked(self, plan: SandboxPlan, jail: JailPlan, found: _probe.FoundRunsc) -> str:
         shape = await self._shape(plan, jail, found)
         if (known := self._known.get(shape.stamp)) is not None:
             return known
@@ -249,7 +249,7 @@ class GvisorBackend(VmmBackend):
         self._known[shape.stamp] = baked
         return baked
 
-    async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.Found) -> None:
+    async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.FoundRunsc) -> None:
         """Start a guest in the tree and leave its state there."""
         own = self.unbaked(plan, tree, _BAKING_SECONDS)
         jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
@@ -265,7 +265,7 @@ class GvisorBackend(VmmBackend):
     def _key(self) -> bytes:
         return seal_key(self.directory / _KEY_FILE)
 
-    def _look(self) -> _probe.Found | str:
+    def _look(self) -> _probe.FoundRunsc | str:
         if self._found is None or self._found.refused:
             found = _probe.look(self.directory)
             if isinstance(found, str):
@@ -274,7 +274,7 @@ class GvisorBackend(VmmBackend):
         return self._found
 
 
-def _told(found: _probe.Found, asked: str | None) -> str:
+def _told(found: _probe.FoundRunsc, asked: str | None) -> str:
     if found.platform == _platforms.KVM:
         return "KVM"
     if found.tries_kvm:
@@ -283,7 +283,7 @@ def _told(found: _probe.Found, asked: str | None) -> str:
     return found.platform + (f" (not KVM: {why})" if why else "")
 
 
-def _recipe(found: _probe.Found) -> Recipe:
+def _recipe(found: _probe.FoundRunsc) -> Recipe:
     """Return the recipe of the tree with runsc: it works with any template, and stays when the machine's runsc
     changes.
     """

@@ -32,7 +32,7 @@ _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class GuestInputs:
     """The inputs of a guest before its use.
 
     `spec` fits any sandbox. `program` identifies the runsc.

@@ -29,7 +29,7 @@ _SECONDS = 20.0
 _MOST_WORDS = 300
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundRunsc(msgspec.Struct, frozen=True, kw_only=True):
     """A runsc that has run a program. `facts` are the inputs of this result."""
 
     program: str
@@ -58,13 +58,13 @@ def programs(state_dir: Path) -> tuple[Path, ...]:
     return tuple(Path(place).resolve() for place in places if place is not None and os.access(place, os.X_OK))
 
 
-def look(state_dir: Path) -> Found | str:
+def look(state_dir: Path) -> FoundRunsc | str:
     """Return the present runsc, or a sentence about what is missing."""
     programs_found = programs(state_dir)
     if not programs_found:
         return f"runsc (gVisor) is not installed: {FIX}"
     found = remembered(state_dir) or _find(state_dir, programs_found)
-    return found.refused or found if isinstance(found, Found) else found
+    return found.refused or found if isinstance(found, FoundRunsc) else found
 
 
 def fix(state_dir: Path) -> str:
@@ -73,7 +73,7 @@ def fix(state_dir: Path) -> str:
     return FIX if given is None else f"without {_platforms.SETTING} in config.toml it is what works"
 
 
-def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
+def settled(state_dir: Path, found: FoundRunsc, kvm: FoundRunsc | str) -> FoundRunsc:
     """Store the result of the KVM trial: sandboxes run on it, or the reason against it."""
     if isinstance(kvm, str):
         why = kvm[:_MOST_WORDS]
@@ -84,28 +84,28 @@ def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
     return kvm
 
 
-def _find(state_dir: Path, programs_found: tuple[Path, ...]) -> Found | str:
+def _find(state_dir: Path, programs_found: tuple[Path, ...]) -> FoundRunsc | str:
     platform = read_config(state_dir).gvisor_platform
     facts = _facts(programs_found, platform)
     reasons: list[str] = []
     for runsc in programs_found:
         found = _try(runsc, facts, platform)
-        if isinstance(found, Found):
+        if isinstance(found, FoundRunsc):
             remember(state_dir / _FILE, found)
             return found
         reasons.append(found)
     return "; ".join(reasons)
 
 
-def remembered(state_dir: Path) -> Found | None:
+def remembered(state_dir: Path) -> FoundRunsc | None:
     """Return the stored result for the present runsc, or None."""
-    there, known = programs(state_dir), recall(state_dir / _FILE, Found)
+    there, known = programs(state_dir), recall(state_dir / _FILE, FoundRunsc)
     if known is None or not there or known.facts != _facts(there, read_config(state_dir).gvisor_platform):
         return None
     return known
 
 
-def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
+def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> FoundRunsc | str:
     from ._trial import attempt  # the guest, which the probe of what is remembered does not need
 
     version, date = _version(runsc)
@@ -118,7 +118,7 @@ def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> Found | str:
     for platform in names:
         answer = attempt(runsc, platform, date)
         if not isinstance(answer, str):
-            return Found(
+            return FoundRunsc(
                 program=str(runsc),
                 version=version,
                 date=date,

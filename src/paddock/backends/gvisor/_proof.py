@@ -31,13 +31,13 @@ _LIFE_SECONDS = 120.0
 _NAMES = re.compile(r" of (sb|wv)_\w+| (sb|wv)_\w+")  # of what was made for the trial
 
 
-async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
+async def settle(backend: GvisorBackend, found: _probe.FoundRunsc) -> _probe.FoundRunsc:
     """Decide the platform for certain: KVM, or the one of `found`, with the reason.
 
     A failure on both proves nothing about KVM. If the settings name KVM, this raises it. Otherwise this process
     continues with `found`, and the next one tries again.
     """
-    kvm: _probe.Found | str = replace(found, platform=KVM, beside=found.platform, tries_kvm=False, without="")
+    kvm: _probe.FoundRunsc | str = replace(found, platform=KVM, beside=found.platform, tries_kvm=False, without="")
     try:
         await _live(backend, kvm)
     except PaddockError as error:
@@ -52,7 +52,7 @@ async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
     return await asyncio.to_thread(_probe.settled, backend.directory, found, kvm)
 
 
-async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
+async def _live(backend: GvisorBackend, found: _probe.FoundRunsc) -> None:
     """Run the trial. Its exception says what failed."""
     templates = await backend.templates()
     name = f"{WAITING}{os.urandom(8).hex()}"

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paddock.backends.base import Command, Ending, Paused
-from paddock.backends.guest import Nothing, orders, place_of
+from paddock.backends.guest import EmptyBody, orders, place_of
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
 from paddock.backends.pause_clock import PauseClock
@@ -99,7 +99,7 @@ class JailInstance(GuestInstance):
         except OSError:  # the deadline had passed
             raise SandboxDiedError(f"{self.id} is dead") from None
         with contextlib.closing(control):
-            await control.open(orders.deadline(deadline)).call(Nothing)
+            await control.open(orders.deadline(deadline)).call(EmptyBody)
 
     async def usage(self) -> Usage:
         answer = await self._backend.supervisor.request("usage", id=self.id)

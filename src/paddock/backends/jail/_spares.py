@@ -13,7 +13,7 @@ from paddock.backends._spares import Demand, Spare, Spares, common
 from paddock.backends._trees import create_tree, delete_tree
 from paddock.backends.base import SandboxPlan
 from paddock.errors import logged
-from paddock.model import Noun, SandboxId, mint, replace
+from paddock.model import IdPrefix, SandboxId, mint, replace
 from paddock.supervisor.plan import JailPlan
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class JailSpares(Spares[JailPlan, JailSpare]):
             self._start(self._delete(spare.id))
 
     async def _make(self, demand: Demand[JailPlan]) -> None:
-        backend, id = self._backend, SandboxId(mint(Noun.SANDBOX))
+        backend, id = self._backend, SandboxId(mint(IdPrefix.SANDBOX))
         spec = replace(demand.plan.spec, env={}, idle_seconds=None)
         plan = replace(demand.plan, id=id, hostname=host_name(id), tree=id, deadline=0.0, parent=None, spec=spec)
         jail = backend.jail_plan(plan)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from paddock.backends._environment import certificates, of_commands
-from paddock.backends.base import Backend, Capabilities, Ending, Exits, Kept, Paused, SandboxPlan
+from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._spares import JailSpares
@@ -37,7 +37,7 @@ _GONE = Ending(limit=None, reason="it is gone")
 _CERTIFICATES = certificates(f"/{trust_places.PLACE}")
 
 
-class Rest:
+class Pausing:
     """Pause and resume sandboxes of one backend through the supervisor. `start` runs work without a waiting caller."""
 
     def __init__(self, supervisor: SupervisorClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
@@ -130,7 +130,7 @@ class JailBackend:
         self.start = self._tasks.start
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
-        self.rest = Rest(self.supervisor, self.start)
+        self.rest = Pausing(self.supervisor, self.start)
         self.directory, self.config = state_dir, read_config(state_dir)
         self.spares = JailSpares(self, self.config.spares) if self.level is Level.JAIL else None
         self.trace = False
@@ -343,11 +343,11 @@ class JailBackend:
         # Each backend reports ended sandboxes whose level isn't known.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
-    async def kept(self) -> Mapping[ExecId, Kept]:
+    async def kept(self) -> Mapping[ExecId, KeptExec]:
         answer = await self.supervisor.request("list")
         kept: dict[SandboxId, dict[ExecId, str]] = answer.get("kept", {})
         mine = self._mine(answer)
-        return {command: Kept(id, owner) for id in mine for command, owner in kept.get(id, {}).items()}
+        return {command: KeptExec(id, owner) for id in mine for command, owner in kept.get(id, {}).items()}
 
     async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.supervisor.request("list")

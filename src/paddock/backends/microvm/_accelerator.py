@@ -28,7 +28,7 @@ _SANDBOX = re.compile(r" of sb_\w+|sandbox sb_\w+ ")
 _OF_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
 
 
-class Choice(msgspec.Struct, frozen=True):
+class AcceleratorChoice(msgspec.Struct, frozen=True):
     """`proven`: a machine has shown it, or nothing else can be had."""
 
     name: str
@@ -44,30 +44,30 @@ class Choice(msgspec.Struct, frozen=True):
 
 class _Kept(msgspec.Struct, frozen=True):
     facts: tuple[str, ...]
-    choice: Choice
+    choice: AcceleratorChoice
 
 
-def choose(state_dir: Path, programs: tuple[str, ...], accelerator: str | None = None) -> Choice:
+def choose(state_dir: Path, programs: tuple[str, ...], accelerator: str | None = None) -> AcceleratorChoice:
     """Return `accelerator`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
     if accelerator is not None:
-        return Choice(accelerator, "config.toml says so")
+        return AcceleratorChoice(accelerator, "config.toml says so")
     if (closed := kvm.closed()) is not None:
-        return Choice(TCG, closed)
+        return AcceleratorChoice(TCG, closed)
     kept = recall(state_dir / _FILE, _Kept)
     if kept is not None and kept.facts == _facts(programs):
         return kept.choice
-    return Choice(KVM, f"{kvm.DEVICE} is there", proven=False)
+    return AcceleratorChoice(KVM, f"{kvm.DEVICE} is there", proven=False)
 
 
-def booted(state_dir: Path, programs: tuple[str, ...]) -> Choice:
+def booted(state_dir: Path, programs: tuple[str, ...]) -> AcceleratorChoice:
     """Remembers that a machine has run with KVM."""
-    return _remember(state_dir, programs, Choice(KVM, "a machine has booted with it"))
+    return _remember(state_dir, programs, AcceleratorChoice(KVM, "a machine has booted with it"))
 
 
-def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
+def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> AcceleratorChoice:
     """Remembers that none has, with KVM, and one has without."""
     message = _SANDBOX.sub("", words)[:_MOST_WORDS]
-    return _remember(state_dir, programs, Choice(TCG, f"{kvm.DEVICE} is there and boots nothing: {message}"))
+    return _remember(state_dir, programs, AcceleratorChoice(TCG, f"{kvm.DEVICE} is there and boots nothing: {message}"))
 
 
 def processor() -> str:
@@ -83,6 +83,6 @@ def _facts(programs: tuple[str, ...]) -> tuple[str, ...]:
     return (*programs, proc.boot_id(), mine, f"{node.st_mode:o} {node.st_uid} {node.st_gid}")
 
 
-def _remember(state_dir: Path, programs: tuple[str, ...], choice: Choice) -> Choice:
+def _remember(state_dir: Path, programs: tuple[str, ...], choice: AcceleratorChoice) -> AcceleratorChoice:
     remember(state_dir / _FILE, _Kept(_facts(programs), choice))
     return choice

@@ -216,7 +216,7 @@ class MicrovmBackend(VmmBackend):
     def _programs(self) -> tuple[str, str]:
         return (_qemu.find().stamp, _kernel.find(self.config.kernel).stamp)
 
-    def _accelerator(self) -> _accelerator.Choice:
+    def _accelerator(self) -> _accelerator.AcceleratorChoice:
         return _accelerator.choose(self.directory, self._programs(), self.config.accelerator)
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:

@@ -19,7 +19,7 @@ from paddock.backends.vmm._instance import OWN_VARIABLES, Orders, VmmInstance, p
 from paddock.backends.vmm._waiting import REFUSES, Waiting
 from paddock.errors import NotFoundError, SandboxDiedError, logged
 from paddock.linux import proc
-from paddock.model import ExecSpec, Limit, Noun, SandboxId, mint, replace
+from paddock.model import ExecSpec, IdPrefix, Limit, SandboxId, mint, replace
 from paddock.storage import Templates
 from paddock.storage.templates.kit import PLACE
 from paddock.storage.templates.recipe import Entry, Recipe, of_kit, writes
@@ -132,7 +132,7 @@ class VmmBackend(JailBackend):
 
     def unbaked(self, plan: SandboxPlan, tree: str, seconds: float) -> SandboxPlan:
         """`plan` without what is one sandbox's own, to be baked in that tree."""
-        own = {"id": SandboxId(mint(Noun.SANDBOX)), "hostname": "sandbox", "tree": tree, "exits": False}
+        own = {"id": SandboxId(mint(IdPrefix.SANDBOX)), "hostname": "sandbox", "tree": tree, "exits": False}
         return replace(plan_of_nobody(plan), **own, deadline=proc.boottime() + seconds)
 
     @contextlib.asynccontextmanager

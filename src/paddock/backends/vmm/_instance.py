@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paddock.backends.base import Command, Ending, SandboxPlan
-from paddock.backends.guest import PING, Nothing, Request, hand, orders, place_of, user_of
+from paddock.backends.guest import PING, EmptyBody, Request, hand, orders, place_of, user_of
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.exec import exec_request, execs, kill_request
 from paddock.backends.jail.backend import JailInstance
@@ -25,7 +25,7 @@ from paddock.errors import (
     UnsupportedError,
     logged,
 )
-from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint, replace
+from paddock.model import ExecId, ExecSpec, IdPrefix, SandboxId, SandboxSpec, Template, mint, replace
 from paddock.storage.templates.kit import COMMAND
 from paddock.supervisor import layout, trust_places
 from paddock.vmm.control import pack_orders
@@ -92,7 +92,7 @@ class _Log(Reply, frozen=True):
     log: str
 
 
-class _Pinged(Reply, frozen=True):
+class _PingReply(Reply, frozen=True):
     restored: bool
 
 
@@ -146,7 +146,7 @@ class VmmInstance(JailInstance):
 
     async def run(self, spec: ExecSpec) -> None:
         """Run a command to its end, and ignore its result."""
-        handle = await self.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+        handle = await self.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=False)
         try:
             await handle.wait()
         finally:
@@ -176,7 +176,7 @@ class VmmInstance(JailInstance):
 
     async def order(self, order: Request) -> None:
         """To the guest's pid 1."""
-        await (await self._init()).open(order).call(Nothing)
+        await (await self._init()).open(order).call(EmptyBody)
 
     async def tell(self, renewal: Renew, *, may_fail: Part = _NO_PART) -> Part:
         """Return what it is from here on; what of that is done. InvalidState."""
@@ -248,7 +248,7 @@ class VmmInstance(JailInstance):
     async def _set_out(self, config: dict[str, Any]) -> Control:
         """Start the controller, and send its configuration over a socket that no other process reads. SandboxDied."""
         spec, place = ExecSpec(argv=COMMAND, cwd="/", stdin=True), (await self._jail_agent()).place
-        request = exec_request(place, spec, ExecId(mint(Noun.EXEC)), None, background=True, vital=True)
+        request = exec_request(place, spec, ExecId(mint(IdPrefix.EXEC)), None, background=True, vital=True)
         async with self._passed(request, ExecReply) as stream:
             stream.setblocking(False)
             try:
@@ -372,7 +372,7 @@ class VmmInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The controller may make disks first, which may take long on a busy machine: this wait has no timeout.
-        pinged = await (await self.control()).ask("ping", _Pinged, seconds=None)  # then it listens
+        pinged = await (await self.control()).ask("ping", _PingReply, seconds=None)  # then it listens
         await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
             await self.begin()
@@ -408,7 +408,7 @@ class VmmInstance(JailInstance):
         """Return a socket whose other end the controller has. Raises OSError without a controller."""
         for _ in range(_TRIES):
             try:
-                async with self._passed(hand(_CONTROLLER, say), Nothing) as stream:
+                async with self._passed(hand(_CONTROLLER, say), EmptyBody) as stream:
                     return stream
             except PaddockError as error:
                 if error.details.get("errno") != "EAGAIN":

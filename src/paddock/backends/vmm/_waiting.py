@@ -51,7 +51,7 @@ class Kind(msgspec.Struct, frozen=True):
         return cls(kind, plan.spec.limits, plan.template)
 
 
-class Prestarted(Spare[Kind], eq=False):
+class WaitingVmm(Spare[Kind], eq=False):
     """One that waits. Its tree, which is called as it is, is in use until it is deleted."""
 
     instance: VmmInstance
@@ -63,7 +63,7 @@ class Prestarted(Spare[Kind], eq=False):
         return self.instance.id
 
 
-class Waiting(Spares[Kind, Prestarted]):
+class Waiting(Spares[Kind, WaitingVmm]):
     """Those of one backend."""
 
     def __init__(self, backend: VmmBackend) -> None:
@@ -103,7 +103,7 @@ class Waiting(Spares[Kind, Prestarted]):
         await super().aclose()
 
     async def _hand_over(
-        self, vmm: Prestarted, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+        self, vmm: WaitingVmm, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
     ) -> VmmInstance | None:
         """Make it the sandbox of the plan, with its tree; or end it, and leave the plan the tree that it had."""
         backend, pool = self._backend, await self._backend.trees()
@@ -125,7 +125,7 @@ class Waiting(Spares[Kind, Prestarted]):
         self._tidying.start(self._tidy(vmm))
         return instance
 
-    async def _tidy(self, vmm: Prestarted) -> None:
+    async def _tidy(self, vmm: WaitingVmm) -> None:
         """Nothing waits under its name any more."""
         with logged("tidy up", vmm.id):
             await delete_tree(await self._backend.trees(), vmm.id)
@@ -148,7 +148,7 @@ class Waiting(Spares[Kind, Prestarted]):
             orders = replace(await backend.orders(plan, jail), waiting=True)
             instance = await backend.start_vmm(plan, jail, orders)
             undo.pop_all()
-        vmm = Prestarted(demand.kind, instance, until - _LEAST_LEFT_SECONDS)
+        vmm = WaitingVmm(demand.kind, instance, until - _LEAST_LEFT_SECONDS)
         try:
             async with asyncio.timeout(_REHEARSAL_SECONDS):
                 await backend.rehearse(plan, instance)
@@ -158,19 +158,19 @@ class Waiting(Spares[Kind, Prestarted]):
         vmm.watch = backend.start(self._await_end(vmm))
         self._stock.append(vmm)
 
-    async def _await_end(self, vmm: Prestarted) -> None:
+    async def _await_end(self, vmm: WaitingVmm) -> None:
         """Wait for its end: it was killed, or no create took it in time."""
         await vmm.instance.wait_ended()
         if vmm in self._stock:
             self._stock.remove(vmm)
             await self._end(vmm)
 
-    def _leave(self, spare: Prestarted) -> None:
+    def _leave(self, spare: WaitingVmm) -> None:
         super()._leave(spare)
         if spare.watch is not None:
             spare.watch.cancel()
 
-    async def _end(self, spare: Prestarted) -> None:
+    async def _end(self, spare: WaitingVmm) -> None:
         await asyncio.shield(self._backend.start(end(self._backend, spare)))
 
     def _has_room(self, kind: Kind) -> bool:
@@ -182,7 +182,7 @@ class Waiting(Spares[Kind, Prestarted]):
         return available - kind.jail.memory_bytes >= total // 8
 
 
-async def end(backend: VmmBackend, vmm: Prestarted) -> None:
+async def end(backend: VmmBackend, vmm: WaitingVmm) -> None:
     """End it and delete its tree. A sweep finds leftovers."""
     await backend.put_out(vmm.instance)
     await delete_tree(await backend.trees(), vmm.id)

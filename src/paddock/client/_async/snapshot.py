@@ -92,7 +92,7 @@ class AsyncSnapshot:
 
         if level == "process":
             raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
-        model.check_name(name, model.Noun.SNAPSHOT)
+        model.check_name(name, model.IdPrefix.SNAPSHOT)
         transport = transport or default_async_transport()
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()

@@ -55,7 +55,7 @@ class DaemonTransport:
             case "ByteWriter":
                 return _Writer(_opened(self._calls, frame, "abort"))
             case "ByteStream":
-                return _Both(_opened(self._calls, frame, "close"), "end")
+                return _PortConnection(_opened(self._calls, frame, "close"), "end")
             case "ChangeStream":
                 return _Changes(self._calls, _decoded(frame).handle, "close")
             case "Promotion" | "PushedBranch" | "PullRequest":
@@ -235,7 +235,7 @@ class _Writer:
         self._stream.call("abort", cancels=False)
 
 
-class _Both(_Reader, _Writer):
+class _PortConnection(_Reader, _Writer):
     """A connection to a port."""
 
     def write_eof(self) -> None:

@@ -360,7 +360,7 @@ class Sandbox:
         if on_stdout is not None or on_stderr is not None:
             from .watched import watched
 
-            id = model.mint(model.Noun.EXEC)
+            id = model.mint(model.IdPrefix.EXEC)
             action = model.StartExec(sandbox=self.id, spec=spec, expect_revision=expect_revision, id=id)
             result = watched(transport, action, data, on_stdout, on_stderr, capture_bytes=capture_bytes)
         else:

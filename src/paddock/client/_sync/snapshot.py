@@ -93,7 +93,7 @@ class Snapshot:
 
         if level == "process":
             raise UnsupportedError("level 'process' has no snapshots", hint="build at another level: paddock doctor")
-        model.check_name(name, model.Noun.SNAPSHOT)
+        model.check_name(name, model.IdPrefix.SNAPSHOT)
         transport = transport or default_transport()
         file = Dockerfile(directory, dockerfile, args or {})
         base = file.image()

@@ -14,7 +14,7 @@ from paddock.daemon.clock import boot_id
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import LEAST_PREFIX, exactly_one, has_ended
 from paddock.errors import ApprovalNeededError, InvalidStateError, PaddockError, PolicyDeniedError
-from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, Noun, Principal, mint, replace
+from paddock.model import Approval, ApprovalAnswer, ApprovalRequest, ApprovalState, IdPrefix, Principal, mint, replace
 from paddock.model.approval import arguments_digest
 
 _SELECT = f"SELECT {', '.join(Approval.__fields__)} FROM approvals"
@@ -87,7 +87,7 @@ class Approvals(Component):
             if self._store.execute(_COUNT_PENDING, values).fetchone()[0] >= MOST_PENDING:
                 reason = f"{MOST_PENDING} others of this sandbox wait for an answer already"
                 return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
-            id = mint(Noun.APPROVAL)
+            id = mint(IdPrefix.APPROVAL)
             self._store.execute(_ASK, {**values, "id": id, "seconds": WAIT_SECONDS})
             found = self._get(owner, id)
             assert found is not None
@@ -172,7 +172,7 @@ class Approvals(Component):
         wall, clock = self._clock.wall(), self._clock.boottime()  # from now on it holds for so long
         values = (to.value, wall, op.principal.id, reason, wall + WAIT_SECONDS, clock + WAIT_SECONDS, one.id)
         self._store.execute(_DECIDE, values)
-        op.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
+        op.sandbox = one.sandbox if one.sandbox.startswith(IdPrefix.SANDBOX) else None
         op.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
         await self._wake()
         return self._find(action, owner)
@@ -201,7 +201,7 @@ class Approvals(Component):
         found = self._get(owner, reference)
         if found is not None:
             return found
-        prefix = reference.startswith(Noun.APPROVAL) and len(reference) >= LEAST_PREFIX
+        prefix = reference.startswith(IdPrefix.APPROVAL) and len(reference) >= LEAST_PREFIX
         several = self._store.beginning(_approval, _SELECT, owner, reference) if prefix else ()
         return exactly_one(several, "approval", reference, hint="paddock approvals ls --all")
 

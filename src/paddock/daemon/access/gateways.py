@@ -27,7 +27,7 @@ from paddock.errors import (
 )
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import Close, Open, Record, Revise, Secret
-from paddock.gateway.rules.secrets import Bound, to_bytes
+from paddock.gateway.rules.secrets import BoundSecret, to_bytes
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 from paddock.supervisor import layout
 
@@ -176,7 +176,7 @@ class Gateways(Component):
         except PaddockError as error:  # it sees for itself when one has ended
             self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
 
-    async def secret(self, sandbox: str, bound: Bound) -> None:
+    async def secret(self, sandbox: str, bound: BoundSecret) -> None:
         """Send a changed secret. It holds for the next request when this returns."""
         network = self._networks.get(SandboxId(sandbox))
         async with nullcontext() if network is None else network.lock:  # what is just sent may have the value before

@@ -19,11 +19,11 @@ from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.database import Row
 from paddock.errors import InvalidArgumentError, NotFoundError, PaddockError, PolicyDeniedError, SecretUnavailableError
 from paddock.gateway.rules.redaction import Redaction
-from paddock.gateway.rules.secrets import Bound, check_shape, mint, to_bytes
+from paddock.gateway.rules.secrets import BoundSecret, check_shape, mint, to_bytes
 from paddock.model import Binding, ExecSpec, Secret, SecretRule, SecretValue, check_secret_name, replace
 from paddock.model.caller import environment, of_source
-from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, Fetched, Fetcher, is_kept
-from paddock.storage.secrets.vault import Place, Sealed, Vault, open_keys
+from paddock.storage.secrets import LEAST_BYTES, MOST_BYTES, FetchedValue, Fetcher, is_kept
+from paddock.storage.secrets.vault import SealedValue, ValuePlace, Vault, open_keys
 
 _KNOWN = f"SELECT {', '.join(Secret.__fields__)} FROM secrets WHERE owner = ?"  # noqa: S608
 
@@ -46,7 +46,7 @@ class Secrets(Component):
             raise SecretUnavailableError(
                 f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
             )
-        value = SecretValue(self.vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
+        value = SecretValue(self.vault.open(SealedValue(*found[1:]), ValuePlace(owner, name, found[0])))
         sql = "UPDATE secrets SET used_at = ? WHERE owner = ? AND name = ?"
         self._store.execute(sql, (self._clock.wall(), owner, name))
         return value
@@ -56,7 +56,7 @@ class Secrets(Component):
         now = self._clock.wall()
         with self._store.writing() as db:
             found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
-            place = Place(owner, name, 1 if found is None else found[0] + 1)
+            place = ValuePlace(owner, name, 1 if found is None else found[0] + 1)
             sealed = self.vault.seal(value.data, place)
             db.execute(
                 "INSERT INTO secrets (owner, name, version, key, wrapped, sealed, created_at, updated_at)"
@@ -85,7 +85,7 @@ class Secrets(Component):
         with self._store.writing() as db:
             rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
             for owner, name, version, *sealed in rows:
-                fresh = self.vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                fresh = self.vault.rewrap(SealedValue(*sealed), ValuePlace(owner, name, version))
                 db.execute(
                     "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
                     (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
@@ -93,7 +93,7 @@ class Secrets(Component):
             sql = "SELECT sandbox, owner, name, key, wrapped, sealed FROM sandbox_secrets WHERE sealed IS NOT NULL"
             for sandbox, owner, name, *sealed in db.execute(sql).fetchall():
                 with contextlib.suppress(SecretUnavailableError):  # no key opens it: nothing is lost with the old one
-                    fresh = self.vault.rewrap(Sealed(*sealed), _place(sandbox, owner, name))
+                    fresh = self.vault.rewrap(SealedValue(*sealed), _place(sandbox, owner, name))
                     sql = "UPDATE sandbox_secrets SET key = ?, wrapped = ? WHERE sandbox = ? AND name = ?"
                     db.execute(sql, (fresh.key, fresh.wrapped, sandbox, name))
         self.vault.keys.finish()
@@ -104,9 +104,9 @@ def _secret(*columns: Any) -> Secret:
     return Secret(**dict(zip(Secret.__fields__, columns, strict=True)))
 
 
-def _place(sandbox: str, owner: str, name: str) -> Place:
+def _place(sandbox: str, owner: str, name: str) -> ValuePlace:
     """Return the place of the variables by which a sandbox's secret is read. No owner's own secret has such a name."""
-    return Place(owner, f"{sandbox}/{name}", 0)
+    return ValuePlace(owner, f"{sandbox}/{name}", 0)
 
 
 def check_value(name: str, value: SecretValue) -> None:
@@ -129,7 +129,7 @@ _SELECT = "SELECT s.sandbox, s.owner, s.name, s.placeholder, s.rule, s.key, s.wr
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(SecretRule).decode
 
-Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
+Changed: TypeAlias = Callable[[str, BoundSecret], Awaitable[None]]
 """Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
 
 
@@ -141,13 +141,13 @@ class SandboxSecret(msgspec.Struct, frozen=True):
     name: str
     placeholder: str
     rule: SecretRule
-    sealed: Sealed | None = None
+    sealed: SealedValue | None = None
     """The encrypted variables of its maker by which the value is read."""
 
 
 def _sandbox_secret(sandbox: str, owner: str, name: str, placeholder: str, rule: bytes, *sealed: Any) -> SandboxSecret:
     return SandboxSecret(
-        sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else Sealed(*sealed)
+        sandbox, owner, name, placeholder, _decode(rule), None if sealed[2] is None else SealedValue(*sealed)
     )
 
 
@@ -159,7 +159,7 @@ def _columns(one: SandboxSecret) -> tuple[Any, ...]:
 class _State(msgspec.Struct):
     """The values, renewals and output filter of one sandbox's secrets, by name."""
 
-    bounds: dict[str, Bound] = {}
+    bounds: dict[str, BoundSecret] = {}
     renewals: dict[str, asyncio.Task[None]] = {}
     redaction: Redaction | None = None
 
@@ -320,10 +320,12 @@ class SecretBindings(Component):
             for task in state.renewals.values():
                 task.cancel()
 
-    async def _fetch_all(self, secrets: Sequence[SandboxSecret], *, optional: bool = False) -> list[Fetched | None]:
+    async def _fetch_all(
+        self, secrets: Sequence[SandboxSecret], *, optional: bool = False
+    ) -> list[FetchedValue | None]:
         """Try all before the first failure is raised: no attempt continues behind it. `optional`: None stands for one
         that can't be had."""
-        fetched: list[Fetched | None] = []
+        fetched: list[FetchedValue | None] = []
         for one in await asyncio.gather(*map(self._fetch, secrets), return_exceptions=True):
             if optional and isinstance(one, SecretUnavailableError):
                 one = None
@@ -350,12 +352,12 @@ class SecretBindings(Component):
         opened = self._secrets.vault.open(secret.sealed, _place(secret.sandbox, secret.owner, secret.name))
         return msgspec.json.decode(opened, type=dict[str, str])
 
-    async def _fetch(self, secret: SandboxSecret) -> Fetched:
+    async def _fetch(self, secret: SandboxSecret) -> FetchedValue:
         fetcher = Fetcher(self._variables(secret), partial(self._secrets.value, secret.owner), self._clock.wall)
         return await fetcher.fetch(secret.name, secret.rule.source)
 
-    def _bound(self, secret: SandboxSecret, fetched: Fetched | None) -> Bound:
-        return Bound(
+    def _bound(self, secret: SandboxSecret, fetched: FetchedValue | None) -> BoundSecret:
+        return BoundSecret(
             name=secret.name,
             placeholder=secret.placeholder,
             bindings=_bindings(secret.rule),
@@ -363,13 +365,13 @@ class SecretBindings(Component):
             expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(self, sandbox: str, secrets: Sequence[SandboxSecret], fetched: Sequence[Fetched | None]) -> _State:
+    def _hold(self, sandbox: str, secrets: Sequence[SandboxSecret], fetched: Sequence[FetchedValue | None]) -> _State:
         self.drop(sandbox)
         state = self._sandboxes[sandbox] = _State()
         self._keep(state, secrets, fetched)
         return state
 
-    def _keep(self, state: _State, secrets: Sequence[SandboxSecret], fetched: Sequence[Fetched | None]) -> None:
+    def _keep(self, state: _State, secrets: Sequence[SandboxSecret], fetched: Sequence[FetchedValue | None]) -> None:
         """Keep the values, and renew each ahead of its end."""
         for secret, one in zip(secrets, fetched, strict=True):
             bound = state.bounds[secret.name] = self._bound(secret, one)

@@ -25,8 +25,8 @@ from paddock.wire import close_all
 
 if TYPE_CHECKING:
     from paddock.daemon.sandboxes.streams import Outbound
-    from paddock.daemon.workspaces.mounts import Promoting
-    from paddock.daemon.workspaces.results import Publishing
+    from paddock.daemon.workspaces.mounts import PendingPromotion
+    from paddock.daemon.workspaces.results import PendingPublication
 
 Method: TypeAlias = Callable[[Call], Awaitable[object]]
 _PIPE_BYTES = 1 << 20
@@ -190,13 +190,13 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     return Opened(reply, let_go, methods, (theirs.detach(),))
 
 
-def open_promotion(number: int, inner: Promoting, pump: Pump) -> Opened:
+def open_promotion(number: int, inner: PendingPromotion, pump: Pump) -> Opened:
     reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
     descriptors = (os.dup(inner.layer), os.dup(inner.journal))
     return Opened(reply, inner.aclose, {"finish": lambda _: inner.finish()}, descriptors)
 
 
-def open_publication(number: int, inner: Publishing, pump: Pump) -> Opened:
+def open_publication(number: int, inner: PendingPublication, pump: Pump) -> Opened:
     async def finish(call: Call) -> object:
         if call.published is None:
             raise InvalidArgumentError("what became of it is missing")

@@ -134,7 +134,7 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-class Outliving:
+class KeepLater:
     """Has a command kept that runs for longer than most do, and then calls `then`: reading may begin."""
 
     def __init__(self, handle: Command, timeout_seconds: float | None, then: Callable[[], None]) -> None:
@@ -195,7 +195,7 @@ class Collector:
         Processes that it left running may hold its streams open for ever. Then a quarter of a second without output is
         enough: all that the command itself printed was in the pipe when it ended.
         """
-        outlives = None if self._has_ended() else Outliving(self._handle, timeout_seconds, self._start)
+        outlives = None if self._has_ended() else KeepLater(self._handle, timeout_seconds, self._start)
         fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
             fed.append(asyncio.get_running_loop().create_task(_feed(self._handle, self._input)))

@@ -246,7 +246,7 @@ class Creation(Component):
         workspace: WorkspaceTree | None = None,
     ) -> CreateRequest:
         """Describe a new one, not recorded yet, made from `source`, over `workspace` or a copy of that of `source`."""
-        now, id = self._clock.wall(), SandboxId(mint(model.Noun.SANDBOX))
+        now, id = self._clock.wall(), SandboxId(mint(model.IdPrefix.SANDBOX))
         sandbox = Sandbox(
             id=id,
             spec=spec if spec.policy is None else replace(spec, policy=None),

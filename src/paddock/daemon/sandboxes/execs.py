@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from paddock import model
-from paddock.backends.base import Backend, Command, Kept
+from paddock.backends.base import Backend, Command, KeptExec
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.access.secrets import SecretBindings
 from paddock.daemon.context import Component, Context, Operation, handles
@@ -29,7 +29,7 @@ from paddock.model import mint, replace
 
 from . import validate
 from .cleanup import Cleanup
-from .collect import Capture, Collector, Outliving, finish, kept, redacting
+from .collect import Capture, Collector, KeepLater, finish, kept, redacting
 from .files import from_home
 from .instance import RunningSandbox
 from .running import LIVE, RunningSandboxes
@@ -71,7 +71,7 @@ class Execs(Component):
         super().__init__(context)
         self._sandboxes, self._cleanup, self._policies = sandboxes, cleanup, policies
         self.running, self.bindings, self.tasks = running, bindings, context.tasks
-        self.kept: dict[model.ExecId, Kept] = {}
+        self.kept: dict[model.ExecId, KeptExec] = {}
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
         """This daemon leaves, and the next one takes over kept commands."""
@@ -261,7 +261,7 @@ def _not_started(id: model.ExecId, error: PaddockError, op: Operation) -> model.
 
 def _id(action: model.RunExec | model.StartExec) -> model.ExecId:
     if action.id is None:
-        return model.ExecId(mint(model.Noun.EXEC))
+        return model.ExecId(mint(model.IdPrefix.EXEC))
     validate.check_exec_id(action.id)
     return model.ExecId(action.id)
 
@@ -309,7 +309,7 @@ class GuardedExec:
         ]
         self._meters, self._most = meters, self._sandbox.limits.output_mib << 20
         self._drained = asyncio.Event()
-        self._outlives = None if background else Outliving(inner, timeout_seconds, self._drained.set)
+        self._outlives = None if background else KeepLater(inner, timeout_seconds, self._drained.set)
         if background:
             self._drained.set()
         self.stdout, self.stderr = (

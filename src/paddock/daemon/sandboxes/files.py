@@ -17,7 +17,7 @@ from paddock.model import Action, ByteReader, ByteStream, ByteWriter, ChangeStre
 from . import validate
 from .running import RunningSandboxes
 from .sandboxes import Sandboxes
-from .streams import Both, Changes, Inbound, Outbound, Record
+from .streams import Changes, Inbound, Outbound, PortRelay, Record
 
 R = TypeVar("R")
 _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
@@ -61,7 +61,7 @@ class Files:
     @handles(model.ConnectPort)
     async def connect(self, action: model.ConnectPort, op: Operation) -> ByteStream:
         row, inner = await self._ask(action, op)
-        return Both(inner, Record(row, self._running, op))
+        return PortRelay(inner, Record(row, self._running, op))
 
     async def _ask(self, action: Action[R], op: Operation) -> tuple[Row, R]:
         validate.check_file(action)

@@ -13,7 +13,7 @@ from paddock import model
 from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.access.policies import Policies
 from paddock.daemon.context import Component, Context, Operation, handles
-from paddock.daemon.lanes import Hold, Overtaken
+from paddock.daemon.lanes import Hold, KilledMeanwhile
 from paddock.daemon.store.database import LEAST_PREFIX, Row, WorkspaceStore, exactly_one, has_ended
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PaddockError, SandboxDiedError
 from paddock.model import Inspection, Recording, Sandbox, SandboxId, Snapshot, State, Usage, died, nested_principal
@@ -63,9 +63,8 @@ class Sandboxes(Component):
     async def extend(self, action: model.ExtendSandbox, op: Operation) -> Sandbox:
         validate.check_ttl(action.ttl_seconds)
         row, running = await self.reach(action.sandbox, op)
-        if (
-            row.state is State.PAUSED or running.instance.pause_clock.now
-        ):  # its pid 1 keeps the time too, and has to hear
+        if row.state is State.PAUSED or running.instance.pause_clock.now:
+            # Its pid 1 keeps the time too, and has to hear.
             async with self.use(row.id, op):
                 pass
 
@@ -225,7 +224,7 @@ class Sandboxes(Component):
         row = self._store.by_name(owner, reference, living=True)
         if row is not None:
             return row
-        if reference.startswith(model.Noun.SANDBOX):
+        if reference.startswith(model.IdPrefix.SANDBOX):
             if len(reference) < LEAST_PREFIX:
                 raise InvalidArgumentError(
                     f"{reference!r} is too short: a prefix has {LEAST_PREFIX} characters or more"
@@ -324,15 +323,15 @@ class Sandboxes(Component):
         for the kill first."""
         try:
             yield
-        except (Overtaken, SandboxDiedError) as error:
+        except (KilledMeanwhile, SandboxDiedError) as error:
             raise await self.explain(error, row) from None
 
-    async def explain(self, error: Overtaken | SandboxDiedError, row: Row) -> PaddockError:
-        if isinstance(error, Overtaken):
+    async def explain(self, error: KilledMeanwhile | SandboxDiedError, row: Row) -> PaddockError:
+        if isinstance(error, KilledMeanwhile):
             return await self._killed_by(error)
         return error if error.details.get("sandbox") not in (None, row.id) else await self._running.dead(row)
 
-    async def _killed_by(self, overtaken: Overtaken) -> PaddockError:
+    async def _killed_by(self, overtaken: KilledMeanwhile) -> PaddockError:
         async with self._lanes.shared(overtaken.id):
             row = self._store.existing(SandboxId(overtaken.id))
         if has_ended(row):
@@ -383,7 +382,7 @@ class Use:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         try:
             await self._hold.__aexit__(kind, error, trace)
-        except Overtaken as overtaken:
+        except KilledMeanwhile as overtaken:
             error = overtaken
-        if isinstance(error, Overtaken | SandboxDiedError):
+        if isinstance(error, KilledMeanwhile | SandboxDiedError):
             raise await self._sandboxes.explain(error, self._row) from None

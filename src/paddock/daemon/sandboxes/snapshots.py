@@ -48,7 +48,7 @@ class Snapshots(Component):
     async def create(
         self, action: model.CreateSnapshot, row: Row, running: RunningSandbox, op: Operation
     ) -> model.Snapshot:
-        model.check_name(action.name, model.Noun.SNAPSHOT)
+        model.check_name(action.name, model.IdPrefix.SNAPSHOT)
         running.backend.capabilities.require("freeze", running.backend.name)
         snapshot = self._of(row, op.principal.id)
         name = None if action.takes_name else action.name
@@ -257,7 +257,7 @@ class Snapshots(Component):
 
     def _of(self, row: Row, owner: str) -> model.Snapshot:
         return model.Snapshot(
-            id=model.SnapshotId(mint(model.Noun.SNAPSHOT)),
+            id=model.SnapshotId(mint(model.IdPrefix.SNAPSHOT)),
             source=row.id,
             spec=replace(row.sandbox.spec, level=row.sandbox.level),
             template=row.sandbox.template,

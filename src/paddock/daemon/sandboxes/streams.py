@@ -133,7 +133,7 @@ class Inbound:
             self._record.done({"aborted": True})
 
 
-class Both:
+class PortRelay:
     """Carry both directions of a port, without digests: the bytes have no meaningful end."""
 
     def __init__(self, inner: ByteStream, record: Record) -> None:

@@ -17,7 +17,7 @@ from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread
 from paddock.errors import ErrandFailedError, PlatformError, SandboxDiedError
-from paddock.model import ByteWriter, ExecId, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import ByteWriter, ExecId, ExecSpec, IdPrefix, Level, Limits, SandboxId, SandboxSpec, mint
 
 from .running import end
 
@@ -113,7 +113,7 @@ class UtilitySandbox:
         env = git_environment() if env is None else dict(env)
         argv = ("/bin/sh", "-c", script, "sh", *arguments)
         spec = ExecSpec(argv=argv, env=env, user=user, stdin=input is not None)
-        handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+        handle = await self.instance.start(spec, id=ExecId(mint(IdPrefix.EXEC)), background=False)
         out, errors = bytearray(), bytearray()
 
         def take(data: bytes) -> None:
@@ -162,7 +162,7 @@ class UtilitySandboxes(Component):
         backend = self._backends.choose(Level.JAIL)  # for sandboxes of any template: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
         template = await asyncio.to_thread(self._templates().get, TEMPLATE, _log.info)
-        id = SandboxId(mint(Noun.WORKSHOP))
+        id = SandboxId(mint(IdPrefix.WORKSHOP))
         plan = SandboxPlan(
             id=id,
             hostname="workshop",

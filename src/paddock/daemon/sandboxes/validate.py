@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.errors import InvalidArgumentError
-from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, SandboxSpec, check_name
+from paddock.model import Action, ExecSpec, IdPrefix, Limits, Mount, OpenWorkspace, SandboxSpec, check_name
 from paddock.model.ids import is_id
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock", ".vessel", ".ba
 def check_spec(spec: SandboxSpec) -> None:
     check_ttl(spec.ttl_seconds)
     check_limits(spec.limits)
-    check_name(spec.name, Noun.SANDBOX)
+    check_name(spec.name, IdPrefix.SANDBOX)
     if not spec.template or "\0" in spec.template:
         raise InvalidArgumentError("template must be a name", field="template")
     check_env(spec.env)
@@ -79,8 +79,8 @@ def _check_workspace(spec: SandboxSpec) -> None:
 
 
 def check_workspace(action: OpenWorkspace) -> None:
-    check_name(action.name, Noun.WORKSPACE)
-    check_name(action.name, Noun.SANDBOX)  # which has the task's name too
+    check_name(action.name, IdPrefix.WORKSPACE)
+    check_name(action.name, IdPrefix.SANDBOX)  # which has the task's name too
     if action.url is None and (action.branch is not None or action.ref is not None):
         raise InvalidArgumentError("a branch or a ref is one of a repository: give its url too", field="url")
     if not 0 <= action.max_age_seconds < math.inf:
@@ -153,7 +153,7 @@ def check_key(key: str) -> None:
 
 def check_exec_id(text: str) -> None:
     """Check an id, which becomes a part of a path."""
-    if not is_id(text) or not text.startswith(Noun.EXEC):
+    if not is_id(text) or not text.startswith(IdPrefix.EXEC):
         raise InvalidArgumentError(
             f"{text[:64]!r} is not the id of a command", hint="`paddock logs ID` lists them", field="exec"
         )

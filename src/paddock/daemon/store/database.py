@@ -451,7 +451,7 @@ class SnapshotStore(_Rows[SnapshotRow]):
         return self._store.every(_SNAPSHOTS.row, sql, (owner, owner, source, source))
 
 
-class Kept(msgspec.Struct, frozen=True):
+class WorkspaceArchive(msgspec.Struct, frozen=True):
     """The archive of an evicted workspace, and what it held. It cannot change any more, so this stays true."""
 
     digest: str
@@ -469,7 +469,7 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
     base: str | None = None
     layers: tuple[str, ...] = ()
     """Trees below its own."""
-    kept: Kept | None = None
+    kept: WorkspaceArchive | None = None
 
     @property
     def id(self) -> model.WorkspaceId:

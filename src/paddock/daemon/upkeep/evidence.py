@@ -94,7 +94,9 @@ class Evidence:
         self.sign()
         names = (row.id, *filter(None, [row.sandbox.spec.name]))
         stream = audit.Stream(
-            self._audit.directory, audit.Choice(sandboxes=names, since=row.sandbox.created_at - _BEFORE), audit.Cursor()
+            self._audit.directory,
+            audit.RecordFilter(sandboxes=names, since=row.sandbox.created_at - _BEFORE),
+            audit.Cursor(),
         )
         session = audit.Session(row.id)
         for found in stream.in_order():

@@ -21,7 +21,7 @@ from paddock.daemon.store.candidates import Candidate, Collector, discarded, mea
 from paddock.daemon.store.references import TreeReference, why_needed
 from paddock.daemon.store.trees import SPARE, STAGED
 from paddock.errors import PaddockError
-from paddock.model import Check, GarbageItem, GarbageReport, Level, Noun, PoolSpace, State, replace
+from paddock.model import Check, GarbageItem, GarbageReport, IdPrefix, Level, PoolSpace, State, replace
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.config import PoolConfig
 from paddock.storage.pool.memories import Memories
@@ -61,7 +61,7 @@ async def _take(one: Candidate) -> str | None:
         return str(error)
 
 
-_KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
+_KINDS = (IdPrefix.SANDBOX, IdPrefix.SNAPSHOT, IdPrefix.BASE, IdPrefix.WORKSHOP, IdPrefix.WORKSPACE)
 NOUNS = (*(noun.value for noun in _KINDS), STAGED, SPARE, WAITING)
 """Beginnings of names of trees that rows describe, or that are in use."""
 _WALLED = (Level.GVISOR, Level.MICROVM)
@@ -179,7 +179,7 @@ class Storage(Component):
         found: list[Candidate] = []
         for name in names:
             if name not in current:
-                whole = name.startswith(Noun.TEMPLATE)
+                whole = name.startswith(IdPrefix.TEMPLATE)
                 why = "a newer version has replaced it" if whole else "its builder did not come to an end"
                 size, kept = await measured(pool, name), self._template_kept(needed, name)
                 found.append(Candidate(name, "template", why, size, take, kept))
@@ -230,7 +230,7 @@ class Storage(Component):
     async def _needless(self, pool: Pool) -> Check:
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
         needed = self._references.by_tree().keys() | pool.in_use
-        known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
+        known = (*NOUNS, IdPrefix.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
         return _check(
@@ -257,7 +257,7 @@ class Storage(Component):
         lost = [
             f"{tree}, which {reference.by} needs"
             for tree, references in wanted.items()
-            if not tree.startswith(Noun.REPOSITORY) and tree not in names
+            if not tree.startswith(IdPrefix.REPOSITORY) and tree not in names
             for reference in references
         ]
         return lost, len({reference.by for references in wanted.values() for reference in references})
@@ -293,7 +293,7 @@ class Storage(Component):
 
 def _folder_sizes(folder: Path) -> dict[str, int]:
     names = os.listdir(folder) if folder.is_dir() else []
-    return {name: measure(folder / name)[1] for name in names if name.startswith(Noun.SANDBOX)}
+    return {name: measure(folder / name)[1] for name in names if name.startswith(IdPrefix.SANDBOX)}
 
 
 def measure(directory: Path) -> tuple[int, int]:

@@ -39,11 +39,16 @@ class AuditStream:
     """Read the audit log. Its own decision and outcome are in the log too."""
 
     def __init__(
-        self, directory: Path, action: model.StreamAudit, choice: audit.Choice, cursor: audit.Cursor, op: Operation
+        self,
+        directory: Path,
+        action: model.StreamAudit,
+        choice: audit.RecordFilter,
+        cursor: audit.Cursor,
+        op: Operation,
     ) -> None:
         self._action, self._op = action, op
         self._stream = audit.Stream(directory, choice, cursor)
-        self._lines = self._first(audit.Heading(filtered=not choice.everything, resumed=action.cursor is not None))
+        self._lines = self._first(audit.ExportHeader(filtered=not choice.everything, resumed=action.cursor is not None))
         self._rest = b""
         self._told = 0
         self._closed = False
@@ -69,7 +74,7 @@ class AuditStream:
     def _more(self) -> bytes:
         return b"".join(itertools.islice(self._lines, _AT_ONCE))
 
-    def _first(self, heading: audit.Heading) -> Iterator[bytes]:
+    def _first(self, heading: audit.ExportHeader) -> Iterator[bytes]:
         yield audit.heading_line(heading)
         if self._action.last is not None:
             kept = deque(self._stream.in_order(), maxlen=self._action.last) if self._action.last else ()
@@ -86,7 +91,7 @@ class AuditStream:
     def _new(self) -> Iterator[bytes]:
         return self._told_of(self._stream.in_order())
 
-    def _told_of(self, records: Iterator[audit.Found]) -> Iterator[bytes]:
+    def _told_of(self, records: Iterator[audit.SegmentLine]) -> Iterator[bytes]:
         prefixes: dict[str, bytes] = {}
         for found in records:
             if found.segment not in prefixes:
@@ -125,7 +130,7 @@ class Reports(Component):
                 action = replace(action, sandbox=row.id, since=since)
                 own = row.id
                 names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
-        eyes = None if me == self._owner else audit.Eyes(principal=me, sandbox=own)
+        eyes = None if me == self._owner else audit.Visibility(principal=me, sandbox=own)
         return await asyncio.to_thread(audit.read_records, self._audit.directory, action, names, eyes=eyes)
 
     @handles(model.StreamAudit)
@@ -142,7 +147,7 @@ class Reports(Component):
                 names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
         if not action.follow and action.last is None:
             await asyncio.to_thread(self._evidence.sign)
-        choice = audit.Choice(sandboxes=names, tag=action.tag, since=action.since)
+        choice = audit.RecordFilter(sandboxes=names, tag=action.tag, since=action.since)
         cursor = audit.Cursor() if action.cursor is None else audit.read_cursor(action.cursor)
         return AuditStream(self._audit.directory, action, choice, cursor, op)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from paddock.backends.base import TreeMount
 from paddock.daemon.context import Operation
 from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, UtilitySandbox, UtilitySandboxes
-from paddock.daemon.store.database import Kept, WorkspaceRow
+from paddock.daemon.store.database import WorkspaceArchive, WorkspaceRow
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE, WorkspaceTree
 from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
@@ -141,7 +141,7 @@ class Archiver:
         async with self._utilities.open(mounts, op, command_seconds=READING_SECONDS) as utility:
             return await self._status(row, utility)
 
-    async def archive(self, row: WorkspaceRow) -> Kept:
+    async def archive(self, row: WorkspaceRow) -> WorkspaceArchive:
         """Return an archive of it, on the disk when this returns. The tree is only read. PaddockError: it is
         not kept."""
         async with self._utilities.open(_mounts(row, writable=False), None) as utility:
@@ -149,7 +149,7 @@ class Archiver:
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
                 script = (_KEEP_ALL,) if row.cache is None else (_KEEP, _commit(row))
                 await utility.run(*script, user=utility.owner, sink=archive.write)
-            return Kept(archive.digest, archive.size, status)
+            return WorkspaceArchive(archive.digest, archive.size, status)
 
     async def extract(self, row: WorkspaceRow, op: Operation | None) -> None:
         """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""

@@ -21,7 +21,7 @@ from paddock.daemon.store.trees import WorkspaceTree, spare_of
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidStateError, NotFoundError, RequestError
 from paddock.linux.descriptors import closing
-from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
+from paddock.model import Acquired, BaseId, IdPrefix, RepositoryId, mint
 from paddock.storage.pool.trees import look_at, sync_tree
 from paddock.supervisor.layout import REPOSITORIES
 
@@ -108,7 +108,7 @@ class Bases(Component):
         await in_thread(make)  # it works in the pool, which is closed after us
 
     async def _make(self, acquired: Acquired, branch: str, op: Operation | None, submodules: bool) -> Base:
-        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
+        base = Base(BaseId(mint(IdPrefix.BASE)), acquired.repository, acquired.commit, branch, submodules)
         self._begin(base)
         try:
             await in_thread(self._lay, base)

@@ -56,7 +56,7 @@ class MountResults(Component):
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 
     @handles(PromoteMount)
-    async def promote(self, action: PromoteMount, op: Operation) -> Promoting:
+    async def promote(self, action: PromoteMount, op: Operation) -> PendingPromotion:
         row, running = await self._sandboxes.reach(action.sandbox, op)
         number, mount = _mount(row, action.target)
 
@@ -66,7 +66,7 @@ class MountResults(Component):
                 sandbox=row.id, target=mount.target, source=mount.source, dry_run=action.dry_run, **changes
             )
 
-        promoting = Promoting(promoted)
+        promoting = PendingPromotion(promoted)
 
         def begin(changes: MountChanges) -> Plan:
             plan = changes.plan(git=action.git, force=action.force)
@@ -128,7 +128,7 @@ class MountResults(Component):
             save_promoted(tree, number, promoted)
 
 
-class Promoting:
+class PendingPromotion:
     """Hold a promotion that the caller's process carries out. The copy that it reads stays until it is finished."""
 
     task: asyncio.Task[None]

@@ -22,7 +22,7 @@ from paddock.daemon.store.repositories import NOBODY, PUBLIC, KnownRef, Observat
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PolicyDeniedError
 from paddock.linux.descriptors import closing
-from paddock.model import Acquired, Noun, Principal, Repository, RepositoryId, mint, replace
+from paddock.model import Acquired, IdPrefix, Principal, Repository, RepositoryId, mint, replace
 from paddock.storage.pool.trees import measure
 from paddock.supervisor.layout import REPOSITORIES
 
@@ -165,7 +165,7 @@ class Repositories(Component):
         at, clock = self._clock.wall(), self._clock.boottime()
         access = access._replace(remote=await _storage().located(access.remote))
         listing, access, scope = await self._prove(access)
-        row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, access.remote.url, at)
+        row = self._rows.make(RepositoryId(mint(IdPrefix.REPOSITORY)), scope, access.remote.url, at)
         async with self._lanes.exclusive(row.id):
             refs = await self._bring(row, access, listing)
             seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
@@ -180,12 +180,12 @@ class Repositories(Component):
         if given is None and not (private and remote.path is None):
             try:
                 return await self.git.look(remote, None), access, own
-            except _storage().Refused:
+            except _storage().RemoteRefused:
                 pass
         credential = given or await self._proof(access)
         try:
             listing = await self.git.look(remote, credential)
-        except _storage().Refused as refused:
+        except _storage().RemoteRefused as refused:
             raise NotFoundError(
                 f"{remote.url} is not there, or not for {principal.name}: {refused}",
                 hint=_NO_KEY if remote.scheme == _storage().SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
@@ -209,7 +209,7 @@ class Repositories(Component):
     async def _fetch(self, row: RepositoryRow, access: _Access, only: str | None = None) -> None:
         try:
             await self.git.fetch(row.id, access.remote, access.credential, only=only, progress=_log.info)
-        except _storage().Refused as refused:
+        except _storage().RemoteRefused as refused:
             message = f"{access.remote.url} is not there any more, or not for the one who asks: {refused}"
             raise NotFoundError(message) from None
 
@@ -286,7 +286,7 @@ class Repositories(Component):
     async def remove(self, id: str) -> None:
         async with self._lanes.exclusive(id):
             owners = await asyncio.to_thread(_storage().pins.owners, self.directory / id)
-            needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
+            needed = [owner for owner in owners if not owner.startswith(IdPrefix.BASE)]
             if needed:
                 raise InvalidStateError(
                     f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first"
@@ -305,7 +305,7 @@ class Repositories(Component):
     def _find(self, reference: str, owner: str) -> Repository:
         every = self._rows.list(owner)
         found = [one for one in every if reference in (one.id, one.url)]
-        if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= LEAST_PREFIX:
+        if not found and reference.startswith(IdPrefix.REPOSITORY) and len(reference) >= LEAST_PREFIX:
             found = [one for one in every if one.id.startswith(reference)]
         return exactly_one(found, "repository", reference, hint="`paddock repos ls` lists them")
 

@@ -193,7 +193,7 @@ class WorkspaceResults(Component):
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
     @handles(model.PushBranch)
-    async def push(self, action: model.PushBranch, op: Operation) -> Publishing:
+    async def push(self, action: model.PushBranch, op: Operation) -> PendingPublication:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, op)
         workspace, origin = source.origin()
@@ -233,7 +233,7 @@ class WorkspaceResults(Component):
 
         async with AsyncExitStack() as resources:
             if commit == tip:
-                return Publishing(op, resources.pop_all(), done)
+                return PendingPublication(op, resources.pop_all(), done)
             name = await resources.enter_async_context(self._quarantine(origin.repository, pack, commit))
             lender = origin.repository if name != origin.repository else None
             git = self._repositories.git
@@ -245,7 +245,7 @@ class WorkspaceResults(Component):
             digest = None if pack is None else hashlib.sha256(pack).hexdigest()
             self._audit.event("workspace.push", asked_by=op.number, what=detail, pack_sha256=digest, force=action.force)
             plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=tip)
-            return Publishing(op, resources.pop_all(), done, push=plan)
+            return PendingPublication(op, resources.pop_all(), done, push=plan)
 
     @asynccontextmanager
     async def _quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[str]:
@@ -262,7 +262,7 @@ class WorkspaceResults(Component):
             await asyncio.to_thread(_remove, git.path(name))
 
     @handles(model.OpenPullRequest)
-    async def pull_request(self, action: model.OpenPullRequest, op: Operation) -> Publishing:
+    async def pull_request(self, action: model.OpenPullRequest, op: Operation) -> PendingPublication:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgumentError("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, op)
@@ -294,7 +294,7 @@ class WorkspaceResults(Component):
             draft=action.draft,
             forge=action.forge,
         )
-        return Publishing(op, AsyncExitStack(), done, pull_request=plan)
+        return PendingPublication(op, AsyncExitStack(), done, pull_request=plan)
 
     async def _ask(
         self,
@@ -337,7 +337,7 @@ class WorkspaceResults(Component):
         return ref, acquired.commit
 
 
-class Publishing:
+class PendingPublication:
     """Hold a push or pull request that the caller's process makes. `done` records it, and returns the caller's result.
 
     `needs` closes after it has ended: the repository that the caller pushes from.

@@ -126,7 +126,7 @@ class Workspaces(Component):
         found = await self._commit(action, op.principal)
         now = self._clock.wall()
         workspace = Workspace(
-            id=model.WorkspaceId(mint(model.Noun.WORKSPACE)),
+            id=model.WorkspaceId(mint(model.IdPrefix.WORKSPACE)),
             name=action.name,
             owner=op.principal.id,
             state=WorkspaceState.MAKING,

@@ -33,9 +33,9 @@ class Recorder:
         return Recording(exchanges=tuple(self._exchanges), omitted=tuple(self._omitted))
 
     @contextmanager
-    def recording(self, authorized: AuthorizedRequest) -> Generator[Exchanged]:
+    def recording(self, authorized: AuthorizedRequest) -> Generator[RecordedExchange]:
         """Record the exchange of the block. Omit a failed one."""
-        exchanged, method, url = Exchanged(), authorized.request.method, authorized.url
+        exchanged, method, url = RecordedExchange(), authorized.request.method, authorized.url
         try:
             yield exchanged
         except BaseException as error:
@@ -43,7 +43,7 @@ class Recorder:
             raise
         self._keep(method, url, exchanged)
 
-    def _keep(self, method: str, url: str, exchanged: Exchanged) -> None:
+    def _keep(self, method: str, url: str, exchanged: RecordedExchange) -> None:
         book, body, response, content = self._book, exchanged.body, exchanged.response, bytes(exchanged.content)
         shown = anonymous(url.encode(), book).decode()
         if body is None or len(content) > MOST_BODY_BYTES:
@@ -65,7 +65,7 @@ class Recorder:
             self._omitted.append("and more")
 
 
-class Exchanged:
+class RecordedExchange:
     """One request under way."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.gateway.protocols.token_bucket import TokenBucket
 from paddock.linux import caps, prctl, proc, proc_events, seccomp, seccomp_profile
-from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
+from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, EventSocket
 from paddock.linux.processes import Search, TooMany
 
 from .fork_server import fork_beside
@@ -51,7 +51,7 @@ def start() -> socket.socket:
 def _be(gateway: socket.socket) -> None:
     events = None
     with suppress(OSError):
-        events = News()
+        events = EventSocket()
     _confine()
     _serve(gateway, ProcessResolver(), events)
 
@@ -70,7 +70,7 @@ def _confine() -> None:
     seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
 
 
-def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: News | None) -> None:
+def _serve(peer: socket.socket, process_resolver: ProcessResolver, events: EventSocket | None) -> None:
     def say(message: dict[str, Any]) -> None:
         peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
@@ -230,7 +230,7 @@ class Starts:
     if the kernel doesn't report. `say` raises BlockingIOError if it can't send the report now.
     """
 
-    def __init__(self, events: News | None, say: Say, describe: Describe) -> None:
+    def __init__(self, events: EventSocket | None, say: Say, describe: Describe) -> None:
         self._events, self._say, self._describe = events, say, describe
         self._watched: dict[str, _Watched] = {}
         self._known: dict[int, _Watched] = {}
@@ -276,7 +276,7 @@ class Starts:
         for _ in range(_MOST_AT_ONCE):
             try:
                 event = self._events.read()
-            except proc_events.Lost:  # once for each processor, one after the other
+            except proc_events.EventsLost:  # once for each processor, one after the other
                 lost = True
                 continue
             if event is None:

@@ -24,7 +24,7 @@ _FIRST = int(NETWORK.network_address) + 256
 _LAST = int(NETWORK.broadcast_address) - 1
 
 
-class Synthetic:
+class SandboxNames:
     """The names of one sandbox.
 
     A new one replaces the least recently used one without a connection.

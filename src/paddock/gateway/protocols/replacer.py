@@ -20,7 +20,7 @@ class Filter(Protocol):
     def end(self) -> bytes: ...
 
 
-class Both:
+class ChainedFilter:
     """One filter, and another behind it."""
 
     def __init__(self, first: Filter, then: Filter) -> None:

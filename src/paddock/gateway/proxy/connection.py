@@ -20,7 +20,7 @@ from paddock.policy.network import Snapshot
 
 from .exchange import Exchange
 from .h2_session import MOST_STREAMS, Broken, H2Stream, Session
-from .stream import Lost, ProxyStream
+from .stream import ConnectionLost, ProxyStream
 
 if TYPE_CHECKING:
     from .network import SandboxNetwork
@@ -141,7 +141,7 @@ class Connection:
         except Refused as refused:
             error = str(refused)
             self.client.reset(error)
-        except (Lost, ssl.SSLError) as lost:
+        except (ConnectionLost, ssl.SSLError) as lost:
             error = str(lost)
         except UnrecordedError as unrecorded:
             error = unrecorded.message
@@ -355,7 +355,7 @@ class H2Streams(Session):
         why: Exception = ConnectionResetError("the client has left")
         try:
             await self.pump()
-        except (Broken, Lost) as error:
+        except (Broken, ConnectionLost) as error:
             why = error
         finally:
             self.lose(why)
@@ -363,12 +363,12 @@ class H2Streams(Session):
                 task.cancel()
             if self.branches:
                 await asyncio.wait(self.branches.values())
-        if isinstance(why, Lost):
+        if isinstance(why, ConnectionLost):
             raise why
         if self.left or isinstance(why, Broken):
             await connection.last_word()
         if isinstance(why, Broken):
-            raise Lost(str(why))
+            raise ConnectionLost(str(why))
 
     def leave(self, why: str) -> None:
         """Reset all streams and tell the client to go."""

@@ -24,7 +24,7 @@ from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from .registry_filter import RegistryFilter
 from .relay import Relay
-from .stream import Lost
+from .stream import ConnectionLost
 from .websocket import MisplacedSecret
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Exchange:
             refused.as_type = gate is not None and gate.is_silent()
             refused.number = number if refused.number is None else refused.number
             raise
-        except Lost as lost:
+        except ConnectionLost as lost:
             error = str(lost)
             if isinstance(lost, MisplacedSecret):
                 self._record_misplaced_secret(target, error, verdict)

@@ -18,7 +18,7 @@ from paddock.gateway.protocols import http2
 from paddock.gateway.protocols.http1 import Body, Ending, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused, refusal_fields
 
-from .stream import HIGH_WATER, Inbound, Lost, ProxyStream
+from .stream import HIGH_WATER, ConnectionLost, Inbound, ProxyStream
 
 _LOW_WATER = HIGH_WATER // 4
 _LAST_WORD_SECONDS = 5.0
@@ -84,7 +84,7 @@ class H2Stream(ProxyStream):
     async def response(self, method: str) -> Response:
         while not self._arrived:
             if not await self.more():
-                raise Lost("it ended before its answer did")
+                raise ConnectionLost("it ended before its answer did")
         found = self._arrived.popleft()
         assert isinstance(found, Response)
         return found

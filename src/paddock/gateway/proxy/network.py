@@ -24,7 +24,7 @@ from paddock.gateway.mocks.recorder import Recorder
 from paddock.gateway.outside import Outside
 from paddock.gateway.processes.connection_owner import ConnectionOwners, record_event
 from paddock.gateway.processes.process_resolver import First
-from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, Synthetic, answer, frame, take_queries
+from paddock.gateway.protocols.dns import MAX_QUERY_BYTES, Denied, SandboxNames, answer, frame, take_queries
 from paddock.gateway.protocols.names import canonical, is_address
 from paddock.gateway.protocols.refusal import BadMessage, Refused
 from paddock.gateway.protocols.token_bucket import TokenBucket
@@ -40,7 +40,7 @@ from paddock.model.egress import Target, Verdict
 from paddock.policy.network import Snapshot
 
 from .connection import Connection
-from .stream import SCRATCH_BYTES, Lost, ProxyStream
+from .stream import SCRATCH_BYTES, ConnectionLost, ProxyStream
 from .upstream import Dialer, Pool
 
 MOST_HELD_BYTES = 32 << 20
@@ -97,7 +97,7 @@ class SandboxNetwork:
     def __post_init__(self) -> None:
         gateway = self.gateway
         self.limits, self.loop = gateway.limits, gateway.loop
-        self.names, self.pool, self.streams = Synthetic(), Pool(), 0
+        self.names, self.pool, self.streams = SandboxNames(), Pool(), 0
         self.files = KnownFiles(gateway.malware)
         self.mocks = Mocks(gateway.handlers, self.secrets)
         self.recorder: Recorder | None = None
@@ -361,7 +361,7 @@ class SandboxNetwork:
                         return
                     client.write(frame(reply))
                 await client.drain()
-        except (ValueError, Lost):
+        except (ValueError, ConnectionLost):
             client.reset()
         finally:
             client.close()

@@ -32,7 +32,7 @@ from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import Target
 
 from .relay import Relay
-from .stream import Lost, ProxyStream
+from .stream import ConnectionLost, ProxyStream
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -357,7 +357,7 @@ class CachedFile:
             if client.sent == sent:
                 return None
             client.reset()
-            raise Lost(f"the answer was cut off: {broken}") from None
+            raise ConnectionLost(f"the answer was cut off: {broken}") from None
         self.delivered = True
         return goes_on
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.gateway.mocks.recorder import Exchanged
+from paddock.gateway.mocks.recorder import RecordedExchange
 from paddock.gateway.protocols.gzip import Undecodable
 from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
 from paddock.gateway.protocols.refusal import BadMessage, Refused, UpstreamFailed
-from paddock.gateway.protocols.replacer import Both, Filter
+from paddock.gateway.protocols.replacer import ChainedFilter, Filter
 from paddock.gateway.registries.package_cache import Broken
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.gateway.rules.overrides import FormWatch
@@ -25,7 +25,7 @@ from paddock.gateway.rules.redaction import ResponseRedaction, redacted
 from paddock.gateway.rules.substitution import BUFFERED_BYTES, Substitution
 
 from .h2_session import H2Stream, StreamFailed
-from .stream import Lost, ProxyStream
+from .stream import ConnectionLost, ProxyStream
 from .websocket import EXTENSIONS, switch
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Relay:
         self._swap: Substitution | None = None
         self.watch: FormWatch | None = None
         """Checks the request's body before the relay sends it. Raises Refused."""
-        self.exchanged: Exchanged | None = None
+        self.exchanged: RecordedExchange | None = None
         """Keeps the answer."""
         self._silent = gate is not None and gate.is_our_own
         """Nothing goes to the client."""
@@ -233,7 +233,7 @@ class Relay:
         except Refused as refused:
             self._broken = refused
             server.reset("the request is refused")
-        except Lost as error:
+        except ConnectionLost as error:
             server.reset(str(error))
 
     # -- and back ------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Relay:
         for _ in range(_MOST_INTERIM):
             try:
                 response = await server.response(self._request.method)
-            except Lost as lost:
+            except ConnectionLost as lost:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
                 server.reset()
@@ -264,7 +264,7 @@ class Relay:
         server.reset()
         raise UpstreamFailed("the server does not come to an answer")
 
-    def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
+    def _unanswered(self, lost: ConnectionLost, *, begun: bool) -> Exception:
         if self._client.error is not None:
             return lost
         if self._broken is not None:
@@ -309,12 +309,12 @@ class Relay:
                 await client.drain()
                 if not await server.more():
                     body.end()
-        except (Lost, BadMessage, Undecodable, Broken) as error:
+        except (ConnectionLost, BadMessage, Undecodable, Broken) as error:
             server.reset()
             if not begun and client.error is None:
                 raise Refused(str(error), status=502, rule="cache") from None
             client.reset()  # half of it is there: that it is half must be seen
-            raise Lost(f"the answer was cut off: {error}") from None
+            raise ConnectionLost(f"the answer was cut off: {error}") from None
         await client.drain()
         if file is not None:
             file.delivered = kept is not None
@@ -332,7 +332,7 @@ class Relay:
         self._connection.limit(self._network.limits.response, server)
         try:
             body = await page_filter.read(response, server)
-        except Lost as lost:
+        except ConnectionLost as lost:
             raise self._unanswered(lost, begun=True) from None
         except Refused:
             server.reset()
@@ -381,7 +381,10 @@ class Relay:
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        body.filter, body.filter_trailers = returned if kept is None else Both(kept, returned), redaction.fields
+        body.filter, body.filter_trailers = (
+            returned if kept is None else ChainedFilter(kept, returned),
+            redaction.fields,
+        )
         return body
 
 

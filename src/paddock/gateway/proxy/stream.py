@@ -21,7 +21,7 @@ SCRATCH_BYTES = 128 << 10
 _RECORD_BYTES = 16 << 10
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke, or the gateway broke it off."""
 
 
@@ -114,7 +114,7 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         if self.error is not None:
-            raise Lost(str(self.error)) from self.error
+            raise ConnectionLost(str(self.error)) from self.error
 
     def stir(self) -> None:
         """End the waiting of `more`."""
@@ -249,7 +249,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         """Read the next response, to a request with `method`. Raises BadMessage and Lost."""
         while (end := http1.head_end(self.buffer)) < 0:
             if not await self.more():
-                raise Lost("it ended before its answer did")
+                raise ConnectionLost("it ended before its answer did")
         return http1.read_response(_taken(self.buffer, end), method)
 
     def body(self, head: Request | Response) -> Body:
@@ -413,7 +413,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         try:
             while await self.more():
                 pass
-        except Lost:
+        except ConnectionLost:
             pass
         self.close()
 

@@ -16,7 +16,7 @@ from paddock.gateway.protocols.refusal import Refused, UpstreamFailed
 from paddock.model.egress import Target, Verdict
 
 from .h2_session import Broken, H2Stream, Session
-from .stream import Lost, ProxyStream
+from .stream import ConnectionLost, ProxyStream
 
 DIAL_SECONDS = 10.0
 MOST_ADDRESSES = 8
@@ -85,7 +85,7 @@ class Dialer:
             context.set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
             await stream.shake(self._trust[h2], name=target.host)
-        except (ssl.SSLError, Lost) as error:
+        except (ssl.SSLError, ConnectionLost) as error:
             stream.reset()
             raise UpstreamFailed(f"TLS with {target.host}:{target.port} failed: {_words(error)}") from None
         except BaseException:
@@ -139,7 +139,7 @@ class Link(Session):
         why = ConnectionResetError("the server has left")
         try:
             await self.pump()
-        except (Lost, Broken) as error:
+        except (ConnectionLost, Broken) as error:
             why = ConnectionResetError(str(error))
         except Exception as fault:
             self.loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})

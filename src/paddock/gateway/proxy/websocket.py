@@ -18,12 +18,12 @@ from paddock.gateway.protocols.websocket import CloseCode, Frame, FrameReader, O
 from paddock.gateway.rules.secrets import SecretBook
 from paddock.gateway.rules.substitution import Substitution
 
-from .stream import Lost, ProxyStream
+from .stream import ConnectionLost, ProxyStream
 
 PIECE_BYTES = 64 << 10
 
 
-class MisplacedSecret(Lost):
+class MisplacedSecret(ConnectionLost):
     """A placeholder was on its way to where its secret must not go, or has no value."""
 
 
@@ -114,7 +114,9 @@ async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages,
             raise failed.exceptions[0] from None
         client.write(websocket.write_close(violation.code, f"paddock: {violation}".encode(), masked=False))
         server.write(websocket.write_close(CloseCode.GOING_AWAY, b"", masked=True))
-        raise (MisplacedSecret if violation.code is CloseCode.POLICY_VIOLATION else Lost)(str(violation)) from None
+        raise (MisplacedSecret if violation.code is CloseCode.POLICY_VIOLATION else ConnectionLost)(
+            str(violation)
+        ) from None
 
 
 async def _pass_on(source: ProxyStream, sink: ProxyStream, messages: Messages) -> None:

@@ -55,7 +55,7 @@ class PackageFile(msgspec.Struct, frozen=True, array_like=True):
     held: str | None = None
 
 
-class Filtered(msgspec.Struct, frozen=True, kw_only=True):
+class FilteredPage(msgspec.Struct, frozen=True, kw_only=True):
     """A filtered page, and the files that it links, with the held ones.
 
     `held` names the held versions with the reasons as text. `nothing` is the reason if the sandbox may fetch none of
@@ -120,11 +120,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return (host, port, path), f"{scheme}://{written(scheme, host, port)}{path}"
 
-    def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
+    def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> FilteredPage:
         held, nothing = reasons({kept.version: kept.held for kept in files.values() if kept.held}), None
         if held and all(kept.held for kept in files.values()):
             nothing, body = f"all there is of {self.package} is held back: {held}", b""
-        return Filtered(kind=kind, body=body, files=tuple(files.items()), held=held, nothing=nothing)
+        return FilteredPage(kind=kind, body=body, files=tuple(files.items()), held=held, nothing=nothing)
 
 
 def malicious(rule: Allow, known: Iterable[MalwareRecord], version: str) -> str | None:

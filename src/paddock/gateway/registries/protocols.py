@@ -10,7 +10,7 @@ import msgspec
 from paddock.gateway.protocols.gzip import Gzip, Undecodable
 
 from . import crates, npm, pypi
-from .page import File, Filtered, Malformed, Page
+from .page import File, FilteredPage, Malformed, Page
 
 MOST_PAGE_BYTES = 64 << 20
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,7 +34,7 @@ class Registry(Protocol):
         """Return package and path, on the first of the rule's hosts, of the page that should lead to a file."""
         ...
 
-    def filter_page(self, page: Page, kind: str, body: bytes) -> Filtered:
+    def filter_page(self, page: Page, kind: str, body: bytes) -> FilteredPage:
         """Return the filtered page of type `kind`. Raises Malformed."""
         ...
 
@@ -57,7 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The reader's result: `Filtered`, ready to be kept.
+    """The reader's result: `FilteredPage`, ready to be kept.
 
     `files` are by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without decoding.
     `held` names the held versions with the reasons as text.

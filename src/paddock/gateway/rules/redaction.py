@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus
 
 from paddock.gateway.protocols.gzip import Gzip, Undecodable
 from paddock.gateway.protocols.http1 import Fields
-from paddock.gateway.protocols.replacer import Both, Filter, Needles, Replacer, UnescapedReplacer
+from paddock.gateway.protocols.replacer import ChainedFilter, Filter, Needles, Replacer, UnescapedReplacer
 
 _PIECE_BYTES = 1 << 20
 _LEAST = 8
@@ -109,7 +109,7 @@ class Redaction:
         Without `escapes` it only finds the forms with fixed bytes, so it never waits for the end of an escape.
         """
         known = Replacer(self._needles, self._table.__getitem__)
-        return Both(known, self._unescaped()) if escapes else known
+        return ChainedFilter(known, self._unescaped()) if escapes else known
 
 
 class ResponseRedaction:

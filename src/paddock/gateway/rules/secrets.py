@@ -53,7 +53,7 @@ class Unavailable(Refused):
         super().__init__(reason, status=424, rule="secret", hint=hint)
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
+class BoundSecret(msgspec.Struct, frozen=True, kw_only=True):
     """A secret of a sandbox: its placeholder, its bindings and its present value.
 
     `value` is None after its revocation. `expires_at` is in CLOCK_BOOTTIME seconds.
@@ -66,13 +66,13 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-def to_bytes(secrets: Sequence[Bound] | Bound) -> bytes:
+def to_bytes(secrets: Sequence[BoundSecret] | BoundSecret) -> bytes:
     """Encode secrets for the gateway's socket, the only way that they take."""
     return msgspec.msgpack.encode(secrets)
 
 
-def from_bytes(data: bytes) -> tuple[Bound, ...]:
-    return msgspec.msgpack.decode(data, type=tuple[Bound, ...]) if data else ()
+def from_bytes(data: bytes) -> tuple[BoundSecret, ...]:
+    return msgspec.msgpack.decode(data, type=tuple[BoundSecret, ...]) if data else ()
 
 
 class SecretBook:
@@ -80,7 +80,7 @@ class SecretBook:
 
     def __init__(
         self,
-        secrets: Iterable[Bound] = (),
+        secrets: Iterable[BoundSecret] = (),
         *,
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
@@ -130,7 +130,7 @@ class SecretBook:
         bindings = (binding for bound in self._bound.values() for binding in bound.bindings)
         return any(one.port == target.port and host_matches(one.host, target.host) for one in bindings)
 
-    def put(self, bound: Bound) -> None:
+    def put(self, bound: BoundSecret) -> None:
         """Add a secret, or change the value or the bindings of one from the next request on.
 
         Redaction still covers the old value.

@@ -6,7 +6,7 @@ from ._diff import Change as Change
 from ._diff import Outcome as Outcome
 from ._diff import diff as diff
 from ._explain import Explanation as Explanation
-from ._explain import Near as Near
+from ._explain import NearMiss as NearMiss
 from ._explain import explain as explain
 from ._load import Loaded as Loaded
 from ._load import Source as Source

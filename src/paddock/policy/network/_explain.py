@@ -22,7 +22,7 @@ from ._yaml import Path, Places
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22, "postgres": 5432, "tcp": 0}
 
 
-class Near(msgspec.Struct, frozen=True, kw_only=True):
+class NearMiss(msgspec.Struct, frozen=True, kw_only=True):
     """A rule for this host that doesn't cover this request, and the reason."""
 
     rule: str
@@ -45,7 +45,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...]
     approve: str | None
     revision: str
-    near: tuple[Near, ...]
+    near: tuple[NearMiss, ...]
 
 
 def explain(loaded: Loaded, method: str, url: str) -> Explanation:
@@ -99,13 +99,13 @@ def _asked(url: str) -> tuple[Target, str, str]:
     return Target(name, port), parts.scheme, path
 
 
-def _near(loaded: Loaded, target: Target, method: str, path: str) -> Iterator[Near]:
+def _near(loaded: Loaded, target: Target, method: str, path: str) -> Iterator[NearMiss]:
     rules = loaded.snapshot.rules
     path, _, query = path.partition("?")
     for rule in (*rules.mock, *rules.allow):
         if any(host_matches(host, target.host) for host in rule.hosts):
             because = _difference(rule, target.port, method, path, query)
-            yield Near(rule=rule.name, line=_line(rule.path, loaded.places), because=because)
+            yield NearMiss(rule=rule.name, line=_line(rule.path, loaded.places), because=because)
 
 
 def _difference(rule: Rule, port: int, method: str, path: str, query: str) -> str:

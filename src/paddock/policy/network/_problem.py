@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from paddock.errors import PolicyInvalidError
 
-from ._yaml import Path, Place, Places, invalid
+from ._yaml import Path, Places, Position, invalid
 
 
 class Problem(Exception):
@@ -28,11 +28,11 @@ class Problem(Exception):
         return invalid(message, place_of(self.path, places), self.hint, at=at)
 
 
-def place_of(path: Path, places: Places) -> Place:
+def place_of(path: Path, places: Places) -> Position:
     """Return the place of a path, or of the part that it is missing from."""
     while path not in places and path:
         path = path[:-1]
-    return places.get(path, Place(1, 1))
+    return places.get(path, Position(1, 1))
 
 
 def dotted(path: Path) -> str:

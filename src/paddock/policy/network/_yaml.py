@@ -19,7 +19,7 @@ _MOST_NODES = 2_000_000
 """Most values in a document. The reader copies aliases, so a few nested ones make very many."""
 
 Path: TypeAlias = tuple[str | int, ...]
-Places: TypeAlias = dict[Path, "Place"]
+Places: TypeAlias = dict[Path, "Position"]
 
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
@@ -29,7 +29,7 @@ _TAGS = frozenset(_STANDARD + name for name in ("str", "int", "float", "bool", "
 _IMPLICIT = frozenset(_STANDARD + name for name in ("timestamp", "merge", "value"))  # words, to us
 
 
-class Place(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True):
     """Both count from 1."""
 
     line: int
@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[object, Places]:
     except RecursionError:
         raise PolicyInvalidError("the document is nested too deeply") from None
     if node is None:
-        return {}, {(): Place(1, 1)}
+        return {}, {(): Position(1, 1)}
     reading = _Reading()
     return reading.value(node, ()), reading.places
 
@@ -102,7 +102,7 @@ class _Reading:
         return result
 
 
-def _scalar(node: yaml.ScalarNode, place: Place) -> object:
+def _scalar(node: yaml.ScalarNode, place: Position) -> object:
     _check_tag(node, place)
     text = cast("str", node.value)
     if node.style:  # quoted, or a block
@@ -117,24 +117,24 @@ def _scalar(node: yaml.ScalarNode, place: Place) -> object:
     return text if node.tag == _STANDARD + "str" else value
 
 
-def _check_tag(node: yaml.Node, place: Place) -> None:
+def _check_tag(node: yaml.Node, place: Position) -> None:
     if node.tag not in _TAGS and not (node.tag in _IMPLICIT and isinstance(node, yaml.ScalarNode)):
         tag = node.tag.replace(_STANDARD, "!!")
         raise invalid(f"the tag {tag!r} means nothing here", place, "leave it out")
 
 
-def _place(node: yaml.Node) -> Place:
+def _place(node: yaml.Node) -> Position:
     mark = node.start_mark
-    return Place(mark.line + 1, mark.column + 1)
+    return Position(mark.line + 1, mark.column + 1)
 
 
-def invalid(message: str, place: Place, hint: str | None = None, **details: object) -> PolicyInvalidError:
+def invalid(message: str, place: Position, hint: str | None = None, **details: object) -> PolicyInvalidError:
     return PolicyInvalidError(f"{place}: {message}", hint=hint, line=place.line, column=place.column, **details)
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, text: str) -> PolicyInvalidError:
     mark = error.problem_mark or error.context_mark
-    place = Place(1, 1) if mark is None else Place(mark.line + 1, mark.column + 1)
+    place = Position(1, 1) if mark is None else Position(mark.line + 1, mark.column + 1)
     problem = error.problem or "it ends too early"
     line = next(iter(text.splitlines()[place.line - 1 : place.line]), "")
     if "\t" in line[: len(line) - len(line.lstrip())]:

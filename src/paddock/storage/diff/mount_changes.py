@@ -15,7 +15,7 @@ from paddock.linux.descriptors import closing
 from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
 from paddock.storage.diff._git_names import MOST_BYTES, below_dot_git, folded, in_git, is_data, names_only_work
 from paddock.storage.diff.differences import Difference, LayerDiff, Obstacles, Promoted, load_promoted, since_ns
-from paddock.storage.git.patches import LINK, Lines, Side, compare, write_side
+from paddock.storage.git.patches import LINK, FileVersion, Lines, compare, write_side
 from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import DIRECTORY, MOUNT
 
@@ -187,16 +187,16 @@ class MountChanges:
             return b"objectformat" in file.read(_CONFIG_BYTES).lower()
 
 
-def _side(tree: HostileTree, path: bytes, node: Node | None) -> Side | None:
+def _side(tree: HostileTree, path: bytes, node: Node | None) -> FileVersion | None:
     """Return a file for `compare`. None: git has no such files, or takes none of that name."""
     if in_git(path):
         return None
     match node:
         case Node(kind=FileKind.FILE):
             with tree.reading(path) as file:
-                return Side(path, 0o100755 if node.mode & 0o100 else 0o100644, file.read(node.size))
+                return FileVersion(path, 0o100755 if node.mode & 0o100 else 0o100644, file.read(node.size))
         case Node(kind=FileKind.SYMLINK) if folded(os.path.basename(path)) != ".gitmodules":
-            return Side(path, LINK, tree.target(path))
+            return FileVersion(path, LINK, tree.target(path))
         case _:
             return None
 

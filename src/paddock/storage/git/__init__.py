@@ -8,7 +8,7 @@ from ._git import Listing as Listing
 from ._git import Proof as Proof
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
-from ._process import Refused as Refused
+from ._process import RemoteRefused as RemoteRefused
 from ._remote import SSH as SSH
 from ._remote import Credential as Credential
 from ._remote import Remote as Remote

@@ -12,7 +12,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError
 
 from ._ambient import DIRECTORY, PROGRAM, Login
-from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, Refused, run, trouble
+from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, RemoteRefused, run, trouble
 from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
@@ -256,7 +256,7 @@ class HostGit:
                 raise InvalidArgumentError(f"{remote.url} would be sent a credential in the clear", hint="use https")
             config += _proof(remote, credential)
         if remote.scheme == SSH and login is None:
-            raise Refused("no key is known for it")
+            raise RemoteRefused("no key is known for it")
         ended = await run(
             arguments,
             mounts=mounts,

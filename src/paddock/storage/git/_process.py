@@ -249,7 +249,7 @@ def _certificates() -> tuple[BindMount, ...]:
     return (BindMount(str(path), "/run/certificates.pem", owned=not is_readable_to_all),)
 
 
-class Refused(Exception):
+class RemoteRefused(Exception):
     """The remote asks for a credential, or refuses the one that it got."""
 
 
@@ -297,7 +297,7 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
     if ended.over == "output":
         return ResourceExhaustedError(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
-        raise Refused(_last_line(words))
+        raise RemoteRefused(_last_line(words))
     if ended.code == _SENT_SIGNAL + signal.SIGXFSZ or _TOO_LARGE.search(words):
         return ResourceExhaustedError(
             f"{what} sends a pack of more than {bounds.file_bytes} bytes; nothing of it was taken"

@@ -39,7 +39,7 @@ class Lines(NamedTuple):
     renamed_from: bytes | None
 
 
-class Side(NamedTuple):
+class FileVersion(NamedTuple):
     """A file as git knows it: mode 100644, 100755 or 120000, and its content. The content of a link is its target."""
 
     path: bytes
@@ -47,7 +47,7 @@ class Side(NamedTuple):
     content: bytes
 
 
-def write_side(stream: IO[bytes], name: bytes, files: Iterable[Side]) -> None:
+def write_side(stream: IO[bytes], name: bytes, files: Iterable[FileVersion]) -> None:
     """Write the files of one side, `old` or `new`, for `compare` (git-fast-import(1))."""
     stream.write(b"commit refs/heads/%s\ncommitter paddock <> 0 +0000\ndata 0\n" % name)
     for path, mode, content in files:

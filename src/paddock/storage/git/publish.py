@@ -14,7 +14,7 @@ from paddock.errors import InvalidStateError, PolicyDeniedError
 from paddock.model import Published, PullRequest, PullRequestPlan, PushPlan, codec
 from paddock.supervisor.layout import REPOSITORIES
 
-from . import Credential, HostGit, Refused, ambient, parse, web
+from . import Credential, HostGit, RemoteRefused, ambient, parse, web
 from .forges import Forge, open_forge
 
 
@@ -52,7 +52,7 @@ async def _push(git: HostGit, plan: PushPlan) -> None:
             expect=plan.expect,
             lender=plan.lender,
         )
-    except Refused as refused:
+    except RemoteRefused as refused:
         raise PolicyDeniedError(f"{remote.url} doesn't let this user push: {refused}", rule="remote") from None
 
 

@@ -16,7 +16,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError
 from paddock.linux import files, subordinate_ids
 from paddock.linux.descriptors import closing
-from paddock.model import Noun
+from paddock.model import IdPrefix
 from paddock.model.config import read_config
 from paddock.storage.pool import probe
 from paddock.storage.pool.base import Pool
@@ -114,7 +114,7 @@ def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
     drivers."""
     if not probe.is_refused_overlay(config) or _in_use(state_dir):
         return False
-    trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", Noun.TEMPLATE))]
+    trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", IdPrefix.TEMPLATE))]
     return not trees and probe.overlay(state_dir) is None
 
 

@@ -2,6 +2,6 @@
 
 from ._sources import LEAST_BYTES as LEAST_BYTES
 from ._sources import MOST_BYTES as MOST_BYTES
-from ._sources import Fetched as Fetched
+from ._sources import FetchedValue as FetchedValue
 from ._sources import Fetcher as Fetcher
 from ._sources import is_kept as is_kept

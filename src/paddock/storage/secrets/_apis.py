@@ -24,7 +24,7 @@ import msgspec
 from paddock.model import GitHubApp
 from paddock.storage import https
 
-from ._sources import Refused, from_file
+from ._sources import SourceRefused, from_file
 
 _SECONDS = 10.0
 _BODY_BYTES = 1 << 20
@@ -35,17 +35,17 @@ def ask(source: str, url: str, headers: Mapping[str, str], *, body: object = Non
     """Return status and body of a GET, or of a POST of a JSON `body`. Raises Refused without an answer."""
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
-        raise Refused(source, f"{parts.scheme}://{parts.netloc} is neither https nor on this machine")
+        raise SourceRefused(source, f"{parts.scheme}://{parts.netloc} is neither https nor on this machine")
     data = None if body is None else msgspec.json.encode(body)
     known = {"User-Agent": "paddock", **({} if data is None else {"Content-Type": "application/json"}), **headers}
     request = urllib.request.Request(url, data=data, headers=known)  # noqa: S310 (checked above)
     try:
         return https.ask(https.opener(), request, seconds=_SECONDS, most_bytes=_BODY_BYTES)
     except https.TooLong:
-        raise Refused(source, f"it answered with more than {_BODY_BYTES >> 20} MiB") from None
+        raise SourceRefused(source, f"it answered with more than {_BODY_BYTES >> 20} MiB") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise Refused(source, f"{parts.netloc} cannot be reached: {type(reason).__name__}: {reason}") from None
+        raise SourceRefused(source, f"{parts.netloc} cannot be reached: {type(reason).__name__}: {reason}") from None
 
 
 _SAYS = {
@@ -71,10 +71,10 @@ def read(place: str, environment: Mapping[str, str]) -> bytes:
     """Read a value of a key-value engine. `place` is `<mount>/data/<path>#<field>`."""
     path, hash, field = place.partition("#")
     if not (hash and field and path.strip("/")) or {"", ".", ".."} & set(path.split("/")):
-        raise Refused("vault", f"{place!r} is not of the form secret/data/path#field")
+        raise SourceRefused("vault", f"{place!r} is not of the form secret/data/path#field")
     address = environment.get("VAULT_ADDR", "").rstrip("/")
     if not address:
-        raise Refused(
+        raise SourceRefused(
             "vault", "there was no variable VAULT_ADDR where the policy was set", "export VAULT_ADDR=https://…"
         )
     headers = {"X-Vault-Request": "true", "X-Vault-Token": _token(environment)}
@@ -82,14 +82,14 @@ def read(place: str, environment: Mapping[str, str]) -> bytes:
         headers["X-Vault-Namespace"] = namespace
     status, body = ask("vault", f"{address}/v1/{quote(path)}", headers)
     if status != 200:
-        raise Refused("vault", f"{path} at {address}: {_SAYS.get(status, 'it answered')} ({status})")
+        raise SourceRefused("vault", f"{path} at {address}: {_SAYS.get(status, 'it answered')} ({status})")
     try:
         values = msgspec.json.decode(body, type=_Answer).data.data
     except msgspec.DecodeError:
-        raise Refused("vault", f"{path} at {address} is not of a key-value engine, version 2") from None
+        raise SourceRefused("vault", f"{path} at {address} is not of a key-value engine, version 2") from None
     value = (values or {}).get(field)
     if not isinstance(value, str):
-        raise Refused("vault", f"{path} at {address} has no text {field!r}")
+        raise SourceRefused("vault", f"{path} at {address} has no text {field!r}")
     return value.encode()
 
 
@@ -98,10 +98,10 @@ def _token(environment: Mapping[str, str]) -> str:
     if not token:
         try:
             token = from_file(os.path.join(environment.get("HOME", "/"), ".vault-token")).decode("ascii", "replace")
-        except Refused:
-            raise Refused("vault", "there is neither VAULT_TOKEN nor ~/.vault-token", "vault login") from None
+        except SourceRefused:
+            raise SourceRefused("vault", "there is neither VAULT_TOKEN nor ~/.vault-token", "vault login") from None
     if not token.isascii() or not token.isprintable():
-        raise Refused("vault", "the token has characters that no token has")
+        raise SourceRefused("vault", "the token has characters that no token has")
     return token
 
 
@@ -125,12 +125,12 @@ def exchange(app: GitHubApp, private_key: bytes, now: float) -> tuple[bytes, flo
     wanted = {"repositories": app.repositories, "permissions": app.permissions}
     status, body = ask("github_app", url, headers, body={k: v for k, v in wanted.items() if v is not None})
     if status != 201:
-        raise Refused("github_app", f"app {app.app_id}, installation {app.installation_id}: {_words(status)}")
+        raise SourceRefused("github_app", f"app {app.app_id}, installation {app.installation_id}: {_words(status)}")
     try:
         answer = msgspec.json.decode(body, type=_Token)
         return answer.token.encode("ascii"), datetime.fromisoformat(answer.expires_at).timestamp()
     except (msgspec.DecodeError, ValueError):
-        raise Refused("github_app", f"{app.api} answered with something else than a token") from None
+        raise SourceRefused("github_app", f"{app.api} answered with something else than a token") from None
 
 
 def statement(app_id: str, private_key: bytes, now: float) -> str:
@@ -144,7 +144,7 @@ def statement(app_id: str, private_key: bytes, now: float) -> str:
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, rsa.RSAPrivateKey):
-        raise Refused("github_app", "private_key is not an RSA key in PEM without a password")
+        raise SourceRefused("github_app", "private_key is not an RSA key in PEM without a password")
     claims = {"iat": int(now) - _CLOCKS_APART, "exp": int(now) + _STATEMENT_SECONDS, "iss": app_id}
     signed = f"{_part({'alg': 'RS256', 'typ': 'JWT'})}.{_part(claims)}"
     return f"{signed}.{_encoded(key.sign(signed.encode(), padding.PKCS1v15(), SHA256()))}"

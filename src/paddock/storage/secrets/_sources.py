@@ -23,7 +23,7 @@ LEAST_BYTES = 8
 MOST_BYTES = 64 << 10
 
 
-class Refused(Exception):
+class SourceRefused(Exception):
     """A reason why a source has no value. It names the source and holds nothing of a value."""
 
     def __init__(self, source: str, why: str, hint: str | None = None) -> None:
@@ -37,21 +37,21 @@ COMMAND_SECONDS = 20.0
 def from_environment(environment: Mapping[str, str], variable: str) -> bytes:
     value = environment.get(variable)
     if value is None:
-        raise Refused("env", f"there was no variable {variable} where the policy was set", f"export {variable}")
+        raise SourceRefused("env", f"there was no variable {variable} where the policy was set", f"export {variable}")
     return value.encode("utf-8", "surrogateescape")
 
 
 def from_file(path: str) -> bytes:
     if not os.path.isabs(path):
-        raise Refused("file", f"{path} is not an absolute path")
+        raise SourceRefused("file", f"{path} is not an absolute path")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("file", f"{path} is not a regular file")
+                raise SourceRefused("file", f"{path} is not a regular file")
             return _stripped(file.read(MOST_BYTES + 2))
     except OSError as error:
-        raise Refused("file", f"{path} cannot be read: {error.strerror}") from None
+        raise SourceRefused("file", f"{path} cannot be read: {error.strerror}") from None
 
 
 async def from_command(
@@ -61,14 +61,14 @@ async def from_command(
     try:
         return _stripped(await output(argv, environment, seconds=seconds, most_bytes=MOST_BYTES))
     except CommandFailed as error:
-        raise Refused("command", str(error)) from None
+        raise SourceRefused("command", str(error)) from None
 
 
 def _stripped(data: bytes) -> bytes:
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class FetchedValue(msgspec.Struct, frozen=True):
     """A value from a source. `seconds`: how long it is valid, if its source says so."""
 
     value: SecretValue
@@ -88,18 +88,18 @@ class Fetcher:
     ) -> None:
         self._environment, self._stored, self._wall = environment, stored, wall
 
-    async def fetch(self, name: str, source: SecretSource) -> Fetched:
+    async def fetch(self, name: str, source: SecretSource) -> FetchedValue:
         """Return the value of a source. `name` is that of the secret, for errors."""
         try:
             return await self._fetch(name, source)
-        except Refused as refused:
+        except SourceRefused as refused:
             raise SecretUnavailableError(
                 f"secret {name} has no value: {refused}", hint=refused.hint, secret=name, source=refused.source
             ) from None
 
-    async def _fetch(self, name: str, source: SecretSource) -> Fetched:
+    async def _fetch(self, name: str, source: SecretSource) -> FetchedValue:
         if source.stored is not None:
-            return Fetched(self._stored(source.stored))
+            return FetchedValue(self._stored(source.stored))
         if source.env is not None:
             return _fetched(from_environment(self._environment, source.env), "env")
         if source.file is not None:
@@ -117,8 +117,8 @@ class Fetcher:
             key = await self._fetch(name, app.private_key)
             now = self._wall()
             token, until = await asyncio.to_thread(_apis.exchange, app, key.value.data, now)
-            return Fetched(_fetched(token, "github_app").value, until - now)
-        raise Refused("none", "no source is given", "env, file, command, stored, vault or github_app")
+            return FetchedValue(_fetched(token, "github_app").value, until - now)
+        raise SourceRefused("none", "no source is given", "env, file, command, stored, vault or github_app")
 
 
 def is_kept(source: SecretSource) -> bool:
@@ -126,9 +126,9 @@ def is_kept(source: SecretSource) -> bool:
     return source.stored is not None
 
 
-def _fetched(data: bytes, source: str) -> Fetched:
+def _fetched(data: bytes, source: str) -> FetchedValue:
     if len(data) < LEAST_BYTES:
-        raise Refused(source, f"{source} has {len(data)} bytes, and a secret at least {LEAST_BYTES}")
+        raise SourceRefused(source, f"{source} has {len(data)} bytes, and a secret at least {LEAST_BYTES}")
     if len(data) > MOST_BYTES:
-        raise Refused(source, f"{source} has more than {MOST_BYTES} bytes")
-    return Fetched(SecretValue(data))
+        raise SourceRefused(source, f"{source} has more than {MOST_BYTES} bytes")
+    return FetchedValue(SecretValue(data))

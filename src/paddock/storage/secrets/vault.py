@@ -178,7 +178,7 @@ def _decoded(words: Sequence[str], where: str) -> tuple[bytes, ...]:
 _NONCE_BYTES = 12
 
 
-class Place(msgspec.Struct, frozen=True):
+class ValuePlace(msgspec.Struct, frozen=True):
     """The owner, name and version of an encrypted value. Decryption fails for any other."""
 
     owner: str
@@ -189,7 +189,7 @@ class Place(msgspec.Struct, frozen=True):
         return msgspec.json.encode(["paddock secret", purpose, self.owner, self.name, self.version])
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedValue(msgspec.Struct, frozen=True):
     """A value as the database keeps it. `key` is the id of the key that encrypts `wrapped`."""
 
     key: str
@@ -201,27 +201,27 @@ class Vault:
     def __init__(self, keys: VaultKeys) -> None:
         self.keys = keys
 
-    def seal(self, value: bytes, place: Place) -> Sealed:
+    def seal(self, value: bytes, place: ValuePlace) -> SealedValue:
         """Encrypt a value under the newest key, and create a key if there is none."""
         data_key, newest = os.urandom(KEY_BYTES), self.keys.ring(make=True)[0]
-        return Sealed(
+        return SealedValue(
             key_id(newest),
             _encrypt(newest, data_key, place.authenticated("key")),
             _encrypt(data_key, value, place.authenticated("value")),
         )
 
-    def open(self, sealed: Sealed, place: Place) -> bytes:
+    def open(self, sealed: SealedValue, place: ValuePlace) -> bytes:
         """Decrypt a value. SecretUnavailableError: its key isn't here, or the value wasn't encrypted for that place."""
         data_key = self._unwrap(sealed, place)
         return self._decrypt(data_key, sealed.sealed, place.authenticated("value"), place)
 
-    def rewrap(self, sealed: Sealed, place: Place) -> Sealed:
+    def rewrap(self, sealed: SealedValue, place: ValuePlace) -> SealedValue:
         """Wrap the data key with the newest key. The value itself doesn't change."""
         data_key, newest = self._unwrap(sealed, place), self.keys.ring(make=True)[0]
         wrapped = _encrypt(newest, data_key, place.authenticated("key"))
-        return Sealed(key_id(newest), wrapped, sealed.sealed)
+        return SealedValue(key_id(newest), wrapped, sealed.sealed)
 
-    def _unwrap(self, sealed: Sealed, place: Place) -> bytes:
+    def _unwrap(self, sealed: SealedValue, place: ValuePlace) -> bytes:
         for key in self.keys.ring():
             if key_id(key) == sealed.key:
                 return self._decrypt(key, sealed.wrapped, place.authenticated("key"), place)
@@ -232,7 +232,7 @@ class Vault:
         )
 
     @staticmethod
-    def _decrypt(key: bytes, data: bytes, authenticated: bytes, place: Place) -> bytes:
+    def _decrypt(key: bytes, data: bytes, authenticated: bytes, place: ValuePlace) -> bytes:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

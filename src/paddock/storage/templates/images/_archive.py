@@ -23,7 +23,7 @@ from paddock.wire import tar
 
 from ._documents import Descriptor, Index, SavedImage, choose, decode, decode_config, decode_index
 from ._reference import Reference
-from ._source import Found, Layer, Piece, read_small, resolve, whole_file
+from ._source import FoundImage, Layer, Piece, read_small, resolve, whole_file
 from .limits import HEADER_BYTES, MOST_LAYERS
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -43,7 +43,7 @@ class Layout:
     def __init__(self, reference: Reference, open_file: Open) -> None:
         self._reference, self._open_file = reference, open_file
 
-    def find(self) -> Found:
+    def find(self) -> FoundImage:
         version = decode(self._read("oci-layout"), _Version, "oci-layout")
         if not version.image_layout_version.startswith("1."):
             raise ImageInvalidError(f"the layout is of version {version.image_layout_version[:20]!r}, not 1")
@@ -184,7 +184,7 @@ def _list(fd: int) -> dict[str, _Member]:
 class SavedArchive(Layout):
     """The output of `docker save` and `podman save --format docker-archive`: layers by path, a configuration, names."""
 
-    def find(self) -> Found:
+    def find(self) -> FoundImage:
         saved = self._saved(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
         if len(saved.Layers) > MOST_LAYERS:
             raise ImageInvalidError(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
@@ -192,7 +192,7 @@ class SavedArchive(Layout):
         config = decode_config(data, len(saved.Layers))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         layers = zip(config.rootfs.diff_ids, saved.Layers, strict=True)
-        return Found(
+        return FoundImage(
             digest=digest,
             id=digest,
             config=config,

@@ -22,7 +22,7 @@ from paddock.storage.pool.trees import DIRECTORY, READ, ROOT
 from paddock.storage.templates.recipe import Progress, Versions
 
 from ._finish import Finish, accounts, knows
-from ._source import Found, Layer, Piece, Source, Stored, Unpacked
+from ._source import FoundImage, Layer, Piece, Source, Stored, Unpacked
 from .layer import LayerWriter, Left
 from .limits import Budget, ImageLimits
 
@@ -33,7 +33,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 WORKDIR = "/workspace"
 
 
-class Built(NamedTuple):
+class BuiltTree(NamedTuple):
     tree: str
     chain: tuple[str, ...]
 
@@ -45,11 +45,11 @@ class Accounts(NamedTuple):
     """The parts of the image that the tree lacks: the number of `devices`, and the names of `attributes`."""
 
 
-def tree_of(found: Found) -> str:
+def tree_of(found: FoundImage) -> str:
     return f"tp_oci_{hashlib.sha256(f'{VERSION} {found.id}'.encode()).hexdigest()[:48]}"
 
 
-def workdir_of(found: Found) -> str:
+def workdir_of(found: FoundImage) -> str:
     """Return where commands start. An image that says nothing has the top, which isn't a place for work."""
     path = found.config.execution.WorkingDir or "/"
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -58,7 +58,9 @@ def workdir_of(found: Found) -> str:
     return "/" + "/".join(parts) if parts else WORKDIR
 
 
-def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
+def build(
+    pool: Pool, versions: Versions, limits: ImageLimits, found: FoundImage, source: Source, say: Progress
+) -> BuiltTree:
     """Build the missing trees of an image.
 
     Raises ImageInvalidError, ResourceExhaustedError, and the errors of the source.
@@ -88,17 +90,17 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
             versions.ensure(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
             below = name
         versions.ensure(tree, f"image {found.digest[:19]}", finish, say, on=below)
-    return Built(tree, chain)
+    return BuiltTree(tree, chain)
 
 
-def accounts_of(pool: Pool, tree: str, found: Found) -> Accounts:
+def accounts_of(pool: Pool, tree: str, found: FoundImage) -> Accounts:
     """Return the users of a finished tree."""
     with closing(pool.open(tree)) as at, closing(os.open(ROOT, DIRECTORY, dir_fd=at)) as root:
         answer = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
         return msgspec.convert(answer, Accounts)
 
 
-def _chain(found: Found) -> list[str]:
+def _chain(found: FoundImage) -> list[str]:
     """Return the names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
     names: list[str] = []
     chain = ""
@@ -109,7 +111,7 @@ def _chain(found: Found) -> list[str]:
     return names
 
 
-def _wanted(found: Found) -> str:
+def _wanted(found: FoundImage) -> str:
     """Return the user of the image's commands."""
     return found.config.execution.User or ""
 

@@ -22,7 +22,7 @@ from paddock.supervisor.layout import IMAGES
 from ._archive import Layout, SavedArchive, open_in_archive, open_in_directory
 from ._building import VERSION, Accounts, accounts_of, build, workdir_of
 from ._reference import Reference, parse
-from ._source import Found, Source
+from ._source import FoundImage, Source
 from .limits import ImageLimits
 
 _TREES = ("tp_oci_", "tb_oci_")
@@ -195,7 +195,7 @@ class Images:
             self._versions.release(tree)
         return tuple(sorted(gone))
 
-    def _image(self, reference: Reference, found: Found, who: Accounts) -> Image:
+    def _image(self, reference: Reference, found: FoundImage, who: Accounts) -> Image:
         execution = found.config.execution
         sizes = [layer.size for layer in found.layers]
         return Image(
@@ -212,7 +212,7 @@ class Images:
             pulled_at=self._clock(),
         )
 
-    def _notes(self, found: Found, who: Accounts) -> list[str]:
+    def _notes(self, found: FoundImage, who: Accounts) -> list[str]:
         notes: list[str] = []
         wanted = found.config.execution.User or "root"
         if self._pool.worker.base is None:
@@ -256,7 +256,7 @@ def _stamp(reference: Reference) -> object | None:
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def _environment(found: Found) -> dict[str, str]:
+def _environment(found: FoundImage) -> dict[str, str]:
     """Return the environment that the image sets. ImageInvalid."""
     lines = found.config.execution.Env or []
     if sum(map(len, lines)) > _ENVIRONMENT_BYTES:

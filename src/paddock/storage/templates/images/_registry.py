@@ -34,7 +34,7 @@ from paddock.storage.https import opener, unreachable
 
 from ._documents import INDEXES, MANIFESTS, Descriptor
 from ._reference import Reference
-from ._source import Found, Layer, Piece, resolve
+from ._source import FoundImage, Layer, Piece, resolve
 from .limits import MANIFEST_BYTES
 
 _CHUNK = 1 << 18
@@ -69,7 +69,7 @@ class Registry:
         direct = (urllib.request.ProxyHandler({}),) if _is_own(self._host) else ()
         self._opener = opener(*direct, authorities=authorities())
 
-    def find(self) -> Found:
+    def find(self) -> FoundImage:
         wanted = self._reference.digest or self._reference.tag
         data, kind = self._read(f"{self._path}/manifests/{wanted}", ", ".join(sorted(INDEXES | MANIFESTS)))
         digest = self._reference.digest or f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -130,7 +130,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FoundImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image for this machine. `digest` is that of its manifest, `id` that of its configuration."""
 
     digest: str
@@ -140,7 +140,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol):
-    def find(self) -> Found:
+    def find(self) -> FoundImage:
         """Find the image.
 
         Raises NotFoundError, InvalidArgumentError if there are several, ImageInvalidError, UnsupportedError and
@@ -157,7 +157,7 @@ Fetch = Callable[[Descriptor], bytes]
 """Fetches the document that a descriptor names. The caller checks its digest."""
 
 
-def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
+def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> FoundImage:
     """Follow a descriptor, by way of indexes, to the image for this machine."""
     data = _document(descriptor, fetch)
     if descriptor.media_type in INDEXES:
@@ -175,7 +175,7 @@ def resolve(descriptor: Descriptor, fetch: Fetch, depth: int = 0) -> Found:
     manifest = decode_manifest(data, f"manifest {descriptor.digest}")
     config = decode_config(_document(manifest.config, fetch), len(manifest.layers))
     layers = zip(config.rootfs.diff_ids, manifest.layers, strict=True)
-    return Found(
+    return FoundImage(
         digest=descriptor.digest,
         id=manifest.config.digest,
         config=config,
