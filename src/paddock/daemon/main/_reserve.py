@@ -1,4 +1,4 @@
-"""Keep room on the disk for the next daemon, so that a user whose disk is full can end the sandboxes that filled it.
+"""Keep room on the disk for the next daemon. A user whose disk is full must be able to end the sandboxes on it.
 
 A daemon needs a few hundred KB to start: SQLite's log, the audit log, sockets. Without them no verb would work, those
 that make room included.
