@@ -194,12 +194,12 @@ while not ended.poll(1):
 _HOLDER = """
 import asyncio, pathlib, sys
 from paddock.backends.process import ProcessBackend
-from paddock.model import ExecId, ExecSpec, Noun, mint
+from paddock.model import ExecId, ExecSpec, IdPrefix, mint
 from tests.backends.boxes import plan
 async def main():
     box = await ProcessBackend(pathlib.Path(sys.argv[1])).create(plan())
     argv = ("sh", "-c", 'echo $PPID; exec python3 -I -S -c "$@"', "sh", *sys.argv[2:])
-    handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+    handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(IdPrefix.EXEC)), background=False)
     print((await handle.stdout.read()).decode().strip(), flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())

@@ -107,7 +107,7 @@ def test_a_supervisor_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     supervisor = SimpleNamespace(
         _context=SimpleNamespace(idle_seconds=10.0),
         _idle_since=0.0,
-        _line=object(),
+        _connection=object(),
         _running=running,
         _jails=jails,
         _watched=SimpleNamespace(next=lambda: None),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
+from paddock.backends.threads import TaskSet
 from paddock.daemon.clock import Clock
 from paddock.daemon.main import _sessions, start
 from paddock.daemon.main._listener import Listener
@@ -97,7 +98,7 @@ class SimulatedDaemon(start.Daemon):
         self._instance, self._boot = "simulated", "boot"
         self._files: Any = SimulatedSessionFiles(world)
         self._ends_sessions = self._closing = False
-        self._end_tasks: set[asyncio.Task[None]] = set()
+        self._end_tasks = TaskSet()
         self._idle = None
         self._code: Any = SimulatedCode()
         self._inotify = -1
