@@ -96,7 +96,7 @@ def test_one_that_does_not_let_itself_be_looked_at_is_found_by_root_and_said_to_
         assert "python3" in found["exe"]
     else:
         assert found["origin"] == "unknown"
-        assert "do not let this user look" in found["why"]
+        assert "may not look at processes" in found["why"]
 
 
 def test_nothing_of_the_host_is_told_though_its_process_has_the_same_number(
