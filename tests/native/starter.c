@@ -112,5 +112,6 @@ int main(int argc, char **argv)
         if (*line) /* else the one to end has ended */
             serve(start(line));
     }
+    printf("all\n");
     return 0;
 }
