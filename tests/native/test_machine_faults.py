@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ OTHERWISE = re.compile(
 """What differs from one to the next."""
 
 
-class Hypervisor:
+class Vmm:
     """QEMU with the devices of level `microvm`, whose pid 1 is `starter.c`."""
 
     def __init__(self, place: Path) -> None:
@@ -71,10 +71,14 @@ class Hypervisor:
             pytest.skip(f"no virtual machines here: {error}")
         self.place, self.numbers = place, itertools.count(1)
         self._furnish(kernel, qemu)
-        self.process = subprocess.Popen(self._argv(qemu), stdin=subprocess.DEVNULL)
-        self.console = self.call("console")
         self._heard = b""
-        self.wait()
+        self.process = subprocess.Popen(self._argv(qemu), stdin=subprocess.DEVNULL)
+        with ExitStack() as parts:
+            parts.callback(self.process.wait)
+            parts.callback(self.process.kill)
+            self.console = parts.enter_context(self.call("console"))
+            self.wait()
+            self._parts = parts.pop_all()
 
     def _furnish(self, kernel: _kernel.Kernel, qemu: _qemu.Qemu) -> None:
         build, place = build_module(), self.place
@@ -135,21 +139,19 @@ class Hypervisor:
             pass
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.console.close()
+        self._parts.close()
 
 
 class FaultyMachine(Sentry):
     """Pid 1 of a machine, whose start is complete. The constructor raises what refuses it."""
 
-    def __init__(self, hypervisor: Hypervisor, words: str) -> None:
-        self._hypervisor, self._own = hypervisor, next(hypervisor.numbers)
-        self._line = hypervisor.call("line")
+    def __init__(self, vmm: Vmm, words: str) -> None:
+        self._vmm, self._own = vmm, next(vmm.numbers)
+        self._line = vmm.call("line")
         self.reader = self.writer = self._line.fileno()
         self._buffer, self._data = b"", dict[int, bytes]()
         self._connections, self._ended = 0, False
-        hypervisor.tell(words + _kernel.PROGRAM)
+        vmm.tell(words + _kernel.PROGRAM)
         try:
             self.greet()
             self.begin()
@@ -219,39 +221,37 @@ class FaultyMachine(Sentry):
         end = time.monotonic() + seconds
         while not self._ended:
             left = max(0.0, end - time.monotonic())
-            ready = select.select([self._line, self._hypervisor.console], [], [], left)[0]
+            ready = select.select([self._line, self._vmm.console], [], [], left)[0]
             if self._line in ready or not ready:
                 return bool(ready)
-            self._ended = self._hypervisor.hear()
+            self._ended = self._vmm.hear()
         raise Ended
 
     def close(self) -> None:
-        self._hypervisor.tell("")
+        self._vmm.tell("")
         if not self._ended:
-            self._hypervisor.wait()
+            self._vmm.wait()
         self._line.close()
 
 
 @pytest.fixture(scope="module")
-def hypervisor(tmp_path_factory: pytest.TempPathFactory) -> Generator[Hypervisor]:
-    hypervisor = Hypervisor(tmp_path_factory.mktemp("machine"))
+def vmm(tmp_path_factory: pytest.TempPathFactory) -> Generator[Vmm]:
+    vmm = Vmm(tmp_path_factory.mktemp("machine"))
     try:
         for number in (1, 2):  # the first machine that is complete has loaded the modules for all
             with pytest.raises(Ended):
-                FaultyMachine(hypervisor, f"guest {number} {errno.ENOMEM} ")
-        yield hypervisor
+                FaultyMachine(vmm, f"guest {number} {errno.ENOMEM} ")
+        yield vmm
     finally:
-        hypervisor.close()
+        vmm.close()
 
 
-def test_pid_1_is_whole_or_refused_if_a_system_call_of_its_start_fails(hypervisor: Hypervisor, tmp_path: Path) -> None:
-    fail_each(lambda _, words: FaultyMachine(hypervisor, words), tmp_path, range(3, MOST, STEP), errno.ENOMEM)
+def test_pid_1_is_whole_or_refused_if_a_system_call_of_its_start_fails(vmm: Vmm, tmp_path: Path) -> None:
+    fail_each(lambda _, words: FaultyMachine(vmm, words), tmp_path, range(3, MOST, STEP), errno.ENOMEM)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("error", [errno.ENOMEM, errno.EIO, errno.EPERM], ids=lambda number: errno.errorcode[number])
-def test_pid_1_is_whole_or_refused_if_any_system_call_of_its_start_fails(
-    hypervisor: Hypervisor, error: int, tmp_path: Path
-) -> None:
-    fail_each(lambda _, words: FaultyMachine(hypervisor, words), tmp_path, range(1, MOST), error)
+def test_pid_1_is_whole_or_refused_if_any_system_call_of_its_start_fails(vmm: Vmm, error: int, tmp_path: Path) -> None:
+    fail_each(lambda _, words: FaultyMachine(vmm, words), tmp_path, range(1, MOST), error)
