@@ -280,7 +280,10 @@ static int open_entrance(struct agent *agent)
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
     int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
-    (void)sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
+    if (!result)
+        result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
+    if (result && result != -ENOTSOCK)
+        return result;
     agent->behind_trunk = type == SOCK_SEQPACKET;
     agent->alone = !listens && !agent->behind_trunk;
     if (!agent->alone)

@@ -180,12 +180,13 @@ static int settle(const char **step)
     *step = "places";
     TRY(mount_all(ROOT, ARRAY_SIZE(ROOT)));
     for (size_t i = 0; i < ARRAY_SIZE(LINKS); i++)
-        (void)sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name);
+        TRY(sys_symlinkat(LINKS[i].target, AT_FDCWD, LINKS[i].name));
     TRY(enter_root());
     *step = "control group";
     TRY(make_group());
-    (void)network_up("lo", true);
-    (void)write_file(AT_FDCWD, "/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"); /* for every user, as at other levels */
+    *step = "network";
+    TRY(network_up("lo", true));
+    TRY(write_file(AT_FDCWD, "/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")); /* for every user, as at other levels */
     return port;
 }
 

@@ -4,7 +4,7 @@
 
 #include "init.h"
 
-/* The kernel's name for the program as pid 1 of a machine: its path. */
+/* The end of the program's path when it is pid 1 of a machine. */
 #define MACHINE_NAME "/machine"
 
 /* Loads modules, finds the disks, makes the root directory: afterwards `/` is the sandbox's, and what was there before is

@@ -58,7 +58,7 @@ int guest_main(const unsigned long *stack)
         fault_arm(text_of((const char *)stack[1]), NULL);
     if (stack[0] != 1 || secure(at + 1))
         return REFUSED;
-    if (sys_getpid() == 1 && !strcmp((const char *)stack[1], MACHINE_NAME))
+    if (sys_getpid() == 1 && ends_with((const char *)stack[1], MACHINE_NAME))
         return machine_run(&agent) ? REFUSED : 0;
     if (ends_with((const char *)stack[1], SENTRY_NAME))
         return sentry_run(&agent) ? REFUSED : 0;

@@ -68,11 +68,11 @@ static uint64_t look(const struct agent *agent)
     if (got <= 0 || !told(text, (size_t)got, "MemTotal:", &total) || !told(text, (size_t)got, "MemAvailable:", &left))
         return LATEST;
     struct look at = {agent, 0, 0};
-    process_each(count, &at);
+    (void)process_each(count, &at);
     uint64_t kept = total / SHARE + at.threads * OF_ONE;
     uint64_t more = left > kept ? (left - kept) / OF_FORK : 0;
     at.most = at.threads + more < FEW ? FEW : at.threads + more;
-    process_each(limit, &at);
+    (void)process_each(limit, &at);
     return min_u64(LATEST, SOONEST + more * QUICKEST);
 }
 

@@ -52,23 +52,23 @@ bool process_stat(struct process *process, int thread)
 }
 
 /* Calls `each` with the numbers that are names in a directory. */
-static void list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
+static int list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
 {
     char buffer[8192] __attribute__((aligned(8)));
-    HELD int directory = sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    HELD int directory = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
     struct listing listing = {.fd = directory, .buffer = buffer, .size = sizeof buffer};
     const struct directory_entry *entry;
-    bool more = directory >= 0;
-    while (more && listing_next(&listing, &entry) > 0) {
+    while (TRY(listing_next(&listing, &entry))) {
         uint64_t number;
-        if (!parse_decimal(entry->name, strlen(entry->name), &number))
-            more = each(context, (int)number);
+        if (!parse_decimal(entry->name, strlen(entry->name), &number) && !each(context, (int)number))
+            break;
     }
+    return 0;
 }
 
-void process_each(bool (*each)(void *context, int pid), void *context)
+int process_each(bool (*each)(void *context, int pid), void *context)
 {
-    list_numbers("/proc", each, context);
+    return list_numbers("/proc", each, context);
 }
 
 struct found {
@@ -88,7 +88,7 @@ static bool list_one(void *context, int pid)
 size_t process_list(struct process *to)
 {
     struct found found = {to, 0, sys_getpid()};
-    process_each(list_one, &found);
+    (void)process_each(list_one, &found);
     return found.count;
 }
 
@@ -113,7 +113,7 @@ bool process_stands(struct process *process)
     char path[PROCESS_PATH];
     struct standing standing = {process, true, false};
     process_path(path, process->pid, "/task");
-    list_numbers(path, look_at_thread, &standing);
+    (void)list_numbers(path, look_at_thread, &standing);
     process->blocked = standing.blocked;
     return standing.stands;
 }

@@ -21,8 +21,8 @@ void process_path(char to[PROCESS_PATH], int pid, const char *file);
 size_t process_word(const char *line, size_t size, size_t *at);
 /* Fills in state and parent, of one of its threads or (0) of the first. False: it is gone. */
 bool process_stat(struct process *, int thread);
-/* Calls `each` with every pid, until it returns false. */
-void process_each(bool (*each)(void *context, int pid), void *context);
+/* Calls `each` with every pid, until it returns false. -errno: not with all of them. */
+int process_each(bool (*each)(void *context, int pid), void *context);
 /* All but this one, into an array of MOST_PROCESSES; how many. */
 size_t process_list(struct process *);
 /* Whether all of its threads are stopped or dead. The first may be dead, and others not. */

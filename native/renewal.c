@@ -133,21 +133,29 @@ static int name_in_hosts(struct reader name)
 }
 
 /* Limits all processes inside and their children. Root inside can raise it again for its own. */
-static bool limit_files(void *limit, int pid)
+struct file_limit {
+    struct rlimit limit;
+    int result;
+};
+
+static bool limit_files(void *context, int pid)
 {
-    (void)sys_prlimit(pid, RLIMIT_NOFILE, limit, NULL); /* it may just be ending */
-    return true;
+    struct file_limit *files = context;
+    int result = sys_prlimit(pid, RLIMIT_NOFILE, &files->limit, NULL);
+    files->result = result == -ESRCH ? 0 : result; /* it has just ended */
+    return !files->result;
 }
 
 static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_bytes)
 {
     uint64_t wanted[3] = {open_files, processes, tmp_bytes};
-    struct rlimit files = {open_files, open_files};
+    struct file_limit files = {{open_files, open_files}, 0};
     char number[DECIMAL_SIZE], options[PATH_MAX];
     if (!memcmp(the_machine.limits, wanted, sizeof wanted))
         return 0;
     memset(the_machine.limits, 0, sizeof wanted);
-    process_each(limit_files, &files);
+    TRY(process_each(limit_files, &files));
+    TRY(files.result);
     TRY(write_file(AT_FDCWD, GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
     (void)JOIN(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
     for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)

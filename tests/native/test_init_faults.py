@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -105,9 +106,17 @@ class FaultyContainer(Container):
             host.close()
 
 
+class Faulty(Protocol):
+    def whole(self) -> list[bytes]:
+        """What its agents show."""
+        ...
+
+    def close(self) -> None: ...
+
+
 KINDS = [FaultyContainer, FaultySentry]
-Kind = Callable[[Path, Path, str], FaultyContainer | FaultySentry]
-Start = Callable[[Path, str], FaultyContainer | FaultySentry]
+Kind = Callable[[Path, Path, str], Faulty]
+Start = Callable[[Path, str], Faulty]
 
 
 def fail_each(start: Start, place: Path, numbers: range, error: int) -> None:

@@ -34,7 +34,7 @@ class Sentry:
         )
         os.close(reader)
         os.close(writer)
-        self._buffer = b""
+        self._buffer, self._data = b"", dict[int, bytes]()
 
     def say(self, kind: int, number: int = 0, body: bytes = b"") -> None:
         os.write(self.writer, LINE.pack(len(body), kind, 0, number) + body)
@@ -64,20 +64,25 @@ class Sentry:
         return self.answer(number, channel)
 
     def answer(self, number: int, channel: int) -> bytes:
-        data = b""
         while True:
+            kind, of, body = self.frame(number)
+            if kind == Kind.ERROR:
+                raise GuestError(Error.unpack(body))
+            if of == channel and kind == Kind.REPLY:
+                return body
+
+    def frame(self, number: int) -> tuple[int, int, bytes]:
+        """The next frame on a connection: its kind, its channel, its body."""
+        data = self._data.pop(number, b"")
+        while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
             kind, heard, body = self.hear()
             if kind == END:
                 raise Ended
             assert (kind, heard) == (DATA, number)
             data += body
-            while len(data) >= HEADER.size and len(data) >= HEADER.size + HEADER.unpack_from(data)[0]:
-                length, kind, _, of, *_ = HEADER.unpack_from(data)
-                answer, data = data[HEADER.size : HEADER.size + length], data[HEADER.size + length :]
-                if kind == Kind.ERROR:
-                    raise GuestError(Error.unpack(answer))
-                if of == channel and kind == Kind.REPLY:
-                    return answer
+        length, kind, _, channel, *_ = HEADER.unpack_from(data)
+        self._data[number] = data[HEADER.size + length :]
+        return kind, channel, data[HEADER.size : HEADER.size + length]
 
     def begin(self) -> None:
         user = User(name="user", uid=os.getuid(), gid=os.getgid(), home="/")
