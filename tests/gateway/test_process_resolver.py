@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.gateway.processes.process_resolver import NOBODY, First, ProcessResolver
+from paddock.gateway.processes.process_resolver import NO_PROCESS, First, ProcessResolver
 from paddock.linux import proc
 
 _HOLD = "import socket, os, sys; s = socket.socket(); print(os.fstat(s.fileno()).st_ino, flush=True); input()"
@@ -46,7 +46,10 @@ def test_what_nobody_holds_is_nobodys(holder: tuple[First, int]) -> None:
     with socket.socket() as elsewhere:
         witness = ProcessResolver()
         assert witness.look("sb_a", first, inode)["pid"]  # who was found last is no answer to the next question
-        assert witness.look("sb_a", first, os.fstat(elsewhere.fileno()).st_ino) == {"origin": "unknown", "why": NOBODY}
+        assert witness.look("sb_a", first, os.fstat(elsewhere.fileno()).st_ino) == {
+            "origin": "unknown",
+            "why": NO_PROCESS,
+        }
 
 
 def test_another_process_of_the_same_number_is_not_looked_at(holder: tuple[First, int]) -> None:

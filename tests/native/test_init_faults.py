@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -39,13 +39,15 @@ def faulty() -> Path:
 
 def in_the_end(ask: Callable[[], bytes]) -> bytes:
     """The first answer: an agent that ended at its start is followed by another."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return ask()
-        except REFUSED:
-            assert time.monotonic() < end, "no agent serves"
-            time.sleep(0.01)
+    answers: list[bytes] = []
+
+    def answered() -> bool:
+        with suppress(REFUSED):
+            answers.append(ask())
+        return bool(answers)
+
+    assert wait_until(answered, seconds=PATIENCE_SECONDS), "no agent serves"
+    return answers[0]
 
 
 class FaultySentry(Sentry):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from paddock.linux.descriptors import closing
+
 FILE = "reserve"
 BYTES = 4 << 20
 _PLENTY_BYTES = 16 * BYTES
@@ -26,14 +28,12 @@ def release(state_dir: Path) -> bool:
 
 
 def renew(state_dir: Path) -> None:
-    """Allocate the reserve, if there is none and room for much more. Raises OSError."""
-    if (state_dir / FILE).exists() or _free_bytes(state_dir) < _PLENTY_BYTES:
+    """Allocate the reserve, if it isn't whole and there is room for much more. Raises OSError."""
+    if _free_bytes(state_dir) < _PLENTY_BYTES:
         return
-    file = os.open(state_dir / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(file, 0, BYTES)
-    finally:
-        os.close(file)
+    with closing(os.open(state_dir / FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)) as file:
+        if os.fstat(file).st_size < BYTES:  # a daemon may have died while it made it
+            os.posix_fallocate(file, 0, BYTES)
 
 
 def _free_bytes(state_dir: Path) -> int:

@@ -39,7 +39,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 First = tuple[int, int]
 """Pid 1 of a sandbox: its pid, and its start time in ticks since boot."""
 HIDDEN = "this user may not look at processes of the sandbox"
-NOBODY = "no process in the sandbox holds the connection any more"
+NO_PROCESS = "no process in the sandbox holds the connection any more"
 
 
 def start() -> socket.socket:
@@ -130,12 +130,12 @@ class ProcessResolver:
         try:
             pid = search.holder(pid_1, inode, likely=self._last.get(sandbox))
             if pid is None:
-                return unknown(HIDDEN if search.hidden else NOBODY)
+                return unknown(HIDDEN if search.hidden else NO_PROCESS)
             found = describe(pid, pid_1)
         except TooMany as error:
             return unknown(f"the sandbox has {error}")
         except _GONE:
-            return unknown(NOBODY)
+            return unknown(NO_PROCESS)
         self._last[sandbox] = pid
         if len(self._last) > 1024:
             del self._last[next(iter(self._last))]
