@@ -15,6 +15,7 @@ import pytest
 
 from paddock.errors import InvalidStateError, NotConfiguredError, PlatformError, ResourceExhaustedError
 from paddock.linux import btrfs
+from paddock.linux.descriptors import closing
 from paddock.model import PoolSpace
 from paddock.storage import open_pool
 from paddock.storage.pool._btrfs import BtrfsPool
@@ -48,18 +49,22 @@ def opened(tmp_path: Path, supervisor: Supervisor) -> BtrfsPool:
 
 
 @pytest.mark.parametrize("available", [1 << 30, 1 << 20], ids=["there is room", "it is full"])
+@pytest.mark.parametrize("step", ["the copy", "its content"])
 def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
-    tmp_path: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, available: int
+    tmp_path: Path, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, available: int, step: str
 ) -> None:
     """The kernel's cleaner goes on after a commit: until then a copy is refused although there is room."""
     pool = opened(tmp_path, supervisor)
     pool.create("sb_1")
-    copy, sync, commits = btrfs.snapshot, btrfs.sync, [0]
+    with closing(pool.open("sb_1")) as tree:
+        os.makedirs(f"/proc/self/fd/{tree}/work/work/incompat")
+    module, name = (btrfs, "snapshot") if step == "the copy" else (os, "rmdir")
+    allowed, sync, commits = getattr(module, name), btrfs.sync, [0]
 
-    def refuse(source: int, directory: int, name: bytes) -> None:
+    def refuse(*arguments: object, **named: object) -> None:
         if not commits[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
-        copy(source, directory, name)
+        allowed(*arguments, **named)
 
     def commit(fd: int) -> None:
         commits[0] += 1
@@ -68,12 +73,13 @@ def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
     def space(self: BtrfsPool) -> PoolSpace:
         return PoolSpace(used_bytes=1 << 29, available_bytes=available)
 
-    monkeypatch.setattr(btrfs, "snapshot", refuse)
+    monkeypatch.setattr(module, name, refuse)
     monkeypatch.setattr(btrfs, "sync", commit)
     monkeypatch.setattr(BtrfsPool, "space", space)
     with nullcontext() if available > 1 << 26 else pytest.raises(ResourceExhaustedError):
         pool.snapshot("sb_1", "sb_2")
     assert ("sb_2" in pool.names()) == bool(commits[0]) == (available > 1 << 26)
+    assert pool.unfinished() == ()
 
 
 def nest(root: Path) -> None:

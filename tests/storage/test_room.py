@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from paddock.errors import NotConfiguredError, PlatformError, ResourceExhaustedError
-from paddock.linux import loop
+from paddock.linux import btrfs, loop
 from paddock.model import Check
 from paddock.storage import Pool, PoolConfig, open_pool, prepare
 from paddock.storage.pool.config import store
@@ -138,6 +138,27 @@ def test_a_create_that_finds_the_image_full_lets_it_grow(harness: DriverHarness,
         pool.create("sb_2")
         assert image.stat().st_size > GIB
         assert write(root / "more", 32 * MIB) is None
+    pool.close()
+
+
+@pytest.mark.root
+def test_what_is_allocated_and_not_written_is_not_available(harness: DriverHarness, image: Path) -> None:
+    pool = harness.open()
+    pool.create("sb_1")
+    before = pool.space()
+    with Root(pool, "sb_1") as root:
+        take(root / "file", 512 * MIB)
+        after = pool.space()
+    assert taken(image) < 64 * MIB
+    assert before.available_bytes - after.available_bytes > 480 * MIB
+    pool.close()
+
+
+@pytest.mark.root
+def test_data_that_fills_a_new_image_leaves_the_metadata_room(harness: DriverHarness, image: Path) -> None:
+    pool = harness.open()
+    metadata = Path(f"/sys/fs/btrfs/{btrfs.filesystem_id(pool.fileno())}/allocation/metadata/total_bytes")
+    assert int(metadata.read_text()) >= 64 * MIB
     pool.close()
 
 

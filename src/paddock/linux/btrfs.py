@@ -30,6 +30,7 @@ _TREE_SEARCH_V2 = 0xC070_9411
 _FS_INFO = 0x8400_941F
 _SYNC = 0x9408
 _RESIZE = 0x5000_9403
+_BALANCE = 0xC400_9420
 _SCRUB = 0xC400_941B
 _DEV_STATS = 0xC408_9434
 _GET_SUBVOL_ROOTREF = 0xD000_943D
@@ -53,6 +54,7 @@ _INODE_ITEM = 1
 _QUOTA_ENABLE = 1
 _QUOTA_ENABLE_SIMPLE = 4
 _LIMIT_MAX_RFER = 1
+_METADATA_AND_SYSTEM = 1 << 2 | 1 << 1
 
 
 def is_btrfs(fd: int) -> bool:
@@ -172,6 +174,12 @@ def resize_to_device(fd: int) -> None:
     """Lets the file system use all of its device, which has grown."""
     arguments = bytearray(_VOL_ARGS.pack(0, b"%d:max" % _DEVICE))
     ioctl(fd, _RESIZE, arguments, what=("btrfs resize",))
+
+
+def balance_metadata(fd: int) -> None:
+    """Write the metadata anew, in chunks of the size that the kernel chooses for this device."""
+    # struct btrfs_ioctl_balance_args: flags and state, the filters of each kind, progress
+    ioctl(fd, _BALANCE, bytearray(struct.pack("=Q1016x", _METADATA_AND_SYSTEM)), what=("btrfs balance",))
 
 
 def trim(fd: int) -> int:

@@ -6,7 +6,9 @@ import errno
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from paddock.errors import InvalidStateError, PlatformError, logged
 from paddock.linux import btrfs, loop
@@ -133,7 +135,7 @@ class BtrfsPool(Pool):
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
         def begin(making: str) -> None:
-            self._copy(origin, making)
+            btrfs.snapshot(origin, self._fd, making.encode())
 
         def fill(tree: int) -> None:
             # A work directory belongs to one mount. overlayfs refuses one with files of another mount.
@@ -157,24 +159,27 @@ class BtrfsPool(Pool):
         """Write the tree to disk through a temporary snapshot. That is the only way to write one subvolume alone."""
         making = f".making-{os.urandom(8).hex()}"
         with within(self, name, "flush") as tree, self.working():
-            self._copy(tree, making)
+            self._with_room(lambda: btrfs.snapshot(tree, self._fd, making.encode()))
             self._discard_quietly(making)
 
-    def _copy(self, tree: int, name: str) -> None:
-        """Take a snapshot, and wait for the kernel's cleaner where needed.
+    def _attempt(self, name: str, begin: Callable[[str], None], fill: Callable[[int], None]) -> None:
+        self._with_room(partial(super()._attempt, name, begin, fill))
 
-        The kernel reports ENOSPC although there is room until its cleaner has given back deleted trees. It goes on
-        after each commit.
+    def _with_room(self, action: Callable[[], None]) -> None:
+        """Do `action`, and wait for the kernel's cleaner where needed.
+
+        The kernel reports ENOSPC although there is room until its cleaner has given back deleted trees, and the unused
+        space of one kind that another kind needs. It goes on after each commit.
         """
         for seconds in _PAUSES_SECONDS:
             try:
-                return btrfs.snapshot(tree, self._fd, name.encode())
+                return action()
             except OSError as error:
                 if error.errno != errno.ENOSPC or self.space().available_bytes < _ROOM_BYTES:
                     raise
             btrfs.sync(self._fd)
             time.sleep(seconds)
-        return btrfs.snapshot(tree, self._fd, name.encode())
+        return action()
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         if limit_bytes is not None:

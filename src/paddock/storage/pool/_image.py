@@ -80,15 +80,23 @@ class Image:
     def space(self) -> PoolSpace:
         used, _ = self._inside()
         taken = self.size()[1]
-        # The file system writes again to free space inside before it takes more of the disk.
-        available = self._disk.available_bytes() + max(0, taken - used)
+        # The file system writes again to free space inside before it takes more of the disk. Space that a program has
+        # only allocated (fallocate) takes none of the disk yet.
+        available = max(0, self._disk.available_bytes() + taken - used)
         return PoolSpace(used_bytes=used, available_bytes=available, image_bytes=taken)
 
     def check(self) -> None:
-        """Raise ResourceExhaustedError if another tree doesn't fit. It first grows the image, if possible."""
+        """Raise ResourceExhaustedError if another tree doesn't fit. It first grows the image, if possible.
+
+        While a transaction runs, btrfs may say that nothing is free although data has room: its metadata has none.
+        """
         self._disk.check()
-        _, free = self._inside()
-        if free < _KEPT and not (self.grow() and self._inside()[1] >= _KEPT):
+        for make_room in (self.grow, lambda: btrfs.sync(self._pool)):
+            if self._inside()[1] >= _KEPT:
+                return
+            make_room()
+        free = self._inside()[1]
+        if free < _KEPT:
             raise ResourceExhaustedError(f"the pool is full: {free // MIB} MiB are left", hint=HINT)
 
     def too_large(self) -> int:

@@ -13,8 +13,8 @@ from typing import get_args
 
 import msgspec
 
-from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError
-from paddock.linux import files, subordinate_ids
+from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError, logged
+from paddock.linux import btrfs, files, subordinate_ids
 from paddock.linux.descriptors import closing
 from paddock.model import IdPrefix
 from paddock.model.config import read_config
@@ -194,7 +194,15 @@ def _make_image(state_dir: Path, size: int | None) -> Reason | None:
         unfinished.rename(image)
         sync_directory(state_dir)
     try:
-        os.close(supervisor_pool.mount_image(str(image)))
+        with (
+            closing(supervisor_pool.mount_image(str(image))) as mount,
+            closing(os.open(".", DIRECTORY, dir_fd=mount)) as pool,
+            logged("give the metadata room", str(image)),
+        ):
+            # mkfs gives it 8 MiB, which the kernel's reserve nearly fills. When data has taken all the rest, a chunk
+            # comes and goes with each create, and statfs says that nothing is free. At last the kernel fails to remove
+            # one, and the pool takes no writes any more (fs/btrfs/volumes.c, btrfs_remove_chunk).
+            btrfs.balance_metadata(pool)
     except OSError as error:
         image.unlink()
         return Reason(way=probe.IMAGE, why=f"it cannot be mounted: {error}")

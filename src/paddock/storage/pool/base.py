@@ -248,19 +248,22 @@ class Pool:
         """Make tree `name`, or nothing at all: `begin` makes the directory, `fill` its content."""
         check_name(name)
         self._room.check()
-        making = f".making-{os.urandom(8).hex()}"
         try:
-            with self.working():
-                (begin or self._begin)(making)
-                try:
-                    with closing(os.open(making, DIRECTORY, dir_fd=self._fd)) as tree:
-                        fill(tree)
-                    os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                except BaseException:
-                    self._discard_quietly(making)
-                    raise
+            self._attempt(name, begin or self._begin, fill)
         except OSError as error:
             raise tree_error(error, name, doing) from error
+
+    def _attempt(self, name: str, begin: Callable[[str], None], fill: Callable[[int], None]) -> None:
+        making = f".making-{os.urandom(8).hex()}"
+        with self.working():
+            begin(making)
+            try:
+                with closing(os.open(making, DIRECTORY, dir_fd=self._fd)) as tree:
+                    fill(tree)
+                os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except BaseException:
+                self._discard_quietly(making)
+                raise
 
     def _limit(self, tree: int, limit_bytes: int | None) -> None:
         """Limit the disk space of a tree, where this driver can."""

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
+_Problem = tuple[str, int]  # the name of an entry that the kernel doesn't delete, and the errno
+
 
 def remove(parent: int, name: str) -> None:
     """Remove the directory `name` of `parent` with all its files, if it is there.
 
     Raises PlatformError with the files that it can't delete (an immutable file, a mount point), after all others.
-    Raises OSError if this program has no free descriptors, which isn't the tree's fault.
+    Raises OSError if this program has no free descriptors, or the file system no space, which isn't the tree's fault.
     """
-    problems: list[str] = []
+    problems: list[_Problem] = []
     try:
         top = _open(parent, name)
     except FileNotFoundError:
@@ -46,7 +48,9 @@ def remove(parent: int, name: str) -> None:
     if not problems:
         _attempt(parent, name, partial(os.rmdir, name, dir_fd=parent), problems)
     if problems:
-        shown = "; ".join(problems[:_SHOWN])
+        if any(number == errno.ENOSPC for _, number in problems):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        shown = "; ".join(f"{entry[:80]!r}: {os.strerror(number)}" for entry, number in problems[:_SHOWN])
         raise PlatformError(
             f"{len(problems)} entries of {name!r} cannot be deleted: {shown}",
             hint="lsattr shows immutable files, findmnt mounts",
@@ -79,7 +83,7 @@ def make_directory(parent: int, name: str | bytes) -> bool:
 class _Emptying:
     """The removal of a directory's content. A rename can't leave a nested subvolume, so that becomes a new `top`."""
 
-    def __init__(self, top: int, problems: list[str]) -> None:
+    def __init__(self, top: int, problems: list[_Problem]) -> None:
         _make_writable(top)
         self._top = top
         self._device = os.fstat(top).st_dev
@@ -100,7 +104,7 @@ class _Emptying:
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     raise
-                self._problems.append(_words(name, error))
+                self._problems.append((name, error.errno or errno.EIO))
                 continue
             with closing(directory):
                 if os.fstat(directory).st_dev == self._device:
@@ -127,7 +131,7 @@ class _Emptying:
                         self._waiting.append(target)
 
 
-def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[str]) -> bool:
+def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[_Problem]) -> bool:
     """Do `action` on entry `name`. If its mode or a read-only flag prevents it, change that and try again."""
     try:
         try:
@@ -147,7 +151,7 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
     except OSError as error:
         if error.errno in _OUT_OF_DESCRIPTORS:
             raise
-        problems.append(_words(name, error))
+        problems.append((name, error.errno or errno.EIO))
         return False
     return True
 
@@ -187,10 +191,6 @@ def _make_writable(directory: int) -> None:
     with suppress(OSError):
         if btrfs.is_subvolume(directory) and btrfs.is_read_only(directory):
             btrfs.set_read_only(directory, False)
-
-
-def _words(name: str, error: OSError) -> str:
-    return f"{name[:80]!r}: {error.strerror}"
 
 
 def leave_out(pool: Pool, tree: str, name: str) -> None:
