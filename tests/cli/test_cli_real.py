@@ -60,6 +60,8 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     (tmp_path / "tool.py").write_text("print(1)")
     assert paddock("cp", str(tmp_path / "tool.py"), "box:/workspace").returncode == 0
     assert paddock("exec", "box", "--", "cat", "/workspace/tool.py").stdout == "print(1)"
+    assert paddock("cp", str(tmp_path / "tool.py"), "box:new/dir/").returncode == 0
+    assert paddock("exec", "box", "--", "cat", "new/dir/tool.py").stdout == "print(1)"
     (tmp_path / "tree" / "sub").mkdir(parents=True)
     (tmp_path / "tree" / "sub" / "file").write_text("x")
     assert paddock("cp", str(tmp_path / "tree"), "box:/workspace/tree").returncode == 0

@@ -28,8 +28,8 @@ _CHUNK_BYTES = 1 << 20
 def verb_cp(options: argparse.Namespace) -> int:
     """Copy a file or a directory.
 
-    One of both is ID:PATH. If the target is a directory, a file goes into it. A directory from the sandbox goes into a
-    new one, without links that lead out.
+    One of both is ID:PATH. If the target is a directory, a file goes into it; ID:PATH/ always is one. A directory from
+    the sandbox goes into a new one, without links that lead out.
     """
     from ._progress import progress
 
@@ -50,7 +50,7 @@ def _into(files: client.Filesystem, source: str, path: str, moved: Callable[[int
     if os.path.isdir(source):
         return files.upload(source, path, on_progress=moved).skipped
     with contextlib.suppress(FileMissingError):
-        if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
+        if path.endswith("/") or files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
             path = f"{path.rstrip('/')}/{os.path.basename(source)}"
     with open(source, "rb") as file:
         files.write(path, _chunks(file, moved), mode=os.fstat(file.fileno()).st_mode & 0o777)
@@ -66,7 +66,6 @@ def _chunks(file: BinaryIO, moved: Callable[[int], object]) -> Iterator[bytes]:
 def _out_of(
     files: client.Filesystem, path: str, target: str, skip_unsafe: bool, moved: Callable[[int], object]
 ) -> tuple[str, ...]:
-
     if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
         return files.download(path, target, skip_unsafe=skip_unsafe, on_progress=moved).skipped
     if os.path.isdir(target):
