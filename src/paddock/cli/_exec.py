@@ -20,7 +20,7 @@ from . import _render
 from ._answer import answer, perform
 from ._progress import progress
 from ._usage import argument, exclusive, group, usage
-from ._values import COMMAND, HOW, SANDBOX, command, output, sandbox_spec, spec
+from ._values import COMMAND, HOW, IMAGES, SANDBOX, command, output, sandbox_spec, spec
 from ._verbs import WrongUsage
 
 TYPE_CHECKING = False
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     R = TypeVar("R")
 
-_IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
 _SOON_SECONDS = 0.25
 # The same codes as a shell's.
@@ -123,7 +122,7 @@ def _take_out(sandbox: client.Sandbox, options: argparse.Namespace, code: int) -
 def _complete(options: argparse.Namespace) -> None:
     """Put the image's entrypoint before the command, or its own command in its place, as `docker run` does.
     InvalidArgumentError."""
-    if not options.template.startswith(_IMAGES):
+    if not options.template.startswith(IMAGES):
         if options.entrypoint is not None:
             raise InvalidArgumentError(
                 f"template {options.template!r} is not an image, and has no entrypoint",
@@ -145,7 +144,7 @@ def _complete(options: argparse.Namespace) -> None:
     argv = [*entrypoint, *(given or default)]
     if not argv:
         raise InvalidArgumentError(
-            "the image has no command of its own", hint="paddock run --template IMAGE -- COMMAND ..."
+            "the image has no command of its own", hint="paddock run --image IMAGE -- COMMAND ..."
         )
     if entrypoint == image.entrypoint and not given and options.cwd is None:
         options.cwd = image.command_workdir
@@ -228,7 +227,7 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
         if code is None:
             raise
         if _names_image(argv[0]) and hasattr(options, "template"):
-            error.hint = f"an image is a template: paddock run --template docker://{argv[0]} -- COMMAND"
+            error.hint = f"to run it as an image: paddock run --image {argv[0]} -- COMMAND"
         _render.failure(error, as_json=options.json)
         return code
     finally:

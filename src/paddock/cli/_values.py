@@ -7,7 +7,7 @@ import os
 import re
 import time
 
-from ._usage import argument, group, together
+from ._usage import argument, exclusive, group, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,10 +127,19 @@ IDLE = argument(
 )
 
 
-_TEMPLATE = argument(
-    "--template",
-    default="host",
-    help="its files: `paddock template ls`, or an image such as docker://python:3.12 (default: host)",
+IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
+
+
+def _image(text: str) -> str:
+    """`python:3.12`, as Docker names it, or an image's full name."""
+    return text if text.startswith(IMAGES) else f"docker://{text}"
+
+
+_TEMPLATE = exclusive(
+    argument("--template", default="host", help="its files: `paddock template ls`, or an image (default: host)"),
+    argument(
+        "--image", dest="template", type=_image, metavar="IMAGE", help="as Docker names it, or docker-archive:FILE"
+    ),
 )
 _FILES = together(
     argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name"),

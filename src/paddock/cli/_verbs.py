@@ -204,7 +204,6 @@ _OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
 _OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
 _MEANT = {
     "--env-file": "--env NAME=VALUE",
-    "--image": "--template docker://IMAGE",
     "--mem": "--memory",
     "--net": "--network",
     "--publish": "paddock forward ID PORT",
