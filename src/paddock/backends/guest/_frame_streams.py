@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paddock.errors import GuestLostError
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
     from .connection import Channel
 
 _FEED_BYTES = 1 << 18
-
-
-def wake(waiters: Iterable[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
 
 
 def is_killed(error: BaseException) -> bool:
@@ -52,7 +45,7 @@ class FrameReader:
         self.is_whole = False
         """The guest has said that it is complete, or this side has released the channel."""
         self._has_left = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     async def read(self, size: int = 65536) -> bytes:
         """b"" at the end; the error that ended it."""
@@ -69,8 +62,8 @@ class FrameReader:
                 raise error
             if self.is_whole or self._channel.end.done:
                 return b""
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         chunk = self._chunks.popleft()
         if len(chunk) > size:
             self._chunks.appendleft(memoryview(chunk)[size:])
@@ -107,8 +100,7 @@ class FrameReader:
         self._chunks.clear()
 
     def wake(self) -> None:
-        if self._waiter is not None:
-            wake((self._waiter,))
+        self._news.set()
 
     def receive(self, data: bytes) -> None:
         self._window -= len(data)
@@ -144,7 +136,7 @@ class FrameWriter:
         self._taken = 0
         """Bytes of the written ones that the guest's reader has taken, at least."""
         self.is_refused = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._news = asyncio.Event()
 
     async def write(self, data: bytes) -> None:
         at = 0
@@ -154,9 +146,8 @@ class FrameWriter:
             if self.is_refused or self._channel.is_over or self._channel.exit.done:
                 raise BrokenPipeError("nobody inside reads it any more")
             if not self._credit:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiters.append(waiter)
-                await waiter
+                self._news.clear()
+                await self._news.wait()
                 continue
             part = data[at : at + min(self._credit, Limit.BODY)]
             self._credit -= len(part)
@@ -227,5 +218,4 @@ class FrameWriter:
         self.wake()
 
     def wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        wake(waiters)
+        self._news.set()

@@ -32,7 +32,7 @@ from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit, Stream
 from paddock.wire.message import Message
 
 from . import _frames as frames
-from ._frame_streams import FrameReader, FrameWriter, wake
+from ._frame_streams import FrameReader, FrameWriter
 from ._requests import PING
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class _Once(Generic[T]):
         self.done, self._value, self._error = True, value, error
         for callback in self._callbacks:
             callback()
-        wake(self._waiters)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self._callbacks = self._waiters = ()
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -360,7 +362,7 @@ class GuestConnection(LoopConnection):
         self._read_size = _SMALL_READ
         self._channels: dict[int, Channel] = {}
         self._last_channel = 0
-        self._room: list[asyncio.Future[None]] = []
+        self._has_room = asyncio.Event()
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
@@ -466,9 +468,8 @@ class GuestConnection(LoopConnection):
     async def drain(self, most: int = _HIGH) -> None:
         """Wait until at most `most` bytes wait to be sent, or the connection has failed."""
         while self._unsent_bytes > most and not self.closed:
-            waiter = self._loop.create_future()
-            self._room.append(waiter)
-            await waiter
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def breach(self, words: str, **details: object) -> PaddockError:
         """Drop the connection, and return the error: what came, or didn't come, isn't what the protocol says."""
@@ -484,12 +485,8 @@ class GuestConnection(LoopConnection):
 
     def _wait_for_room(self, wanted: bool) -> None:
         super()._wait_for_room(wanted)
-        if self._room and self._unsent_bytes <= _HIGH:
-            self._wake_writers()
-
-    def _wake_writers(self) -> None:
-        waiters, self._room = self._room, []
-        wake(waiters)
+        if self._unsent_bytes <= _HIGH:
+            self._has_room.set()
 
     def _readable(self) -> None:
         try:
@@ -517,18 +514,11 @@ class GuestConnection(LoopConnection):
         if channel.receive(frame):
             del self._channels[channel.id]
 
-    def _on_write_error(self, error: OSError) -> None:
-        exhausted = exhaustion(error) if error.errno == errno.ETOOMANYREFS else None
-        if exhausted is None:
-            super()._on_write_error(error)
-            return
-        frame, data = (
-            self._unsent.popleft()
-        )  # the kernel has taken no byte of it (unix(7)): the connection is as it was
-        self._unsent_bytes -= len(data)
-        close_all(frame.descriptors)
-        self._channels.pop(frame.channel).fail(exhausted)
-        self._write()
+    def _on_unsent(self, frame: Frame, error: OSError) -> bool:
+        exhausted = exhaustion(error)
+        if exhausted is not None:
+            self._channels.pop(frame.channel).fail(exhausted)
+        return exhausted is not None
 
     def _fail(self, error: OSError | WireError) -> None:
         """Note that the other side has gone, or lies. Nothing fails before the reason is known."""
@@ -558,4 +548,4 @@ class GuestConnection(LoopConnection):
         return self._failure
 
     def _on_end(self) -> None:
-        self._wake_writers()
+        self._has_room.set()
