@@ -153,7 +153,7 @@ class Channel:
         """Lets go without waiting for the guest's last word."""
         if not self.end.done:
             self._let_go()
-            self._finish(error)
+            self.finish(error)
 
     def breach(self, words: str) -> PaddockError:
         """Drop the connection, and return the error: what came isn't what the protocol says."""
@@ -211,10 +211,10 @@ class Channel:
         if kind is Kind.CLOSE:
             if not self._reply.done and not self._letting_go:
                 raise WireError("CLOSE in place of an answer")
-            self._finish(None)
+            self.finish(None)
             return True
         if kind is Kind.ERROR:
-            self._finish(self._refusal(frame.body))
+            self.finish(self._refusal(frame.body))
             return True
         if kind is Kind.REPLY:
             if self._reply.done:
@@ -255,12 +255,10 @@ class Channel:
             raise WireError(f"{frame.kind.name} on stream {frame.flags}, which is not open")
         return output
 
-    def fail(self, error: PaddockError) -> None:
-        """Fail all waiters: the connection is lost."""
-        if not self.end.done:
-            self._finish(error)
-
-    def _finish(self, error: PaddockError | None) -> None:
+    def finish(self, error: PaddockError | None) -> None:
+        """End it, and fail all waiters: the guest has said its last word, or the connection is lost."""
+        if self.end.done:
+            return
         self.error = error
         if not self.exit.done:
             failure = error or SandboxError("the guest ended the request without a result")
@@ -517,7 +515,7 @@ class GuestConnection(LoopConnection):
     def _on_unsent(self, frame: Frame, error: OSError) -> bool:
         exhausted = exhaustion(error)
         if exhausted is not None:
-            self._channels.pop(frame.channel).fail(exhausted)
+            self._channels.pop(frame.channel).finish(exhausted)
         return exhausted is not None
 
     def _fail(self, error: OSError | WireError) -> None:
@@ -544,7 +542,7 @@ class GuestConnection(LoopConnection):
             super().close()
             channels, self._channels = self._channels, {}
             for channel in channels.values():
-                channel.fail(error)
+                channel.finish(error)
         return self._failure
 
     def _on_end(self) -> None:

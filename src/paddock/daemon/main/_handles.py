@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from paddock import model
 from paddock.backends.pump import Flow, Pump, draw, pour
@@ -24,7 +24,6 @@ from paddock.model.codec import Handle as HandleReply
 from paddock.wire import close_all
 
 if TYPE_CHECKING:
-    from paddock.daemon.sandboxes.streams import Outbound
     from paddock.daemon.workspaces.mounts import PendingPromotion
     from paddock.daemon.workspaces.results import PendingPublication
 
@@ -82,7 +81,7 @@ class Output(_Stream):
     async def begin(self, call: Call) -> None:
         """Note how many bytes of the stream the caller has. A caller knows that only after reading all that came."""
         if not self._begun.is_set():
-            cast("Outbound", self._inner).skip = call.sent or 0
+            self._flow.skip = call.sent or 0
             self._begun.set()
 
 
