@@ -127,7 +127,6 @@ class FrameWriter:
     journal: Journal | None = None
     skip = 0
     """Bytes that the command has had from an earlier daemon."""
-    _opening: asyncio.Future[Journal] | None = None
     _flow: Flow | None = None
 
     def __init__(self, channel: Channel) -> None:
@@ -136,7 +135,7 @@ class FrameWriter:
         self._taken = 0
         """Bytes of the written ones that the guest's reader has taken, at least."""
         self.is_refused = False
-        self._news = asyncio.Event()
+        self._news, self._opening = asyncio.Event(), asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
         at = 0
@@ -182,10 +181,9 @@ class FrameWriter:
 
     async def _journaled(self) -> Journal | None:
         """Return its journal, made before anything is read of the client."""
-        if self.journal is None and self.store is not None:
-            if self._opening is None:
-                self._opening = asyncio.ensure_future(asyncio.to_thread(self.store.journal))
-            self.journal = await asyncio.shield(self._opening)  # of which another caller may wait as well
+        async with self._opening:
+            if self.journal is None and self.store is not None:
+                self.journal = await asyncio.to_thread(self.store.journal)
         return self.journal
 
     def close(self) -> None:
