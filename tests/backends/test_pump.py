@@ -148,7 +148,7 @@ def test_nothing_passes_while_a_meter_is_blocked() -> None:
             with pytest.raises(BlockingIOError):
                 os.read(at.inner[0], 10)
             goes_on.set()
-            at.flow.end_at(4)
+            at.flow.cut()
             await drawing
             writer.close()
             assert os.read(at.inner[0], 10) == b"wake"
@@ -195,6 +195,19 @@ def test_a_stream_ends_at_what_the_pipe_held_when_its_command_ended(early: bool,
             await (pour(reader, at.flow) if pouring is None else pouring)
             at.close(at.outer[1])
             assert read_all(at.outer[0]) == b"x" * 100
+
+    run(main)
+
+
+def test_a_stream_that_its_client_ends_before_it_is_moved_is_moved_whole() -> None:
+    async def main() -> None:
+        with ends(into=True) as at:
+            writer = PipeWriter(at.given(at.inner[1]))
+            os.write(at.outer[1], b"x" * 100)
+            at.flow.cut()
+            await draw(writer, at.flow)
+            writer.close()
+            assert read_all(at.inner[0]) == b"x" * 100
 
     run(main)
 

@@ -190,9 +190,12 @@ class Flow:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._asked: asyncio.Task[None] | None = None
-        self.stopped = False
+        self.stopped = self._is_cut = False
         self.most: int | None = None
         """End after so many bytes. Set it before `pour`."""
+        self.ends_at: int | None = None
+        """End after so many bytes of the source, which holds them already: it waits for no others. Set it before
+        `pour`."""
         self.meter = Meter()
         self.journal: Journal | None = None
         """The journal that a pipe's bytes go through, if any."""
@@ -206,7 +209,6 @@ class Flow:
         self._target: int | Write = -1
         self._splices = self._begun = self._over = self._ended = self._asks = False
         self._moved = 0
-        self._ends_at: int | None = None
         self._unsent = memoryview(b"")
         self._peeked = b""
         self._copies: tuple[int, ...] = ()
@@ -223,13 +225,11 @@ class Flow:
         """Move what the client writes to `target`. Raises BrokenPipeError when that is closed."""
         await self._run(self._client, target)
 
-    def end_at(self, total: int) -> None:
-        """End after so many bytes of the source, which holds them already: it waits for no others."""
-        self._pump.call(self._cut, total)
-
     def cut(self) -> None:
         """End at what the source holds now, even if another process has its other side."""
-        self._pump.call(self._cut, None)
+        self._is_cut = True
+        if self._source != -1:
+            self._pump.call(self._cut)
 
     def stop(self) -> None:
         """End now."""
@@ -257,6 +257,8 @@ class Flow:
         self._source, self._target = source, target
         self._splices = _is_pipe(source) and _is_pipe(target)
         self._pump.call(self._begin)
+        if self._is_cut:  # before it began
+            self._pump.call(self._cut)
         try:
             await asyncio.shield(self._done)
         except asyncio.CancelledError:
@@ -363,7 +365,7 @@ class Flow:
         return 0 if self.journal is None else self.journal.unread
 
     def _wanted(self) -> int:
-        return min((_CHUNK, *(total - self._moved for total in (self.most, self._ends_at) if total is not None)))
+        return min((_CHUNK, *(total - self._moved for total in (self.most, self.ends_at) if total is not None)))
 
     def _take(self, data: bytes) -> None:
         self._count(len(data))
@@ -399,7 +401,7 @@ class Flow:
         is_spliced = self._splices and (self.is_exact or not self.meter.looks)
         if self._unsent or (is_spliced and held(self._source)):
             end, mask = self._target, select.EPOLLOUT
-        elif self._ends_at is not None:
+        elif self.ends_at is not None:
             # Another reader has taken some of the bytes that it was to end with: don't wait for them.
             self._close()
             return
@@ -426,10 +428,9 @@ class Flow:
         else:
             self.step()
 
-    def _cut(self, total: int | None) -> None:
-        if self._ends_at is None and not self._ended:
-            held_now = 0 if self._source == -1 else held(self._source)
-            self._ends_at = self._moved + self._behind + held_now if total is None else total
+    def _cut(self) -> None:
+        if self.ends_at is None and not self._ended:
+            self.ends_at = self._moved + self._behind + held(self._source)
             self.step()
 
     def _look(self, looked: asyncio.Future[asyncio.Task[None] | None]) -> None:

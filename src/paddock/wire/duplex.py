@@ -91,7 +91,19 @@ class LoopConnection(ABC):
         self.close()
 
     def _on_write_error(self, error: OSError) -> None:
-        self._fail(error)
+        """Fail only the request whose descriptors have no room, if it can be."""
+        frame, data = self._unsent[0]
+        if error.errno != errno.ETOOMANYREFS or not self._on_unsent(frame, error):
+            self._fail(error)
+            return
+        self._unsent.popleft()  # the kernel has taken no byte of it (unix(7)): the connection is as it was
+        self._unsent_bytes -= len(data)
+        close_all(frame.descriptors)
+        self._write()
+
+    def _on_unsent(self, frame: Frame, error: OSError) -> bool:
+        """Fail the request of this frame. Return False if nothing waits for it."""
+        return False
 
     def _on_drained(self) -> None:
         """Note that the peer has taken all there was."""
@@ -200,17 +212,11 @@ class Duplex(LoopConnection):
                 answer.exception()  # the waiting caller may have left
         self._end_callback(self)
 
-    def _on_write_error(self, error: OSError) -> None:
-        frame, data = self._unsent[0]
+    def _on_unsent(self, frame: Frame, error: OSError) -> bool:
         answer = self._pending.get(frame.channel) if frame.kind in _ASKS else None
-        if error.errno != errno.ETOOMANYREFS or answer is None:
-            return super()._on_write_error(error)
-        self._unsent.popleft()  # the kernel has taken no byte of it (unix(7)): the connection is as it was
-        self._unsent_bytes -= len(data)
-        close_all(frame.descriptors)
-        if not answer.done():
+        if answer is not None and not answer.done():
             answer.set_exception(error)
-        self._write()
+        return answer is not None
 
     def _on_frame(self, frame: Frame) -> None:
         answer = self._pending.get(frame.channel) if frame.kind in _ANSWERS else None

@@ -210,14 +210,14 @@ class _Rows:
     """Bodies of one type, each behind its length, from a stream of a guest's: it chooses the pieces, and may lie."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self._channel, self._output = channel, channel.outputs[Stream.OUT]
         self._rest = bytearray()
         self.total = 0
 
     async def some(self, type: type[M]) -> list[M]:
         """Return what is there, at least one; nothing at the end."""
         while True:
-            data = await self._channel.read(Stream.OUT, 65536)
+            data = await self._output.read()
             if not data:
                 if self._rest:
                     raise self._channel.breach("a row without an end")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock.backends.pump import Flow
@@ -11,6 +11,7 @@ from paddock.errors import FileError, InvalidArgumentError
 from paddock.model import FileInfo
 from paddock.wire.guest import Accept, Connect, File, Op, Stream
 
+from ._frame_streams import FrameReader, FrameWriter
 from ._requests import EmptyBody, Request, ask, of_listener, of_port
 from .pipes import PipeReader, PipeWriter
 
@@ -26,48 +27,40 @@ class FileReader:
     worker if it `works`."""
 
     def __init__(
-        self,
-        channel: Channel,
-        pipe: PipeReader | None,
-        *,
-        most: int | None = None,
-        works: bool = False,
-        stream: int = Stream.OUT,
+        self, channel: Channel, source: PipeReader | FrameReader, *, most: int | None = None, works: bool = False
     ) -> None:
-        self._channel, self._pipe, self._stream = channel, pipe, stream
+        self._channel, self._source = channel, source
         self._left, self._works = most, works
-        if pipe is not None:
+        if isinstance(source, PipeReader):
             # Everything is written when the guest says so: don't wait for others that hold the far end.
-            channel.end.then(pipe.finish)
+            channel.end.then(source.finish)
 
     async def read(self, size: int = 65536) -> bytes:
         with self._channel.attended(works=self._works):
-            data = await (self._channel.read(self._stream, size) if self._pipe is None else self._pipe.read(size))
-            if self._left is not None:
-                self._left -= len(data)
-                if self._left < 0:
-                    raise self._channel.breach("more bytes than were asked for")
-            if not data:
-                await self._channel.finished()  # was that the end, or did something break?
-                if self._pipe is None and not self._channel.is_whole(self._stream):
-                    raise self._channel.breach("a stream without an end")
+            data = await self._source.read(size)
+            await self._check(len(data), ended=not data)
             return data
 
     async def pour(self, flow: Flow) -> None:
-        if self._pipe is None:
-            await flow.pour(self.read)
-            return
         if self._left is not None:
             flow.most = self._left + 1
         with self._channel.attended(works=self._works, progress=flow.progress):
-            await self._pipe.pour(flow)
-            if self._left is not None and flow.meter.length > self._left:
+            await self._source.pour(flow)
+            await self._check(flow.meter.length, ended=True)
+
+    async def _check(self, count: int, *, ended: bool) -> None:
+        """Note so many bytes more. At the end, raise what broke the stream, if it wasn't its end."""
+        if self._left is not None:
+            self._left -= count
+            if self._left < 0:
                 raise self._channel.breach("more bytes than were asked for")
-            await self._channel.finished()  # was that the end, or did something break?
+        if ended:
+            await self._channel.finished()
+            if isinstance(self._source, FrameReader) and not self._source.is_whole:
+                raise self._channel.breach("a stream without an end")
 
     async def aclose(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
+        self._source.close()
         self._channel.close()
 
 
@@ -78,41 +71,36 @@ class FileWriter:
     def __init__(
         self,
         channel: Channel,
-        pipe: PipeWriter | None,
+        target: PipeWriter | FrameWriter,
         *,
         works: bool,
         info: Callable[[Channel, File], FileInfo | None],
     ) -> None:
-        self._channel, self._pipe = channel, pipe
+        self._channel, self._target = channel, target
         self._works, self._info = works, info
         self._ended = False
-        if pipe is not None:
-            channel.end.then(pipe.close)
+        if isinstance(target, PipeWriter):
+            channel.end.then(target.close)
 
     async def write(self, data: bytes) -> None:
         with self._channel.attended(works=self._works):
-            try:
-                await (self._channel if self._pipe is None else self._pipe).write(data)
-            except BrokenPipeError:
-                await self._channel.finished()  # the reason, if there is one
-                raise
+            await self._explained(self._target.write(data))
 
     async def draw(self, flow: Flow) -> None:
-        if self._pipe is None:
-            await flow.draw(self.write)
-            return
         with self._channel.attended(works=self._works, progress=flow.progress):
-            try:
-                await self._pipe.draw(flow)
-            except BrokenPipeError:
-                await self._channel.finished()  # the reason, if there is one
-                raise
+            await self._explained(self._target.draw(flow))
+
+    async def _explained(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except BrokenPipeError:
+            await self._channel.finished()  # the reason, if there is one
+            raise
 
     async def aclose(self) -> FileInfo | None:
         if not self._ended:
             self._ended = True
-            if self._pipe is not None:
-                self._pipe.close()
+            self._target.close()
             self._channel.write_eof()
         with self._channel.attended(works=self._works):
             return self._info(self._channel, await self._channel.result(File))
@@ -120,8 +108,7 @@ class FileWriter:
     async def abort(self) -> None:
         self._ended = True
         self._channel.close()
-        if self._pipe is not None:
-            self._pipe.close()
+        self._target.close()
         with self._channel.attended():
             await self._channel.end.get()
 
@@ -135,7 +122,7 @@ async def open_reader(
         near, far = os.pipe2(os.O_CLOEXEC)
         pipe, fds = PipeReader(near), (far,)
     channel = await _asked(connection, request, answer, pipe, fds, receives=pipe is None)
-    return FileReader(channel, pipe, most=most, works=works)
+    return FileReader(channel, pipe or channel.outputs[Stream.OUT], most=most, works=works)
 
 
 async def open_writer(connection: GuestConnection, request: Request, *, works: bool, info: Info) -> FileWriter:
@@ -144,7 +131,9 @@ async def open_writer(connection: GuestConnection, request: Request, *, works: b
         far, near = os.pipe2(os.O_CLOEXEC)
         pipe, fds = PipeWriter(near), (far,)
     channel = await _asked(connection, request, EmptyBody, pipe, fds, sends=pipe is None)
-    return FileWriter(channel, pipe, works=works, info=info)
+    target = pipe or channel.input
+    assert target is not None
+    return FileWriter(channel, target, works=works, info=info)
 
 
 async def _asked(
@@ -173,17 +162,18 @@ class PortStream:
     """Hold a connection with a program inside: to its port, or from one that connected to a socket of the sandbox."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        assert channel.input is not None
+        self._channel, self._output, self._input = channel, channel.outputs[Stream.OUT], channel.input
 
     async def read(self, size: int = 65536) -> bytes:
         try:
-            return await self._channel.read(Stream.OUT, size)
+            return await self._output.read(size)
         except FileError as error:  # as of a socket of one's own
             raise ConnectionResetError(error.message) from None
 
     async def write(self, data: bytes) -> None:
         try:
-            await self._channel.write(data)
+            await self._input.write(data)
         except FileError as error:
             if error.details.get("errno") in ("ECONNRESET", "EPIPE"):
                 raise BrokenPipeError(f"the other side of the port closed: {error.message}") from None

@@ -11,8 +11,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -29,10 +28,11 @@ from paddock.errors import (
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import LoopConnection
-from paddock.wire.guest import VERSION, Credit, GuestHello, HostHello, Limit, Stream
+from paddock.wire.guest import VERSION, GuestHello, HostHello, Limit, Stream
 from paddock.wire.message import Message
 
 from . import _frames as frames
+from ._frame_streams import FrameReader, FrameWriter
 from ._requests import PING
 
 if TYPE_CHECKING:
@@ -52,30 +52,7 @@ _CONNECT_PAUSE_SECONDS = 0.005
 _CONNECT_TRIES = 1000
 
 
-def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
-
-
 A = TypeVar("A", bound=Message)
-
-
-class _Inbox:
-    """Hold unread bytes of one stream, never more than the window."""
-
-    def __init__(self) -> None:
-        self.chunks: deque[bytes | memoryview] = deque()
-        self.window = Limit.WINDOW
-        self.ended = False
-        self.left = False
-        """The reader has left."""
-        self.consumed = 0
-        self.waiter: asyncio.Future[None] | None = None
-
-    def wake(self) -> None:
-        if self.waiter is not None:
-            _wake((self.waiter,))
 
 
 class _Once(Generic[T]):
@@ -105,7 +82,9 @@ class _Once(Generic[T]):
         self.done, self._value, self._error = True, value, error
         for callback in self._callbacks:
             callback()
-        _wake(self._waiters)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self._callbacks = self._waiters = ()
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -130,20 +109,15 @@ class Channel:
         self._connection = connection
         self._refusal = refusal
         self.id = number
-        self._inboxes = {stream: _Inbox() for stream in receives}
-        self._sends = sends
-        self._credit = Limit.WINDOW
-        self.taken = 0
-        """Bytes of the written ones that the command has read, at least."""
-        self._refused = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self.outputs = {stream: FrameReader(self, stream) for stream in receives}
+        self.input = FrameWriter(self) if sends else None
         self._reply: _Once[bytes] = _Once()
         self.exit: _Once[bytes] = _Once()
         """The result."""
         self.end: _Once[None] = _Once()
         """Done when the guest has said its last word, or is not listened to any more."""
         self._letting_go = False
-        self._error: PaddockError | None = None
+        self.error: PaddockError | None = None
 
     # what the holder does
 
@@ -179,7 +153,7 @@ class Channel:
         """Lets go without waiting for the guest's last word."""
         if not self.end.done:
             self._let_go()
-            self._finish(error)
+            self.finish(error)
 
     def breach(self, words: str) -> PaddockError:
         """Drop the connection, and return the error: what came isn't what the protocol says."""
@@ -188,8 +162,8 @@ class Channel:
     async def finished(self) -> None:
         """Wait for the guest's last frame on the channel. Raises what was wrong in the end."""
         await self.end.get()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def _read(self, body: bytes, type: type[A]) -> A:
         try:
@@ -199,81 +173,33 @@ class Channel:
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
-        if not self._letting_go and not self.end.done:
+        if not self.is_over:
             self._let_go()
-            for inbox in self._inboxes.values():
-                inbox.ended = True
-                inbox.wake()
+            for output in self.outputs.values():
+                output.end()
 
     def _let_go(self) -> None:
         if not self._letting_go:
             self._letting_go = True
-            self._connection.send(Kind.CLOSE, self.id)
-            for inbox in self._inboxes.values():
-                inbox.chunks.clear()
+            self.send(Kind.CLOSE)
+            for output in self.outputs.values():
+                output.drop()
 
-    async def read(self, stream: int, size: int) -> bytes:
-        """b"" at the end; the error that ended it."""
-        inbox = self._inboxes[stream]
-        # The reader has stored what it got before: the guest can drop that.
-        if inbox.consumed >= Limit.WINDOW // 2 and not inbox.ended:
-            self._connection.send(Kind.CREDIT, self.id, Credit(bytes=inbox.consumed).pack(), flags=stream)
-            inbox.window += inbox.consumed
-            inbox.consumed = 0
-        while not inbox.chunks:
-            if inbox.ended:
-                return b""
-            if self._error is not None:
-                raise self._error
-            if self.end.done:
-                return b""
-            inbox.waiter = asyncio.get_running_loop().create_future()
-            await inbox.waiter
-        chunk = inbox.chunks.popleft()
-        if len(chunk) > size:
-            inbox.chunks.appendleft(memoryview(chunk)[size:])
-            chunk = memoryview(chunk)[:size]
-        inbox.consumed += len(chunk)
-        return bytes(chunk)
+    @property
+    def is_over(self) -> bool:
+        """Whether this side or the guest has let go of it."""
+        return self._letting_go or self.end.done
 
-    def is_whole(self, stream: int) -> bool:
-        """Tell whether the guest has said that the stream is complete, or its reader has left."""
-        return self._inboxes[stream].ended
+    def send(self, kind: Kind, body: bytes = b"", *, flags: int = 0) -> None:
+        self._connection.send(kind, self.id, body, flags=flags)
 
-    async def write(self, data: bytes) -> None:
-        at = 0
-        while at < len(data):
-            if self._error is not None:
-                raise self._error
-            if self._refused or self._letting_go or self.exit.done:
-                raise BrokenPipeError("nobody inside reads it any more")
-            if not self._credit:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiters.append(waiter)
-                await waiter
-                continue
-            part = data[at : at + min(self._credit, Limit.BODY)]
-            self._credit -= len(part)
-            self._connection.send(Kind.DATA, self.id, part, flags=Stream.IN)
-            at += len(part)
-            await self._connection.drain()
-
-    def leave(self, stream: int) -> None:
-        """Stop reading a stream, as if the other end of a pipe were closed."""
-        inbox = self._inboxes[stream]
-        inbox.chunks.clear()
-        if not (inbox.ended or inbox.left or self._letting_go or self.end.done):
-            inbox.left = True
-            self._connection.send(Kind.EOF, self.id, flags=stream)
-
-    async def sent(self) -> None:
-        """Wait until all that was sent on this connection reaches the guest, even if this process dies."""
-        with self.attended():
-            await self._connection.drain(0)
+    async def drain(self, most: int = _HIGH) -> None:
+        """Wait until at most `most` bytes of the connection wait to be sent."""
+        await self._connection.drain(most)
 
     def write_eof(self) -> None:
-        if not self._letting_go and not self.end.done:
-            self._connection.send(Kind.EOF, self.id, flags=Stream.IN)
+        if not self.is_over:
+            self.send(Kind.EOF, flags=Stream.IN)
 
     # what the guest does
 
@@ -285,10 +211,10 @@ class Channel:
         if kind is Kind.CLOSE:
             if not self._reply.done and not self._letting_go:
                 raise WireError("CLOSE in place of an answer")
-            self._finish(None)
+            self.finish(None)
             return True
         if kind is Kind.ERROR:
-            self._finish(self._refusal(frame.body))
+            self.finish(self._refusal(frame.body))
             return True
         if kind is Kind.REPLY:
             if self._reply.done:
@@ -300,13 +226,18 @@ class Channel:
             if self.exit.done:
                 raise WireError("a second result")
             self._take(self.exit, frame.body)
-            self._wake_writers()
+            if self.input is not None:
+                self.input.wake()
         elif kind is Kind.DATA:
-            self._data(frame)
+            self._output(frame).receive(frame.body)
+        elif kind is Kind.EOF and frame.flags == Stream.IN and self.input is not None and not self.input.is_refused:
+            self.input.refuse()
         elif kind is Kind.EOF:
-            self._eof(frame.flags)
+            self._output(frame).end()
         elif kind is Kind.CREDIT:
-            self._grant(frame)
+            if frame.flags != Stream.IN or self.input is None:
+                raise WireError("credit for what is not sent")
+            self.input.grant(frame)
         else:
             raise WireError(f"{kind.name} from a guest")
         return False
@@ -318,56 +249,27 @@ class Channel:
         else:
             answer.set(body)
 
-    def _data(self, frame: Frame) -> None:
-        inbox = self._inboxes.get(frame.flags)
-        if inbox is None or (inbox.ended and not self._letting_go):
-            raise WireError(f"data on stream {frame.flags}, which is not open")
-        inbox.window -= len(frame.body)
-        if inbox.window < 0:
-            raise WireError("data beyond what was granted")
-        if not self._letting_go and not inbox.left:
-            inbox.chunks.append(frame.body)
-            inbox.wake()
+    def _output(self, frame: Frame) -> FrameReader:
+        output = self.outputs.get(frame.flags)
+        if output is None or (output.is_whole and not self._letting_go):
+            raise WireError(f"{frame.kind.name} on stream {frame.flags}, which is not open")
+        return output
 
-    def _eof(self, stream: int) -> None:
-        if stream == Stream.IN and self._sends and not self._refused:
-            self._refused = True
-            self._wake_writers()
+    def finish(self, error: PaddockError | None) -> None:
+        """End it, and fail all waiters: the guest has said its last word, or the connection is lost."""
+        if self.end.done:
             return
-        inbox = self._inboxes.get(stream)
-        if inbox is None or (inbox.ended and not self._letting_go):
-            raise WireError(f"end of stream {stream}, which is not open")
-        inbox.ended = True
-        inbox.wake()
-
-    def _grant(self, frame: Frame) -> None:
-        credit = frames.credit_of(frame)
-        self._credit += credit
-        self.taken += credit
-        if frame.flags != Stream.IN or not self._sends or self._credit > Limit.CREDIT:
-            raise WireError("credit for what is not sent")
-        self._wake_writers()
-
-    def _wake_writers(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        _wake(waiters)
-
-    def fail(self, error: PaddockError) -> None:
-        """Fail all waiters: the connection is lost."""
-        if not self.end.done:
-            self._finish(error)
-
-    def _finish(self, error: PaddockError | None) -> None:
-        self._error = error
+        self.error = error
         if not self.exit.done:
             failure = error or SandboxError("the guest ended the request without a result")
             if not self._reply.done:
                 self._reply.set(None, failure)
             self.exit.set(None, failure)
         self.end.set(None)
-        for inbox in self._inboxes.values():
-            inbox.wake()
-        self._wake_writers()
+        for output in self.outputs.values():
+            output.wake()
+        if self.input is not None:
+            self.input.wake()
 
 
 class SilenceLimit:
@@ -458,7 +360,7 @@ class GuestConnection(LoopConnection):
         self._read_size = _SMALL_READ
         self._channels: dict[int, Channel] = {}
         self._last_channel = 0
-        self._room: list[asyncio.Future[None]] = []
+        self._has_room = asyncio.Event()
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
@@ -564,9 +466,8 @@ class GuestConnection(LoopConnection):
     async def drain(self, most: int = _HIGH) -> None:
         """Wait until at most `most` bytes wait to be sent, or the connection has failed."""
         while self._unsent_bytes > most and not self.closed:
-            waiter = self._loop.create_future()
-            self._room.append(waiter)
-            await waiter
+            self._has_room.clear()
+            await self._has_room.wait()
 
     def breach(self, words: str, **details: object) -> PaddockError:
         """Drop the connection, and return the error: what came, or didn't come, isn't what the protocol says."""
@@ -582,12 +483,8 @@ class GuestConnection(LoopConnection):
 
     def _wait_for_room(self, wanted: bool) -> None:
         super()._wait_for_room(wanted)
-        if self._room and self._unsent_bytes <= _HIGH:
-            self._wake_writers()
-
-    def _wake_writers(self) -> None:
-        waiters, self._room = self._room, []
-        _wake(waiters)
+        if self._unsent_bytes <= _HIGH:
+            self._has_room.set()
 
     def _readable(self) -> None:
         try:
@@ -615,18 +512,11 @@ class GuestConnection(LoopConnection):
         if channel.receive(frame):
             del self._channels[channel.id]
 
-    def _on_write_error(self, error: OSError) -> None:
-        exhausted = exhaustion(error) if error.errno == errno.ETOOMANYREFS else None
-        if exhausted is None:
-            super()._on_write_error(error)
-            return
-        frame, data = (
-            self._unsent.popleft()
-        )  # the kernel has taken no byte of it (unix(7)): the connection is as it was
-        self._unsent_bytes -= len(data)
-        close_all(frame.descriptors)
-        self._channels.pop(frame.channel).fail(exhausted)
-        self._write()
+    def _on_unsent(self, frame: Frame, error: OSError) -> bool:
+        exhausted = exhaustion(error)
+        if exhausted is not None:
+            self._channels.pop(frame.channel).finish(exhausted)
+        return exhausted is not None
 
     def _fail(self, error: OSError | WireError) -> None:
         """Note that the other side has gone, or lies. Nothing fails before the reason is known."""
@@ -652,8 +542,8 @@ class GuestConnection(LoopConnection):
             super().close()
             channels, self._channels = self._channels, {}
             for channel in channels.values():
-                channel.fail(error)
+                channel.finish(error)
         return self._failure
 
     def _on_end(self) -> None:
-        self._wake_writers()
+        self._has_room.set()

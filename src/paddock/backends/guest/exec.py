@@ -17,6 +17,7 @@ from paddock.wire import close_all
 from paddock.wire import guest as wire
 from paddock.wire.guest import EndedFlags, ExecFlags, Op, Stream
 
+from ._frame_streams import FrameReader, FrameWriter, is_killed
 from ._place import GuestDefaults, encode, show
 from ._requests import EmptyBody, Request, ask, flags, of_command, of_exec, of_guest
 from ._streams import FileReader
@@ -24,7 +25,6 @@ from .pipes import PipeReader, PipeWriter, open_pipe
 
 if TYPE_CHECKING:
     from paddock.backends.jail import DescriptorStore
-    from paddock.backends.pump import Flow
 
     from .connection import Channel, GuestConnection
 
@@ -41,7 +41,6 @@ _STRUCK = {
 }
 _LATER_SECONDS = 2.0
 """A command's own daemon ends it first when its time is over, and says so."""
-_FEED_BYTES = 1 << 18
 _OUTPUTS = 4
 """The number of kept descriptors for output pipes. Those of stdin follow."""
 _MOST_ANSWERS = 64
@@ -148,120 +147,6 @@ def _status(exited: wire.Exit | wire.Listed, connection: GuestConnection) -> Exi
     return status
 
 
-def _killed(error: BaseException) -> bool:
-    """Tell whether the agent is dead, and so all that it had started."""
-    return isinstance(error, GuestLostError) and error.details.get("killed") is True
-
-
-class ChannelReader:
-    """Read a stream that comes in frames. `cut`: the writer learns when the reader has left."""
-
-    closed = False
-
-    def __init__(self, channel: Channel, stream: int, *, cut: bool = False, journal: Journal | None = None) -> None:
-        self._channel = channel
-        self._stream = stream
-        self._cut = cut
-        self.journal = journal
-        """It writes all bytes that it reads there, if set. Set it before reading."""
-
-    async def read(self, size: int = 65536) -> bytes:
-        if self.journal is not None and self.journal.unread:
-            return self.journal.again(size)
-        try:
-            data = await self._channel.read(self._stream, size)
-        except GuestLostError as error:
-            if not _killed(error):
-                raise
-            return b""  # as of a pipe whose writer was killed: the status says so
-        if self.journal is not None:
-            self.journal.add(data)
-        return data
-
-    def kept(self) -> tuple[int, ...]:
-        """Return the descriptor with which another daemon continues."""
-        assert self.journal is not None
-        return (self.journal.file,)
-
-    def close(self) -> None:
-        if self.journal is not None:
-            self.journal.close()
-
-    async def aclose(self) -> None:
-        """Do nothing: the owner of the channel closes it."""
-        if self._cut:
-            self._channel.leave(self._stream)
-
-
-class ChannelWriter:
-    """Write to a command by frames. When another daemon continues, the guest says how much the command had read. The
-    journal has what the client wrote and the command hasn't read."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        store: DescriptorStore | None = None,
-        *,
-        journal: Journal | None = None,
-        skip: int = 0,
-    ) -> None:
-        self._channel, self._store = channel, store
-        self.journal, self.skip = journal, skip
-        """`skip`: bytes that the command has had."""
-        self._opening: asyncio.Future[Journal] | None = None
-        self._flow: Flow | None = None
-
-    async def write(self, data: bytes) -> None:
-        await self._channel.write(data)
-        if self.journal is not None:
-            self.journal.done = self.skip + self._channel.taken
-
-    async def feed(self, data: bytes) -> None:
-        """Write what the command has not had of `data`; then close."""
-        for start in range(self.skip, len(data), _FEED_BYTES):
-            await self.write(data[start : start + _FEED_BYTES])
-        await self.aclose()
-
-    async def draw(self, flow: Flow) -> None:
-        self._flow = flow
-        try:
-            flow.journal = await self._journaled()
-            if flow.journal is not None:
-                flow.journal.skip(self.skip)
-            await flow.draw(self.write)
-        finally:
-            self._flow = None
-            if flow.stopped:
-                self.close()
-
-    async def kept(self) -> tuple[int, ...]:
-        """Return the descriptor with which another daemon continues."""
-        journal = await self._journaled()
-        return () if journal is None or journal.file < 0 else (journal.file,)
-
-    async def _journaled(self) -> Journal | None:
-        """Return its journal, made before anything is read of the client."""
-        if self.journal is None and self._store is not None:
-            if self._opening is None:
-                self._opening = asyncio.ensure_future(asyncio.to_thread(self._store.journal))
-            self.journal = await asyncio.shield(self._opening)  # of which another caller may wait as well
-        return self.journal
-
-    def close(self) -> None:
-        if self._flow is not None:
-            self._flow.stop()
-        elif self.journal is not None:
-            self.journal.close()
-
-    async def aclose(self) -> None:
-        self._channel.write_eof()
-        await self._channel.sent()
-
-    async def abort(self) -> None:
-        """Do nothing: the command may have read it, so it can't be taken back."""
-        await self.aclose()
-
-
 class GuestExecHandle:
     """Hold a command inside. Its streams end at what was printed when its main process died."""
 
@@ -273,9 +158,9 @@ class GuestExecHandle:
         connection: GuestConnection,
         channel: Channel,
         id: ExecId,
-        stdin: PipeWriter | ChannelWriter | None,
-        stdout: PipeReader | ChannelReader,
-        stderr: PipeReader | ChannelReader | None,
+        stdin: PipeWriter | FrameWriter | None,
+        stdout: PipeReader | FrameReader,
+        stderr: PipeReader | FrameReader | None,
         store: DescriptorStore | None = None,
         *,
         was_kept: bool = False,
@@ -298,7 +183,7 @@ class GuestExecHandle:
                 kind = wire.AttachReply if self._outlives else wire.ExecReply
                 self.pid = (await self._channel.reply(kind)).pid
         except BaseException as error:
-            if not _killed(error):
+            if not is_killed(error):
                 self._close_pipes()
                 if isinstance(error, SandboxError) and error.details.get("errno") == "EAGAIN":  # of clone(2)
                     error.details["limit"] = Limit.PROCESSES.value
@@ -315,7 +200,7 @@ class GuestExecHandle:
         try:
             return _status(await self._result(), self._connection)
         except GuestLostError as error:
-            if not _killed(error):
+            if not is_killed(error):
                 raise
             # The agent's death kills the command: pid 1 ends all that an agent leaves.
             seconds = asyncio.get_running_loop().time() - self._began
@@ -333,7 +218,7 @@ class GuestExecHandle:
         except NotFoundError:  # ended so long ago that the guest has forgotten it
             return
         except GuestLostError as error:
-            if self._connection.closed and _killed(await self._connection.why()):
+            if self._connection.closed and is_killed(await self._connection.why()):
                 return
             raise self._unended(error) from None
         if answer.survivors:
@@ -449,14 +334,21 @@ async def start_foreground(
         receives = (Stream.OUT,) if spec.pty is not None else (Stream.OUT, Stream.ERR)
         sends = spec.stdin or spec.pty is not None
         channel = connection.open(request, receives=receives, sends=sends)
-        stdin = ChannelWriter(channel, store) if sends else None
-        out = ChannelReader(channel, Stream.OUT, cut=spec.pty is None)
-        err = ChannelReader(channel, Stream.ERR, cut=True) if spec.pty is None else None
+        if (stdin := channel.input) is not None:
+            stdin.store = store
+        out, err = _outputs(channel, is_cut=spec.pty is None)
     else:
         channel, stdin, (out, err) = _open_over_pipes(connection, request, 2, stdin=spec.stdin)
     handle = GuestExecHandle(connection, channel, id, stdin, out, err, store)
     await handle.started()
     return handle
+
+
+def _outputs(channel: Channel, *, is_cut: bool) -> tuple[FrameReader, FrameReader | None]:
+    """Return a command's stdout and stderr in frames."""
+    for reader in channel.outputs.values():
+        reader.of_command, reader.cut = True, is_cut
+    return channel.outputs[Stream.OUT], channel.outputs.get(Stream.ERR)
 
 
 def _open_over_pipes(
@@ -511,13 +403,17 @@ async def take_up(
         stdout.journal, stderr.journal = journals
     else:
         is_terminal = bool(reply.flags & wire.AttachedFlags.TERMINAL)
-        stdout = ChannelReader(channel, Stream.OUT, cut=not is_terminal, journal=journals.pop(0))
-        stderr = None if is_terminal else ChannelReader(channel, Stream.ERR, cut=True, journal=journals.pop(0))
-        written = journals[0] if journals else None
-        has_stdin = reply.flags & wire.AttachedFlags.STDIN
-        stdin = ChannelWriter(channel, store, journal=written, skip=reply.input) if has_stdin else None
-        if stdin is None and written is not None:
-            written.close()
+        stdout, stderr = _outputs(channel, is_cut=not is_terminal)
+        if is_terminal:
+            stderr = None
+        for reader in filter(None, (stdout, stderr)):
+            reader.journal = journals.pop(0)
+        stdin = channel.input if reply.flags & wire.AttachedFlags.STDIN else None
+        if stdin is not None:
+            stdin.store, stdin.skip, stdin.journal = store, reply.input, journals[0] if journals else None
+        else:
+            for written in journals:
+                written.close()
     return GuestExecHandle(connection, channel, id, stdin, stdout, stderr, store, was_kept=True, pid=reply.pid)
 
 
@@ -546,11 +442,11 @@ async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileRe
     channel = connection.open(_attach_request(id, flags | wire.AttachFlags.NOW), receives=(stream,))
     with channel.attended():
         await channel.reply(wire.AttachReply)
-    return FileReader(channel, None, stream=stream)
+    return FileReader(channel, channel.outputs[stream])
 
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
     request = _attach_request(id, wire.AttachFlags.OUT | wire.AttachFlags.ERR)
     channel = connection.open(request, receives=(Stream.OUT, Stream.ERR))
-    stdout, stderr = (ChannelReader(channel, stream) for stream in (Stream.OUT, Stream.ERR))
+    stdout, stderr = _outputs(channel, is_cut=False)
     return AttachedExecHandle(connection, channel, id, stdin, stdout, stderr)

@@ -144,7 +144,7 @@ class PipeReader(_Pipe):
         self._flow, flow.journal = flow, self.journal
         try:
             if self._left is not None:
-                flow.end_at(self._left + (0 if self.journal is None else self.journal.unread))
+                flow.ends_at = self._left + (0 if self.journal is None else self.journal.unread)
             await flow.pour(self._fd)
         finally:
             self._flow = None

@@ -24,7 +24,6 @@ from paddock.model.codec import Handle as HandleReply
 from paddock.wire import close_all
 
 if TYPE_CHECKING:
-    from paddock.daemon.sandboxes.streams import Outbound
     from paddock.daemon.workspaces.mounts import PendingPromotion
     from paddock.daemon.workspaces.results import PendingPublication
 
@@ -32,73 +31,83 @@ Method: TypeAlias = Callable[[Call], Awaitable[object]]
 _PIPE_BYTES = 1 << 20
 
 
-class Output:
-    """Carry a stream that the client reads. `near` is closed at its end. `of` names it in the log. It begins with
-    `begin`, if that is given."""
+class _Stream:
+    """Move a stream between a client and the service. `near` is closed at its end."""
 
-    def __init__(
-        self, inner: model.ByteReader, near: int, pump: Pump, of: str, begin: asyncio.Event | None = None
-    ) -> None:
-        self._inner, self._of, self._begin = inner, of, begin
-        self.task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
+    def __init__(self, near: int, pump: Pump) -> None:
+        self._flow = Flow(pump, near)
+        self.task = asyncio.ensure_future(self._run())  # ended by `stop`
         self.task.add_done_callback(lambda _: os.close(near))
 
-    async def _run(self, flow: Flow) -> BaseException | None:
+    async def _move(self) -> None:
+        raise NotImplementedError
+
+    async def _run(self) -> Exception | None:
         try:
-            if self._begin is not None:
-                await self._begin.wait()
-            await pour(self._inner, flow)
+            await self._move()
+        except Exception as error:
+            return error
+        return None
+
+    async def end(self, _: object = None) -> None:
+        """Wait until it has ended, and raise its error."""
+        await asyncio.wait((self.task,))
+        if not self.task.cancelled() and (error := self.task.result()) is not None:
+            raise error
+
+    async def stop(self) -> None:
+        """Stop at this byte, even if more would come."""
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+
+class Output(_Stream):
+    """Carry a stream that the client reads. `of` names it in the log. With `waits` it starts at `begin`."""
+
+    def __init__(self, inner: model.ByteReader, near: int, pump: Pump, of: str, *, waits: bool = False) -> None:
+        self._inner, self._of, self._begun = inner, of, asyncio.Event()
+        if not waits:
+            self._begun.set()
+        super().__init__(near, pump)
+
+    async def _move(self) -> None:
+        await self._begun.wait()
+        try:
+            await pour(self._inner, self._flow)
         except BrokenPipeError:  # the client has closed its end: the command's writes fail from now on
             with logged("close the stream that its client has left", self._of):
                 await self._inner.aclose()
-        except Exception as error:
-            return error
-        return None
 
-    async def end(self, *, wait: bool) -> None:
-        """End the stream and raise its error. Without `wait` it ends now, even if more would come."""
-        if not wait:
-            self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            error = await asyncio.shield(self.task) if wait else await self.task
-            if error is not None:
-                raise error
+    async def begin(self, call: Call) -> None:
+        """Note how many bytes of the stream the caller has. A caller knows that only after reading all that came."""
+        if not self._begun.is_set():
+            self._flow.skip = call.sent or 0
+            self._begun.set()
 
 
-class Input:
-    """Carry a stream that the client writes. `near` is closed at its end."""
+class Input(_Stream):
+    """Carry a stream that the client writes."""
 
     def __init__(self, inner: model.ByteWriter, near: int, pump: Pump) -> None:
-        self._inner, self._flow = inner, Flow(pump, near)
-        self._task = asyncio.ensure_future(self._run())  # ended by `close` and `abort`
-        self._task.add_done_callback(lambda _: os.close(near))
+        self._inner = inner
+        super().__init__(near, pump)
 
-    async def _run(self) -> BaseException | None:
-        try:
+    async def _move(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the client has seen that one itself
             await draw(self._inner, self._flow)
-        except Exception as error:
-            return error
-        return None
 
-    async def end(self) -> None:
+    async def end(self, _: object = None) -> None:
         """Return when all that the client sent has been written on, or when no more will be."""
         self._flow.cut()
-        error = await asyncio.shield(self._task)
-        if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
-            raise error
+        await super().end()
 
-    async def close(self) -> object:
+    async def close(self, _: object = None) -> object:
         await self.end()
         return await self._inner.aclose()
 
-    async def abort(self) -> None:
+    async def abort(self, _: object = None) -> None:
         await self.stop()
         await self._inner.abort()
-
-    async def stop(self) -> None:
-        """Stop at this byte: the command that reads it is released."""
-        self._task.cancel()
-        await asyncio.wait((self._task,))
 
 
 class Opened:
@@ -133,20 +142,20 @@ def open_reader(number: int, inner: model.ByteReader, pump: Pump) -> Opened:
 
     async def let_go() -> None:
         try:
-            await output.end(wait=False)
+            await output.stop()
+            await output.end()
         finally:
             await inner.aclose()
 
     reply = HandleReply(handle=number, streams=("out",))
-    return Opened(reply, let_go, {"end": lambda _: output.end(wait=True)}, (far,))
+    return Opened(reply, let_go, {"end": output.end}, (far,))
 
 
 def open_writer(number: int, inner: model.ByteWriter, pump: Pump) -> Opened:
     far, near = _ends(reads=False)
     input = Input(inner, near, pump)
     reply = HandleReply(handle=number, streams=("in",))
-    methods: dict[str, Method] = {"close": lambda _: input.close(), "abort": lambda _: input.abort()}
-    return Opened(reply, input.abort, methods, (far,))
+    return Opened(reply, input.abort, {"close": input.close, "abort": input.abort}, (far,))
 
 
 def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
@@ -163,8 +172,7 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     output.task.add_done_callback(half_close)
 
     async def stop() -> None:
-        with contextlib.suppress(Exception):
-            await output.end(wait=False)
+        await output.stop()
         await input.stop()
         ours.close()
 
@@ -182,7 +190,7 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
 
     reply = HandleReply(handle=number, streams=("both",))
     methods: dict[str, Method] = {
-        "end": lambda _: output.end(wait=True),
+        "end": output.end,
         "close": close,
         "abort": lambda _: let_go(),
         "eof": eof,
@@ -223,40 +231,27 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
     methods: dict[str, Method] = {"wait": wait, "kill": lambda _: inner.kill()}
     ends: dict[str, int] = {}
     is_taken_up = getattr(inner, "taken_up", False)
-    input: Input | None = None
+    streams: list[Input | Output] = []
     if inner.stdin is not None:
         if near is None:
             ends["stdin"], near = _ends(reads=False)
         else:
             os.set_blocking(near, False)
         input = Input(inner.stdin, near, pump)
-        stdin = input
-        methods["stdin.close"] = lambda _: stdin.close()
-        methods["stdin.abort"] = lambda _: stdin.abort()
+        streams.append(input)
+        methods["stdin.close"], methods["stdin.abort"] = input.close, input.abort
     elif is_taken_up:
         # The earlier daemon has closed it, and could not say so.
         methods["stdin.close"] = methods["stdin.abort"] = _over
         close_all(() if near is None else (near,))
-    outputs: dict[str, Output] = {}
-    begins: dict[str, asyncio.Event] = {}
-
-    async def end(call: Call) -> None:
-        await outputs[call.method].end(wait=True)
-
-    async def begin(call: Call) -> None:
-        """Note how many bytes of the stream the caller has. A caller knows that only after reading all that came."""
-        if not begins[call.method].is_set():
-            reader: Outbound = getattr(inner, call.method.removesuffix(".from"))
-            reader.skip = call.sent or 0
-            begins[call.method].set()
-
     for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
         if reader is not None:
             ends[name], near = _ends(reads=True)
+            output = Output(reader, near, pump, inner.id, waits=is_taken_up)
+            streams.append(output)
+            methods[f"{name}.end"] = output.end
             if is_taken_up:
-                begins[f"{name}.from"], methods[f"{name}.from"] = asyncio.Event(), begin
-            methods[f"{name}.end"] = end
-            outputs[f"{name}.end"] = Output(reader, near, pump, inner.id, begins.get(f"{name}.from"))
+                methods[f"{name}.from"] = output.begin
 
     async def signalled(call: Call) -> None:
         await inner.signal(signal.SIGTERM if call.number is None else call.number)
@@ -267,11 +262,8 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
         await inner.resize(call.size)
 
     async def stop() -> None:
-        if input is not None:
-            await input.stop()
-        for output in outputs.values():
-            with contextlib.suppress(Exception):
-                await output.end(wait=False)
+        for stream in streams:
+            await stream.stop()
 
     async def let_go() -> None:
         await stop()

@@ -65,8 +65,6 @@ class Outbound:
     def __init__(self, inner: ByteReader, meter: Meter, record: Record, *, after: asyncio.Event | None = None) -> None:
         """Set `after` before reading anything."""
         self._inner, self.meter, self._record, self._after = inner, meter, record, after
-        self.skip = 0
-        """Bytes that the caller has already."""
         self._ready, self._ended = b"", False
         self.flow: Flow | None = None
 
@@ -87,7 +85,7 @@ class Outbound:
         return data
 
     async def pour(self, flow: Flow) -> None:
-        flow.meter, flow.skip, self.flow = self.meter, self.skip, flow
+        flow.meter, self.flow = self.meter, flow
         if self._after is not None:
             await self._after.wait()
         await self._record.result(pour(self._inner, flow), unless=(BrokenPipeError,))  # a client that goes closes it
