@@ -65,7 +65,7 @@ class Sandboxes(Component):
         row, running = await self.reach(action.sandbox, op)
         if row.state is State.PAUSED or running.instance.pause_clock.now:
             # Its pid 1 keeps the time too, and has to hear.
-            async with self.use(row.id, op):
+            async with self.use(row.id, op) as (row, running):  # another one, if it was woken from disk
                 pass
 
         async def turn() -> Sandbox:
@@ -76,8 +76,8 @@ class Sandboxes(Component):
             try:
                 await running.instance.set_deadline(deadline)
             except BaseException:
+                await self._running.release(row.id)  # its next adoption tells it what is recorded then
                 self._store.set_deadline(before)
-                await self._running.release(row.id)
                 raise
             return self._set_deadline(self._store.existing(row.id), deadline).sandbox
 
