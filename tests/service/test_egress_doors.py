@@ -114,7 +114,7 @@ def test_who_is_open_is_served_and_its_programs_have_the_authority(module_state:
             await doors.open(row_of(instance), NOTHING)
             assert await calls(instance) in REFUSED  # what is at the other end takes nobody in, and says so at once
             assert (await trusted(instance)).startswith(b"-----BEGIN CERTIFICATE-----\n")
-            await doors.close(row_of(instance))
+            doors.forget(row_of(instance))
             await instance.kill()
 
     play(module_state, scene)
