@@ -13,9 +13,10 @@ from typing import TypeVar
 import pytest
 
 from paddock import Sandbox
-from paddock.client import DaemonTransport, default_transport
-from paddock.errors import LevelUnavailableError
+from paddock.client import Calls, DaemonTransport, Session, _daemon, default_transport
+from paddock.errors import DaemonUnavailableError, LevelUnavailableError
 from tests.conftest import gateway_pid
+from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
 T = TypeVar("T")
@@ -57,10 +58,6 @@ def within(call: Callable[[], T], seconds: float = 20) -> T:
         return threads.submit(call).result(seconds)
 
 
-def network_of(pid: int) -> int:
-    return os.stat(f"/proc/{pid}/ns/net").st_ino
-
-
 def test_a_stopped_gateway_keeps_no_sandbox_from_ending(transport: DaemonTransport, state_dir: Path) -> None:
     boxes = [create(transport) for _ in range(2)]
     gateway = gateway_pid(state_dir)
@@ -72,3 +69,16 @@ def test_a_stopped_gateway_keeps_no_sandbox_from_ending(transport: DaemonTranspo
         assert [box.state for box in boxes] == ["killed", "killed"]
     assert gateway_pid(state_dir) == gateway
     assert wait_until(lambda: len(os.listdir(f"/proc/{gateway}/fd")) <= before - 2 * 6), "it keeps their sockets"
+
+
+def test_a_stopped_daemon_is_named(
+    transport: DaemonTransport, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Sandbox.list(transport=transport) == ()
+    daemon = daemon_pid(state_dir)
+    monkeypatch.setattr(_daemon, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(_daemon, "WAIT_SECONDS", 0.1)
+    with stopped(daemon), pytest.raises(DaemonUnavailableError, match=f"\\(pid {daemon}\\) has not answered") as caught:
+        Sandbox.list(transport=DaemonTransport(Calls(Session(state_dir))))
+    assert f"kill -9 {daemon}" in str(caught.value.hint)
+    assert Sandbox.list(transport=transport) == ()

@@ -35,7 +35,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
-from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
 _REMEDY = {
@@ -188,6 +188,11 @@ class SupervisorClient:
             greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost)
         except OtherVersion as error:
             raise _foreign(error.pid) from None
+        except NoAnswer as error:
+            raise SupervisorUnavailableError(
+                f"the supervisor hangs: {error}",
+                hint=f"kill -9 {error.pid}; the next one takes over its sandboxes, which run on",
+            ) from None
         if greeting is None:
             return False
         connection, answer = greeting
