@@ -392,7 +392,7 @@ def test_what_is_kept_of_another_engine_s_sandbox_outlives_the_daemon_as_long_as
 
 
 def test_one_that_hangs_is_named_and_goes_on_with_all_it_had(
-    private_play: Play[None], monkeypatch: pytest.MonkeyPatch
+    private_play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene(yard: Yard) -> None:
         instance, client = await yard.create(), yard.backend.supervisor
