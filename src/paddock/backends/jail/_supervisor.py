@@ -82,6 +82,8 @@ class SupervisorClient:
         self._connection: Duplex | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._was_connected = False
+        self._silent, self._silent_at = 0, -1.0
+        """The pid of the last supervisor that hung, and when it was given up."""
         self._forgotten: list[str] = []
         self._templates: Templates | None = None
         self.holds = itertools.count(1)
@@ -173,7 +175,10 @@ class SupervisorClient:
     async def connect(self) -> None:
         if self._connection is not None:
             return
+        began = asyncio.get_running_loop().time()
         async with self._connecting:
+            if self._silent_at > began:  # while this waited for its turn: many callers give up together
+                raise _hangs(self._silent)
             if self._connection is not None or await self._greet():
                 return
             await in_thread(self._start)  # else it would start an unwanted supervisor
@@ -189,10 +194,8 @@ class SupervisorClient:
         except OtherVersion as error:
             raise _foreign(error.pid) from None
         except NoAnswer as error:
-            raise SupervisorUnavailableError(
-                f"the supervisor hangs: {error}",
-                hint=f"kill -9 {error.pid}; the next one takes over its sandboxes, which run on",
-            ) from None
+            self._silent, self._silent_at = error.pid, asyncio.get_running_loop().time()
+            raise _hangs(error.pid) from None
         if greeting is None:
             return False
         connection, answer = greeting
@@ -320,6 +323,13 @@ def _foreign(pid: int) -> SupervisorUnavailableError:
     return SupervisorUnavailableError(
         f"the supervisor of another version of paddock serves this state directory (process {pid})",
         hint=f"end its sandboxes, then it: kill {pid}; paddock starts its own",
+    )
+
+
+def _hangs(pid: int) -> SupervisorUnavailableError:
+    return SupervisorUnavailableError(
+        f"the supervisor hangs: {NoAnswer(pid)}",
+        hint=f"kill -9 {pid}; the next one takes over its sandboxes, which run on",
     )
 
 
