@@ -34,7 +34,6 @@ EVENTS = {
     "audit.open": "a writer took the segment; `heads` are the last records of the others, `signed` is the last head",
     "audit.unsigned": "why heads are not signed",
     "base.unfinished": "what a dead service had begun to make was deleted",
-    "egress.close": "the gateway could not be told that a sandbox has ended",
     "egress.crowded": "`refused` connections were reset since the last such record: the sandbox had too many already",
     "egress.malware": "a list of malware was read, or could not be",
     "egress.offline": "a sandbox has no way out, until there is a gateway again",

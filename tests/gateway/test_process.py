@@ -19,7 +19,7 @@ import pytest
 from paddock.errors import InvalidStateError, NotConfiguredError, NotFoundError
 from paddock.gateway.authority import Authority
 from paddock.gateway.client import GatewayClient
-from paddock.gateway.control import VERSION, Close, Hello, Open, Revise, Secret
+from paddock.gateway.control import VERSION, Hello, Open, Revise, Secret
 from paddock.gateway.proxy.network import Limits, SandboxNetwork
 from paddock.gateway.rules.secrets import BoundSecret, to_bytes
 from paddock.gateway.server import Server
@@ -31,7 +31,7 @@ from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
 from tests.gateway.rig import eventually
 
-NOTHING = Close(sandbox="sb_none", instance_id=0)
+NOTHING = Secret(sandbox="sb_none", name="x", secret=b"")
 
 
 def deny(request: ApprovalRequest) -> ApprovalAnswer:
@@ -138,7 +138,6 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
                 await one.order(Revise(sandbox="sb_x", instance_id=0, snapshot=b""))
             with pytest.raises(InvalidStateError, match="it has no network access any more"):
                 await one.order(order("sb_x"))
-            await one.order(Close(sandbox="sb_x", instance_id=0))
 
     run(scene())
 
@@ -298,15 +297,14 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutin
         async with client(state) as one:
             await one.connect(start=False)
             await scene(one, server, plane)
-            for sandbox, network in list(plane.networks.items()):
-                await one.order(Close(sandbox=sandbox, instance_id=network.instance_id))
+            await plane.close_all()
             await serving  # leaves when it has no network
         assert ("close", "sb_b") in plane.said
 
     run(act())
 
 
-@pytest.mark.parametrize("body", [codec.encode(NOTHING), b'{"op":"close"}', b"no JSON"])
+@pytest.mark.parametrize("body", [codec.encode(NOTHING), b'{"op":"revise"}', b"no JSON"])
 def test_only_who_says_hello_takes_the_place_of_the_daemon(state: Path, body: bytes) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         before = one._connection
@@ -327,7 +325,6 @@ def test_a_door_that_is_opened_again_takes_the_place_of_the_one_before(state: Pa
         await one.order(order("sb_a"), some())
         await one.order(Revise(sandbox="sb_a", instance_id=0, snapshot=POLICY))
         await one.order(order("sb_a", 1), some())
-        await one.order(Close(sandbox="sb_a", instance_id=0))  # late news of the one before
         assert [what for what, _ in plane.said] == ["open", "revise", "close", "open"]
 
     served(state, scene)

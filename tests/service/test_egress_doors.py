@@ -19,7 +19,7 @@ from paddock.daemon.access.gateways import Gateways
 from paddock.daemon.backends import Backends
 from paddock.daemon.store.database import Row
 from paddock.daemon.tasks import Tasks
-from paddock.errors import NotConfiguredError, NotFoundError, SupervisorUnavailableError
+from paddock.errors import GatewayUnavailableError, NotConfiguredError, NotFoundError, SupervisorUnavailableError
 from paddock.gateway.client import GatewayClient
 from paddock.gateway.control import Open, Secret
 from paddock.gateway.rules.secrets import BoundSecret, to_bytes
@@ -35,6 +35,7 @@ from paddock.model import (
     State,
 )
 from paddock.policy.network import compile
+from paddock.wire import duplex
 from tests.conftest import gateway_pid
 from tests.contexts import context
 from tests.gateway.rig import eventually
@@ -114,7 +115,7 @@ def test_who_is_open_is_served_and_its_programs_have_the_authority(module_state:
             await doors.open(row_of(instance), NOTHING)
             assert await calls(instance) in REFUSED  # what is at the other end takes nobody in, and says so at once
             assert (await trusted(instance)).startswith(b"-----BEGIN CERTIFICATE-----\n")
-            await doors.close(row_of(instance))
+            doors.forget(row_of(instance))
             await instance.kill()
 
     play(module_state, scene)
@@ -244,6 +245,34 @@ def test_a_door_is_opened_though_the_gateway_goes_before_it_hears_of_it(state_di
             for instance in (one, other):
                 assert await calls(instance) in REFUSED
                 await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_a_gateway_that_hangs_is_named_and_opens_the_door_when_it_goes_on(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            gateway = gateway_pid(yard.state_dir)
+            assert gateway is not None
+            os.kill(gateway, signal.SIGSTOP)
+            try:
+                with monkeypatch.context() as impatient:
+                    impatient.setattr(duplex, "LOOK_SECONDS", 0.1)
+                    connection = doors._client._connection
+                    assert connection is not None
+                    connection.expect_answers()  # by the new period
+                    with pytest.raises(GatewayUnavailableError, match=f"hangs: process {gateway} has not") as caught:
+                        await doors.revise(row_of(instance), NOTHING)
+                assert f"kill -9 {gateway}" in str(caught.value.hint)
+            finally:
+                os.kill(gateway, signal.SIGCONT)
+            assert await calls(instance) in REFUSED
+            assert gateway_pid(yard.state_dir) == gateway
+            await instance.kill()
 
     play(state_dir, scene)
 

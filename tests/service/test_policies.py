@@ -81,8 +81,12 @@ class Doors:
         assert (row.id, row.instance_id) in self.open_
         self.open_[row.id, row.instance_id] = snapshot.revision
 
-    async def close(self, row: Row) -> None:
-        self.told.append("close")
+    async def withdraw(self, row: Row) -> None:
+        self.told.append("withdraw")
+        self.open_.pop((row.id, row.instance_id), None)
+
+    def forget(self, row: Row) -> None:
+        self.told.append("forget")
         self.open_.pop((row.id, row.instance_id), None)
 
 
@@ -146,7 +150,7 @@ async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, door
             await create(service, ONE)
         assert rig.world.places == {}
         assert rig.pool.names() == ()
-        assert doors.told == ["open", "close"]
+        assert doors.told == ["open", "forget"]
 
 
 async def test_a_policy_that_says_two_things_is_refused_before_anything_is_made(rig: Rig, doors: Doors) -> None:

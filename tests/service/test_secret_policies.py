@@ -55,8 +55,8 @@ class Given(Gateways):
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
 
-    async def close(self, row: Row) -> None:
-        await super().close(row)
+    def forget(self, row: Row) -> None:
+        super().forget(row)
         self.given.pop((row.id, row.instance_id), None)
 
 

@@ -33,7 +33,7 @@ from paddock.errors import (
     SupervisorUnavailableError,
     UnrecordedError,
 )
-from paddock.gateway.control import Close, Open, Order, Revise
+from paddock.gateway.control import Open, Order, Revise
 from paddock.model import (
     Check,
     ExecId,
@@ -997,9 +997,6 @@ class Gateway:
                 if door is None or door[0] != order.instance_id:
                     raise NotFoundError(f"no door of {order.sandbox}")
                 self.doors[order.sandbox] = (order.instance_id, order.snapshot)
-            case Close():
-                if door is not None and door[0] == order.instance_id:
-                    del self.doors[order.sandbox]
             case _:
                 pass
         return b""

@@ -194,6 +194,23 @@ def test_a_job_that_is_killed_says_so_and_the_next_one_is_done(worker: Worker) -
     assert worker.confined(_square, (), 3) == 9
 
 
+def test_a_worker_that_hangs_is_replaced_and_closed(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.storage.pool.worker._LATE_SECONDS", 0.1)
+
+    def stop() -> None:
+        process = worker._process  # pyright: ignore[reportPrivateUsage]
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+
+    assert worker.confined(_square, (), 3) == 9
+    stop()
+    with pytest.raises(InternalError, match="died before it answered"):
+        worker.confined(_square, (), 3, seconds=0)
+    assert worker.confined(_square, (), 3) == 9
+    stop()
+    worker.close()
+
+
 def test_a_job_dies_with_the_program_that_wants_it_done(tmp_path: Path, worker: Worker) -> None:
     reader, writer = os.pipe()
     pid = os.fork()

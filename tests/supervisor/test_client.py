@@ -389,3 +389,31 @@ def test_what_is_kept_of_another_engine_s_sandbox_outlives_the_daemon_as_long_as
         os.close(supervisor)
 
     asyncio.run(scene())
+
+
+def test_one_that_hangs_is_named_and_goes_on_with_all_it_had(
+    private_play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        instance, client = await yard.create(), yard.backend.supervisor
+        pid = int(client.facts["pid"])
+        with stopped_supervisor(yard), monkeypatch.context() as impatient:
+            impatient.setattr(duplex, "LOOK_SECONDS", 0.1)
+            connection = client._connection
+            assert connection is not None
+            connection.expect_answers()  # by the new period
+            for call in (instance.kill, yard.backend.living):
+                with pytest.raises(SupervisorUnavailableError, match=f"hangs: process {pid} has not") as caught:
+                    await call()
+                assert f"kill -9 {pid}" in str(caught.value.hint)
+            greetings: list[str] = []
+            greet = client._greet
+            monkeypatch.setattr(client, "_greet", lambda: greetings.append("again") or greet())
+            together = await asyncio.gather(*(yard.backend.living() for _ in range(9)), return_exceptions=True)
+            assert {type(error) for error in together} == {SupervisorUnavailableError}
+            assert len(greetings) == 1, "nobody waits for the turn of another one who gives up"
+        await instance.kill()
+        assert (await yard.backend.living())[instance.id] is not None
+        assert client.facts["pid"] == pid
+
+    private_play(scene)

@@ -16,7 +16,7 @@ import pytest
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, pack
 from paddock.wire import duplex as duplex_module
-from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 
 class Pair:
@@ -227,3 +227,35 @@ def test_the_descriptors_of_an_answer_are_closed_when_the_connection_ended_behin
         asyncio.run(act())
     assert os.read(far, 1) == b"", "nobody holds the other end"
     os.close(far)
+
+
+def test_a_peer_that_answers_nothing_is_given_up_and_no_other() -> None:
+    async def scene(pair: Pair) -> None:
+        look = pair.one.expect_answers
+        for _ in range(4):  # nothing is asked
+            look()
+        asked = [asyncio.ensure_future(pair.one.ask(b"")) for _ in range(2)]
+        first, _ = await pair.heard.get(), await pair.heard.get()
+        look()
+        look()
+        pair.other.send(Kind.REPLY, first.channel)  # it works on the other one
+        await asked[0]
+        look()
+        look()
+        assert not pair.one.closed
+        look()
+        assert pair.one.closed
+        with pytest.raises(NoAnswer, match=f"process {os.getpid()} has not answered"):
+            await asked[1]
+
+    play(scene)
+
+
+def test_a_listener_that_hangs_is_greeted_for_so_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(duplex_module, "LOOK_SECONDS", 0.01)
+
+    async def act() -> None:
+        with local_sockets.listen(tmp_path, "socket"), pytest.raises(NoAnswer):
+            await greet(lambda: local_sockets.connect(tmp_path, "socket"), b"", lambda *_: None, lambda _: None)
+
+    asyncio.run(act())

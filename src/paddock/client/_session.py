@@ -180,6 +180,11 @@ class Session:
             if not connection.has_news(_daemon.TELL_SECONDS):
                 pid, _ = _daemon.listener(connection.detach())
                 log().warning("waiting for the daemon of %s (pid %d), which doesn't answer", self.state_dir, pid)
+                if not connection.has_news(_daemon.WAIT_SECONDS):
+                    raise DaemonUnavailableError(
+                        f"the daemon of {self.state_dir} (pid {pid}) has not answered for {_daemon.WAIT_SECONDS:g} s",
+                        hint=f"kill -9 {pid}; the next call starts another one, and its sandboxes run on",
+                    )
             frame = connection.receive()
         except (OSError, WireError):
             return False

@@ -18,7 +18,7 @@ from paddock.linux import local_sockets
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
-from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 from .control import VERSION, Hello, Order, Welcome
 
@@ -100,6 +100,11 @@ class GatewayClient:
             raise NotConfiguredError(
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",
+            ) from None
+        except NoAnswer as error:
+            raise GatewayUnavailableError(
+                f"the gateway hangs: {error}",
+                hint=f"kill -9 {error.pid}; paddock starts the next one, which gets all rules",
             ) from None
         self._connection, self.pid = connection, codec.decode(answer.body, Welcome).pid
         return True

@@ -61,7 +61,4 @@ class Record(_OfInstance, frozen=True, kw_only=True):
     on: bool
 
 
-class Close(_OfInstance, frozen=True, kw_only=True): ...
-
-
-Order: TypeAlias = Open | Revise | Secret | Record | Close
+Order: TypeAlias = Open | Revise | Secret | Record

@@ -17,7 +17,7 @@ from paddock.wire import Frame, Kind, WireError, close_all
 from paddock.wire.duplex import Duplex, NotSent
 
 from .authority import Authority
-from .control import VERSION, Close, Hello, Open, Order, Record, Revise, Secret, Welcome
+from .control import VERSION, Hello, Open, Order, Record, Revise, Secret, Welcome
 from .proxy.network import Gateway, SandboxNetwork
 from .rules.secrets import BoundSecret, SecretBook, from_bytes
 
@@ -33,7 +33,7 @@ NO_ANSWER = ApprovalAnswer(
 class Server:
     """Carry out the orders of one daemon, one after the other, until no network was open for a while.
 
-    A network closes when its sandbox ends: the daemon may die before it says so.
+    A network closes when its sandbox ends. No daemon has to say so, and none waits for it.
     """
 
     def __init__(
@@ -145,9 +145,6 @@ class Server:
             case Secret():
                 if (network := self._gateway.networks.get(order.sandbox)) is not None:
                     network.secrets.put(_bound(order.secret))
-            case Close():
-                if self._find(order) is not None:
-                    await self._gateway.close(order.sandbox)
             case Revise() | Record():
                 network = self._find(order)
                 if network is None:
@@ -170,7 +167,7 @@ class Server:
             raise InvalidStateError(reason, hint=f"paddock record start {order.sandbox}")
         return msgspec.msgpack.encode(taken)
 
-    def _find(self, order: Revise | Record | Close) -> SandboxNetwork | None:
+    def _find(self, order: Revise | Record) -> SandboxNetwork | None:
         network = self._gateway.networks.get(order.sandbox)
         return network if network is not None and network.instance_id == order.instance_id else None
 

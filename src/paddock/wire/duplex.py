@@ -23,6 +23,9 @@ LEAVE_SECONDS = 10.0
 
 Otherwise it counts as a stranger.
 """
+LOOK_SECONDS = 20.0
+"""Period in which `greet`'s connection looks whether its peer is silent. It gives up a peer at the third look: this
+process may itself have stood still before one of them."""
 MAX_BODY = 64 << 20
 """Bytes: ten thousand rules are two million."""
 _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})
@@ -34,6 +37,14 @@ class OtherVersion(Exception):
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} speaks another protocol")
+        self.pid = pid
+
+
+class NoAnswer(ConnectionError):
+    """The process at the other end takes requests, and has sent nothing for a long time."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} has not answered for {2 * LOOK_SECONDS:g} s")
         self.pid = pid
 
 
@@ -177,6 +188,8 @@ class Duplex(LoopConnection):
         self._frame_callback, self._end_callback = on_frame, on_end
         self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._channels = itertools.count(1)
+        self._next_look: asyncio.TimerHandle | None = None
+        self._silent_looks = 0
         self.why = ConnectionError("the other side went away before it answered")
         """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
 
@@ -204,7 +217,21 @@ class Duplex(LoopConnection):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return frame
 
+    def expect_answers(self) -> None:
+        """From now on, close the connection while a question waits and the peer sends nothing. Then `why` is NoAnswer.
+
+        For a peer that answers soon what it can: it hangs, and a caller would wait without end.
+        """
+        self._silent_looks = self._silent_looks + 1 if self._pending else 0
+        if self._silent_looks == 3:
+            self.why = NoAnswer(self.pid)
+            self.close()
+        else:
+            self._next_look = self._loop.call_later(LOOK_SECONDS, self.expect_answers)
+
     def _on_end(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
         unsent = {frame.channel for frame, _ in self._unsent if frame.kind in _ASKS}
         for channel, answer in self._pending.items():
             if not answer.done():
@@ -219,6 +246,7 @@ class Duplex(LoopConnection):
         return answer is not None
 
     def _on_frame(self, frame: Frame) -> None:
+        self._silent_looks = 0
         answer = self._pending.get(frame.channel) if frame.kind in _ANSWERS else None
         if answer is not None and not answer.done():
             answer.set_result(frame)
@@ -236,14 +264,17 @@ async def greet(
 ) -> tuple[Duplex, Frame] | None:
     """Connect, send HELLO, and return the connection with the answer.
 
-    Return None without a listener. Raises OtherVersion.
+    Return None without a listener. Raises OtherVersion, and NoAnswer as do later questions.
 
     A leaving process ends the connection. Then this waits for its end, and connects to the next one.
     """
     while (peer := connect()) is not None:
         connection = Duplex(peer, on_frame, on_end)
+        connection.expect_answers()
         try:
             answer = await connection.ask(hello, kind=Kind.HELLO)
+        except NoAnswer:
+            raise
         except ConnectionError:
             if connection.pid != os.getpid() and not await _ends(connection.pid):
                 raise OtherVersion(connection.pid) from None

@@ -35,7 +35,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
-from paddock.wire.duplex import Duplex, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
 _REMEDY = {
@@ -82,6 +82,8 @@ class SupervisorClient:
         self._connection: Duplex | None = None
         self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
         self._was_connected = False
+        self._silent, self._silent_at = 0, -1.0
+        """The pid of the last supervisor that hung, and when it was given up."""
         self._forgotten: list[str] = []
         self._templates: Templates | None = None
         self.holds = itertools.count(1)
@@ -173,7 +175,10 @@ class SupervisorClient:
     async def connect(self) -> None:
         if self._connection is not None:
             return
+        began = asyncio.get_running_loop().time()
         async with self._connecting:
+            if self._silent_at > began:  # while this waited for its turn: many callers give up together
+                raise _hangs(self._silent)
             if self._connection is not None or await self._greet():
                 return
             await in_thread(self._start)  # else it would start an unwanted supervisor
@@ -188,6 +193,9 @@ class SupervisorClient:
             greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost)
         except OtherVersion as error:
             raise _foreign(error.pid) from None
+        except NoAnswer as error:
+            self._silent, self._silent_at = error.pid, asyncio.get_running_loop().time()
+            raise _hangs(error.pid) from None
         if greeting is None:
             return False
         connection, answer = greeting
@@ -315,6 +323,13 @@ def _foreign(pid: int) -> SupervisorUnavailableError:
     return SupervisorUnavailableError(
         f"the supervisor of another version of paddock serves this state directory (process {pid})",
         hint=f"end its sandboxes, then it: kill {pid}; paddock starts its own",
+    )
+
+
+def _hangs(pid: int) -> SupervisorUnavailableError:
+    return SupervisorUnavailableError(
+        f"the supervisor hangs: {NoAnswer(pid)}",
+        hint=f"kill -9 {pid}; the next one takes over its sandboxes, which run on",
     )
 
 

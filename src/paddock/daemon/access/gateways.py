@@ -26,7 +26,7 @@ from paddock.errors import (
     SandboxDiedError,
 )
 from paddock.gateway.client import GatewayClient
-from paddock.gateway.control import Close, Open, Record, Revise, Secret
+from paddock.gateway.control import Open, Record, Revise, Secret
 from paddock.gateway.rules.secrets import BoundSecret, to_bytes
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 from paddock.supervisor import layout
@@ -158,23 +158,22 @@ class Gateways(Component):
             if unread is not None:
                 raise unread  # the revision holds all the same: what needs that list is refused
 
-    async def close(self, row: Row) -> None:
-        """Remove the secrets and the network of a sandbox that has ended, or has no policy any more. Idempotent."""
-        self._bindings.drop(row.id)
-        if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
-            # It lives on with its sockets: connections are refused at once.
-            from paddock.policy.network import compile
+    async def withdraw(self, row: Row) -> None:
+        """Refuse every connection of a living sandbox that has no policy any more. It keeps its sockets."""
+        from paddock.policy.network import compile
 
-            await self.revise(row, compile(PolicyDocument()))
-            return
+        self._bindings.drop(row.id)
+        await self.revise(row, compile(PolicyDocument()))
+
+    def forget(self, row: Row) -> None:
+        """Drop the secrets and the network of a sandbox that ends. Idempotent.
+
+        The gateway isn't told, so that one that hangs keeps no sandbox from ending. It sees the end by a pidfd.
+        """
+        self._bindings.drop(row.id)
         network = self._networks.get(row.id)
         if network is not None and network.row.instance_id == row.instance_id:
             self._drop(network)
-        try:
-            if await self._client.connect(start=False):
-                await self._client.order(Close(sandbox=row.id, instance_id=row.instance_id))
-        except PaddockError as error:  # it sees for itself when one has ended
-            self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
 
     async def secret(self, sandbox: str, bound: BoundSecret) -> None:
         """Send a changed secret. It holds for the next request when this returns."""

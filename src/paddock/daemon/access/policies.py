@@ -250,7 +250,7 @@ class Policies(Component):
             raise InvalidStateError(f"sandbox {row.id} has ended meanwhile", hint=f"paddock inspect {row.id}")
         row = self._store.get(row.id) or row
         if snapshot is None:
-            await self._gateways.close(row)
+            await self._gateways.withdraw(row)
         elif before is not None:
             await self._gateways.revise(row, snapshot)
         else:

@@ -77,7 +77,7 @@ class Cleanup(Component):
     async def clean_up(self, row: Row) -> None:
         """Remove what an ended sandbox leaves: network, trees, outputs, the backend's record of it. Idempotent."""
         if row.sandbox.policy is not None:
-            await self._gateways.close(row)
+            self._gateways.forget(row)
             with logged("withdraw its questions", row.id):
                 await self._approvals.withdraw(row.id)
             with logged("record the changes", row.id):  # on a full disk: what is dead is buried all the same

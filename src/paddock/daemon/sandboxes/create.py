@@ -364,8 +364,6 @@ class Creation(Component):
             row, instance = request.row, instances.get(request.row.id)
             steps: list[Callable[[], Awaitable[None]]] = []
             if instance is not None:
-                if request.policy is not None:
-                    steps.append(partial(self._gateways.close, row))
                 steps += [partial(end, instance), partial(request.backend.forget, row.id)]
             steps += [partial(self._delete, tree) for tree in row.own_trees]
             for step in steps:
@@ -373,7 +371,7 @@ class Creation(Component):
                     await step()
                 except Exception as another:
                     error.add_note(f"and undoing it failed: {message_of(another)}")
-            self._bindings.drop(row.id)
+            self._gateways.forget(row)
             if not hold.overtaken:  # else the kill records it
                 try:
                     self._store.move(row, State.FAILED, reason=message_of(error))

@@ -155,7 +155,7 @@ class Restore(Component):
             if row.sandbox.spec.nested:
                 await install(instance)
             if policy is not None:
-                await self._gateways.close(row)
+                self._gateways.forget(row)
                 await self._gateways.open(next, policy)
         except BaseException:
             await end(instance)
@@ -218,7 +218,7 @@ class Restore(Component):
         assert taken is not None
         await self._running.release(row.id)
         if row.sandbox.policy is not None:
-            await self._gateways.close(row)
+            self._gateways.forget(row)
         return await self._mark_hibernated(taken, running.backend)
 
     async def complete(self, row: Row) -> Row:

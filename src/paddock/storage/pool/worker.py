@@ -26,6 +26,7 @@ from paddock.wire import send_some
 T = TypeVar("T")
 
 SECONDS = 3600
+_LATE_SECONDS = 10.0
 _BOOTSTRAP = (
     "import sys,json;o=json.loads(sys.argv[1]);sys.path[:]=o.pop('path');"
     "from paddock.storage.pool._jobs import serve;serve(**o)"
@@ -69,12 +70,17 @@ class Worker:
             with theirs:
                 self._send(f"{seconds} {work.__module__}:{work.__qualname__}".encode(), [theirs.fileno(), *fds])
             answer = bytearray()
+            ours.settimeout(seconds + _LATE_SECONDS)
             with suppress(ConnectionError):  # it died: what it or the worker said is still there to be read
                 ours.sendall(json.dumps(arguments).encode())
                 ours.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionError):
+            try:
                 while not answer.endswith(b"\n") and len(answer) <= _MOST_BYTES and (piece := ours.recv(1 << 16)):
                     answer += piece
+            except TimeoutError:  # the worker hangs: it ends a job in time. The next job starts another one
+                self.close()
+            except ConnectionError:
+                pass
         return _result(bytes(answer))
 
     def close(self) -> None:
@@ -125,6 +131,7 @@ class Worker:
         if control is not None:
             control.close()
         if process is not None:
+            process.kill()  # at the socket's end it leaves by itself, unless it hangs
             process.wait()
 
 

@@ -1,0 +1,84 @@
+"""SIGSTOP of our own processes: no call of a user waits for one of them without end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from paddock import Sandbox
+from paddock.client import Calls, DaemonTransport, Session, _daemon, default_transport
+from paddock.errors import DaemonUnavailableError, LevelUnavailableError
+from tests.conftest import gateway_pid
+from tests.daemon.conftest import daemon_pid
+from tests.orphans import wait_until
+
+T = TypeVar("T")
+POLICY = {"egress": {"allow": [{"host": "api.test", "methods": ["GET"], "paths": ["/**"]}]}}
+
+
+@pytest.fixture
+def state_dir(module_state: Path) -> Path:
+    return module_state
+
+
+@pytest.fixture
+def transport(state_dir: Path) -> DaemonTransport:
+    return default_transport(state_dir)
+
+
+def create(transport: DaemonTransport) -> Sandbox:
+    try:
+        return Sandbox.create(level="jail", ttl_seconds=60, policy=POLICY, transport=transport)
+    except (LevelUnavailableError, NotImplementedError) as error:
+        pytest.skip(f"no jail here: {error}")
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Generator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def within(call: Callable[[], T], seconds: float = 20) -> T:
+    """The call's result. One that hangs fails the test, which lets the stopped process go on."""
+    with contextlib.ExitStack() as stack:
+        threads = ThreadPoolExecutor(1)
+        stack.callback(threads.shutdown, wait=False)
+        return threads.submit(call).result(seconds)
+
+
+def test_a_stopped_gateway_keeps_no_sandbox_from_ending(transport: DaemonTransport, state_dir: Path) -> None:
+    boxes = [create(transport) for _ in range(2)]
+    gateway = gateway_pid(state_dir)
+    assert gateway is not None
+    before = len(os.listdir(f"/proc/{gateway}/fd"))
+    with stopped(gateway):
+        for box in boxes:
+            within(box.kill)
+        assert [box.state for box in boxes] == ["killed", "killed"]
+    assert gateway_pid(state_dir) == gateway
+    assert wait_until(lambda: len(os.listdir(f"/proc/{gateway}/fd")) <= before - 2 * 6), "it keeps their sockets"
+
+
+def test_a_stopped_daemon_is_named(
+    transport: DaemonTransport, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Sandbox.list(transport=transport) == ()
+    daemon = daemon_pid(state_dir)
+    monkeypatch.setattr(_daemon, "TELL_SECONDS", 0.1)
+    monkeypatch.setattr(_daemon, "WAIT_SECONDS", 0.1)
+    with stopped(daemon), pytest.raises(DaemonUnavailableError, match=f"\\(pid {daemon}\\) has not answered") as caught:
+        Sandbox.list(transport=DaemonTransport(Calls(Session(state_dir))))
+    assert f"kill -9 {daemon}" in str(caught.value.hint)
+    assert Sandbox.list(transport=transport) == ()
