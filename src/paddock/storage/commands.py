@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+
+from paddock.linux.python import SOURCE
 
 _ATTEMPT_SECONDS = 20
 
@@ -101,10 +102,10 @@ def attempt(code: str, *arguments: str) -> str | None:
 
     Return None, or the last line of what it says as it fails.
     """
-    source, code = str(Path(__file__).parents[2]), f"import sys\nsys.path.insert(0, sys.argv[1])\n{code}"
+    code = f"import sys\nsys.path.insert(0, sys.argv[1])\n{code}"
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code, source, *arguments],
+            [sys.executable, "-I", "-S", "-c", code, SOURCE, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
