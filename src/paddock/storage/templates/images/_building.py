@@ -16,10 +16,10 @@ import msgspec
 
 from paddock.errors import ImageInvalidError
 from paddock.linux.descriptors import closing
+from paddock.linux.whole import write_whole
 from paddock.model import User
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.trees import DIRECTORY, READ, ROOT
-from paddock.storage.pool.whole import write_whole
 from paddock.storage.templates.recipe import Progress, Versions
 
 from ._finish import Finish, accounts, knows
