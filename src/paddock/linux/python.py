@@ -1,4 +1,4 @@
-"""Where programs of our own, each in a Python of its own, find their modules."""
+"""The paths at which our own programs, each in a separate Python, find their modules."""
 
 from __future__ import annotations
 
