@@ -21,7 +21,7 @@ from paddock.linux.syscall_names import numbers
 machine = os.uname().machine
 refused = {numbers(machine)["sethostname"]: seccomp.fail_with(errno.EPERM)}
 prctl.set_no_new_privileges()
-seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW))
+seccomp.Filter(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW)).install()
 """
 
 # What Docker's filter does to a process without CAP_SYS_ADMIN (moby/profiles/seccomp/default.json): clone3 is ENOSYS.
@@ -35,7 +35,7 @@ no = seccomp.fail_with(errno.EPERM)
 refused = {calls[name]: no for name in ("unshare", "setns", "mount", "move_mount", "open_tree", "fsopen")}
 refused[calls["clone3"]] = seccomp.fail_with(errno.ENOSYS)
 prctl.set_no_new_privileges()
-seccomp.install(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW))
+seccomp.Filter(seccomp.compile(seccomp.AUDIT_ARCH[machine], refused, seccomp.ALLOW)).install()
 """
 
 # Engines cover files and directories of /proc.

@@ -528,7 +528,7 @@ def test_where_files_cannot_be_locked_no_daemon_starts_and_a_sentence_says_why(
     refused = program(
         "from paddock.errors import NotConfiguredError\nfrom paddock.linux import prctl, seccomp\n"
         f"verdicts = {{{numbers(MACHINE)['flock']}: seccomp.fail_with({refusal})}}\nprctl.set_no_new_privileges()\n"
-        f"seccomp.install(seccomp.compile({seccomp.AUDIT_ARCH[MACHINE]}, verdicts, seccomp.ALLOW))\n"
+        f"seccomp.Filter(seccomp.compile({seccomp.AUDIT_ARCH[MACHINE]}, verdicts, seccomp.ALLOW)).install()\n"
         "try:\n    Sandbox.list()\nexcept NotConfiguredError as error:\n    say(error.message)\n    say(error.hint)\n"
         "sys.stdin.readline()\n"
     )

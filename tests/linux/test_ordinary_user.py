@@ -150,7 +150,7 @@ def test_landlock_and_seccomp_need_no_rights() -> None:
         prctl.set_no_new_privileges()
         if (abi := landlock.kernel_abi()) >= 2:
             restrict(abi)
-        seccomp.install(seccomp_profile.build(MACHINE, foreign_targets=False))
+        seccomp.Filter(seccomp_profile.build(MACHINE, foreign_targets=False)).install()
         assert proc.status()["Seccomp"] == "2"
         os.setpriority(os.PRIO_PROCESS, 0, 5)
         with pytest.raises(PermissionError):

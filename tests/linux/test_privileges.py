@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from paddock.linux import caps, confine, namespaces, prctl, proc
+from paddock.linux import caps, children, confine, namespaces, prctl, proc
 
 from .child import run_in_child
 
@@ -100,6 +100,40 @@ def test_capabilities_survive_a_change_of_uid_under_no_setuid_fixup() -> None:
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
         os.setresuid(65534, 65534, 65534)
         assert caps.get().effective
+
+    run_in_child(body)
+
+
+def test_a_forked_child_has_no_descriptors_but_its_own_and_its_failure_shows() -> None:
+    def body() -> None:
+        lost, _ = os.pipe()
+        answer, kept = os.pipe()
+
+        def work() -> None:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(lost)
+            os.write(kept, b"x")
+
+        assert os.waitpid(children.fork(work, kept), 0)[1] == 0
+        assert os.read(answer, 1) == b"x"
+        assert os.waitstatus_to_exitcode(os.waitpid(children.fork(lambda: os.fstat(lost)), 0)[1]) == 1
+
+    run_in_child(body)
+
+
+@pytest.mark.root
+def test_powers_that_are_given_up_are_all_but_the_named_capabilities() -> None:
+    def body() -> None:
+        confine.give_up_powers(caps.CHOWN)
+        fields = proc.status()
+        assert int(fields["CapPrm"], 16) == int(fields["CapEff"], 16) == caps.mask_of(caps.CHOWN)
+        assert int(fields["CapBnd"], 16) == 0
+        assert fields["NoNewPrivs"] == "1"
+        assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+        assert os.stat("/proc/self/mem").st_uid == 0
+        caps.drop_all()
+        confine.give_up_powers()  # once more, with no capability to give up
+        assert caps.get() == (0, 0, 0)
 
     run_in_child(body)
 

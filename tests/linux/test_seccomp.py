@@ -114,7 +114,7 @@ def test_the_kernel_agrees_with_the_interpreter(table: dict[int, Verdict], argum
 
     def body() -> None:
         prctl.set_no_new_privileges()
-        seccomp.install(program)
+        seccomp.Filter(program).install()
         for number in range(899, 962):  # numbers that no kernel has: ENOSYS where allowed
             for values in [arguments, *fitting(table, arguments)]:
                 said = bpf.run(program, arch, number, values)
@@ -136,7 +136,7 @@ def test_without_no_new_privileges_a_filter_is_refused() -> None:
             os._exit(0)
         caps.drop_all()
         with pytest.raises(PermissionError, match="seccomp"):
-            seccomp.install(seccomp.compile(AUDIT_ARCH[MACHINE], {}, ALLOW))
+            seccomp.Filter(seccomp.compile(AUDIT_ARCH[MACHINE], {}, ALLOW)).install()
 
     run_in_child(body)
 

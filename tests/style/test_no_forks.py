@@ -11,12 +11,13 @@ ROOT = Path(paddock.__file__).parent
 ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "storage", "wire")
 FORKS = {
     "daemon/main/_process.py": "leaves its parent before it has a loop or a thread",
+    "linux/children.py": "forks for the processes in this list, and those of the supervisor and the gateway",
     "linux/descriptors.py": "enters namespaces for the supervisor, which has one thread",
     "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
     "storage/pool/_jobs.py": "a program of its own, which the daemon executes",
     "storage/git/_confined.py": "a program of its own, which the daemon executes",
 }
-_CALLS = {"fork", "forkpty", "user_namespace", "id_mapping_namespace"}
+_CALLS = {"fork", "forkpty", "detach", "user_namespace", "id_mapping_namespace"}
 
 
 def _forks(source: str) -> bool:
@@ -30,7 +31,7 @@ def _forks(source: str) -> bool:
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
-            and node.value.id in ("os", "namespaces")
+            and node.value.id in ("os", "namespaces", "children")
             and node.attr in _CALLS
         ):
             return True

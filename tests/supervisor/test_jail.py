@@ -411,12 +411,12 @@ def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
 def test_a_death_that_can_not_be_written_down_is_told_all_the_same(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        (module_state / layout.RUN / f"{instance.id}.ended.new").mkdir()  # in the way of the record
+        (module_state / layout.RUN / f".{instance.id}.ended.new").mkdir()  # in the way of the record
         os.kill(state_of(module_state, instance.id)["pid"], signal.SIGKILL)
         async with asyncio.timeout(60):
             ending = await instance.wait_ended()
         assert ending.reason == "its pid 1 ended"
         assert instance.id not in await yard.backend.living()
-        (module_state / layout.RUN / f"{instance.id}.ended.new").rmdir()
+        (module_state / layout.RUN / f".{instance.id}.ended.new").rmdir()
 
     play(scene)

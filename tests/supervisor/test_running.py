@@ -145,7 +145,7 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
 
 def test_what_a_supervisor_was_killed_over_writing_is_taken_away_by_the_next(tmp_path: Path) -> None:
     kept = {"sb_a.ended", "gateway.new"}
-    for name in (*kept, "sb_a.ended.new", "sb_b.ended.new"):
+    for name in (*kept, ".sb_a.ended.new", "sb_b.ended.new"):
         (tmp_path / name).write_text("{}")
     with yard_of_the_dead(tmp_path) as (running, _):
         running.adopt()

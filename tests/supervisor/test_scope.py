@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paddock.backends.jail import _supervisor, _trials
+from paddock.storage.commands import attempt
 from tests.orphans import wait_until
 from tests.supervisor.conftest import Yard, run
 
@@ -68,5 +69,5 @@ def test_the_profile_that_doctor_prints_names_the_program_that_runs_us() -> None
 
 
 def test_whoever_may_make_user_namespaces_is_not_refused() -> None:
-    assert _trials.attempt(_trials._USERNS) is None
+    assert attempt(_trials._USERNS) is None
     assert _trials.refused() is None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from paddock.storage.pool.whole import keep_file
+from paddock.linux.whole import keep_file
 
 F = TypeVar("F")
 

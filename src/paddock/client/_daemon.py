@@ -197,6 +197,8 @@ def _start(state_dir: str, lock: int) -> None:
     import json
     import subprocess
 
+    from paddock.linux.python import module_path
+
     reading, writing = os.pipe2(os.O_CLOEXEC)
     log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     size = os.fstat(log).st_size
@@ -229,10 +231,3 @@ def _start(state_dir: str, lock: int) -> None:
         from paddock.model import codec
 
         raise codec.decode_error(outcome)
-
-
-def module_path() -> list[str]:
-    """Return the import path for paddock and its dependencies. It never has the current directory."""
-    source = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3))
-    packages = [place for place in sys.path if os.path.isabs(place) and "-packages" in place]
-    return [source, *packages]

@@ -12,9 +12,8 @@ import subprocess
 import sys
 
 from paddock.errors import PlatformError
+from paddock.linux.python import module_path
 from paddock.model import Published, codec
-
-from ._daemon import module_path
 
 _BOOTSTRAP = (
     "import sys,json;o=json.loads(sys.stdin.readline());sys.path[:0]=o['path'];"

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from paddock.errors import GatewayUnavailableError, NotConfiguredError, PaddockError
 from paddock.linux import local_sockets
+from paddock.linux.python import module_path
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
@@ -131,16 +131,10 @@ class GatewayClient:
     def _start(self) -> None:
         """Start the gateway with the listening socket. It listens from its first moment to its last, so every
         connection meets it."""
-        source_root = str(Path(__file__).parents[2])
-        path = [source_root, *(entry for entry in sys.path if os.path.isabs(entry) and entry != source_root)]
         log = os.open(self._state / layout.GATEWAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             with local_sockets.listen(self._state, layout.GATEWAY_SOCKET) as listener:
-                options: dict[str, Any] = {
-                    "path": path,
-                    "state": str(self._state.absolute()),
-                    "listener": listener.fileno(),
-                }
+                options = {"path": module_path(), "state": str(self._state.absolute()), "listener": listener.fileno()}
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
                     stdin=subprocess.PIPE,

@@ -6,8 +6,6 @@ import asyncio
 import fcntl
 import gc
 import os
-import resource
-import signal
 import socket
 import ssl
 import sys
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock.audit import AuditLog
+from paddock.linux import children, local_sockets, seccomp, seccomp_profile
 from paddock.linux import confine as process
-from paddock.linux import local_sockets, seccomp, seccomp_profile
 from paddock.model.config import read_config
 from paddock.supervisor import layout
 
@@ -40,8 +38,7 @@ _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/
 
 def main(options: dict[str, Any]) -> None:
     """Serve the state directory, at the socket that the daemon has made."""
-    if os.fork():
-        os._exit(0)  # the gateway has no parent
+    children.detach(umask=0o077)
     try:
         _serve(options)
     except BaseException:
@@ -52,10 +49,6 @@ def main(options: dict[str, Any]) -> None:
 
 def _serve(options: dict[str, Any]) -> None:
     state = Path(cast("str", options["state"]))
-    os.umask(0o077)
-    os.chdir("/")
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
     listener = socket.socket(fileno=cast("int", options["listener"]))
     listener.set_inheritable(False)
     listener.listen(local_sockets.BACKLOG)  # once more: a client sees this process as its peer, not the one before
@@ -80,8 +73,6 @@ def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> None:
 
     Print a missing protection.
     """
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
     places = (*process.code(), *_system(), *map(str, readable))
     if not process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):

@@ -19,21 +19,27 @@ def confine(
     capabilities: Iterable[int] = (),
     moves: bool = False,
 ) -> bool:
-    """Give up core dumps, tracers, other capabilities, other files (paths, or descriptors of directories) and other
-    system calls. `moves`: renames between directories have to work, which version 1 of Landlock refuses.
-    False: this kernel has no Landlock that fits, so all files stay open to the caller's uid."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    held = caps.get().permitted
-    kept = tuple(capability for capability in capabilities if held & caps.mask_of(capability))
-    if os.geteuid() == 0:
-        caps.drop_bounding(*kept)
-    caps.keep_only(*kept)
+    """Give up powers, other files (paths, or descriptors of directories) and other system calls.
+
+    `moves`: renames between directories have to work, which version 1 of Landlock refuses. False: this kernel has no
+    Landlock that fits, so all files stay open to the caller's uid.
+    """
+    give_up_powers(*capabilities)
     abi = landlock.kernel_abi()
     fenced = landlock.restrict_files(0 if moves and abi < 2 else abi, readable=readable, writable=writable)
     calls.install()
     return fenced
+
+
+def give_up_powers(*capabilities: int) -> None:
+    """Give up core dumps, tracers, and all capabilities but these, which the caller needn't have."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    held = caps.get().permitted
+    if held and os.geteuid() == 0:
+        caps.drop_bounding()
+    caps.keep_only(*(capability for capability in capabilities if held & caps.mask_of(capability)))
 
 
 def code() -> tuple[str, ...]:

@@ -167,8 +167,3 @@ class Filter:
         OSError EACCES without no_new_privs (or CAP_SYS_ADMIN).
         """
         call("seccomp", 1, 0, self._fprog, what="seccomp: set a filter")  # SECCOMP_SET_MODE_FILTER
-
-
-def install(program: bytes) -> None:
-    """Prepare and install in one step."""
-    Filter(program).install()

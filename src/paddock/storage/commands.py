@@ -1,4 +1,4 @@
-"""Runs one of the caller's commands for its output, with limits."""
+"""Runs a command of the caller's for its output, or our own code for its failure, with limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+
+from paddock.linux.python import SOURCE
+
+_ATTEMPT_SECONDS = 20
 
 
 class CommandFailed(Exception):
@@ -89,3 +95,24 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     while await process.stdout.read(1 << 16):
         pass
     await process.wait()
+
+
+def attempt(code: str, *arguments: str) -> str | None:
+    """Run `code` in another process, which has the modules of paddock and `sys`, and `arguments` from sys.argv[2] on.
+
+    Return None, or the last line of what it says as it fails.
+    """
+    code = f"import sys\nsys.path.insert(0, sys.argv[1])\n{code}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code, SOURCE, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ATTEMPT_SECONDS,
+            env={},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stderr.strip().splitlines() or ["it died"])[-1] if done.returncode else None

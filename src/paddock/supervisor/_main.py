@@ -6,14 +6,12 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import resource
-import signal
 import time
 import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.linux import local_sockets, pidfd, proc
+from paddock.linux import children, local_sockets, pidfd, proc
 from paddock.linux.descriptors import closing
 from paddock.supervisor import _context, _serve, layout
 from paddock.supervisor.bootstrap import READY
@@ -26,19 +24,12 @@ LOCK_SECONDS = 2.0
 def main(options: dict[str, Any]) -> None:
     """Serve the state directory; leave at once if another supervisor holds the lock. Print READY on stdout."""
     parent = os.getpid()
-    if os.fork():
-        os._exit(0)  # an orphan: no daemon has to reap it
-    _outlive(parent)
-    state = Path(cast("str", options["state"]))
-    os.umask(0o077)
-    os.chdir("/")
-    os.environ.clear()
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
     # Each sandbox needs descriptors. unix(7) also limits descriptors in flight, for all processes of a user, to the
     # sender's limit of open files: an ordinary user's supervisor needs as many as its sandboxes.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    children.detach(umask=0o077)
+    _outlive(parent)
+    state = Path(cast("str", options["state"]))
+    os.environ.clear()
     lock = os.open(state / layout.SUPERVISOR_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _take_lock(lock):
         return

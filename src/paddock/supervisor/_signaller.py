@@ -5,28 +5,18 @@ from __future__ import annotations
 
 import array
 import os
-import signal
 import socket
 
-from paddock.linux import descriptors, pidfd, prctl
-
-_PEER = 3
+from paddock.linux import children, pidfd
 
 
 class Signaller:
     """Start that process, in the current namespaces. It ends with the supervisor."""
 
     def __init__(self) -> None:
-        supervisor = os.getpid()
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            try:
-                prctl.set_parent_death_signal(signal.SIGKILL)
-                if os.getppid() == supervisor:
-                    _serve(theirs)
-            finally:
-                os._exit(1)
-        theirs.close()
+        with theirs:
+            children.fork(lambda: _serve(theirs), theirs.fileno())
 
     def send(self, process: int, number: int) -> None:
         """Send signal `number` to the process of the pidfd `process`. Raises OSError."""
@@ -37,9 +27,6 @@ class Signaller:
 
 
 def _serve(peer: socket.socket) -> None:
-    os.dup2(peer.detach(), _PEER, inheritable=False)
-    descriptors.close_from(_PEER + 1)  # the supervisor's lock first of all
-    peer = socket.socket(fileno=_PEER)
     while True:
         data, ancillary, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
         if not data:

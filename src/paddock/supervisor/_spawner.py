@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from paddock.linux import descriptors, mounts, namespaces
+from paddock.linux import children, descriptors, mounts, namespaces
 from paddock.linux.descriptors import closing
 from paddock.supervisor._errors import JailError
 from paddock.supervisor._namespaces import open_of
@@ -95,13 +95,7 @@ def _create() -> int:
 def _tried(program: int) -> int:
     """Execute it once, so that a program of another architecture, or non-executable memory, shows here and not in a
     sandbox."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            descriptors.close_all_but(program)
-            _execute(program)
-        finally:
-            os._exit(1)
+    pid = children.fork(lambda: _execute(program), program)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != _REFUSED:
         os.close(program)

@@ -8,13 +8,13 @@ import json
 import os
 from typing import Any, NamedTuple, cast
 
-from paddock.linux.descriptors import closing
+from paddock.linux.descriptors import closing, write_all
+from paddock.linux.whole import write_whole
 from paddock.supervisor.layout import RETENTION_SECONDS
 from paddock.supervisor.plan import JAIL, WAITING, is_name
 
 STATE = "state.json"
 ENDED = ".ended"
-_NEW = ".new"
 _LARGEST = 1 << 20
 
 
@@ -92,7 +92,7 @@ class Records:
         with closing(
             os.open(f"{name}/{STATE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
         ) as fd:
-            os.write(fd, json.dumps(record.to_message()).encode())
+            write_all(fd, json.dumps(record.to_message()).encode())
         self.adopt(record.id, directory, name)
 
     def write(self, record: Record) -> None:
@@ -143,7 +143,7 @@ class Records:
     def clear(self) -> None:
         """Remove temporary files that a killed supervisor left."""
         for name in os.listdir(self.directory):
-            if name.endswith(ENDED + _NEW):
+            if name.endswith(f"{ENDED}.new"):
                 os.unlink(name, dir_fd=self.directory)
 
     def remove(self, id: str) -> None:
@@ -156,12 +156,7 @@ class Records:
             os.unlink(f"{id}{ENDED}", dir_fd=self.directory)
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
-        temporary = name + _NEW
-        with closing(
-            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
-        ) as fd:
-            os.write(fd, json.dumps(value).encode())
-        os.rename(temporary, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        write_whole(self.directory, name, json.dumps(value).encode())
 
     def _load(self, name: str) -> dict[str, Any]:
         with closing(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)) as fd:

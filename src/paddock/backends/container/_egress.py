@@ -18,6 +18,7 @@ from types import MappingProxyType
 from paddock.backends.base import Exits
 from paddock.errors import PlatformError, UnsupportedError
 from paddock.linux.descriptors import closing
+from paddock.linux.python import SOURCE
 from paddock.supervisor import layout, namespace_entry
 from paddock.wire import send_some
 
@@ -26,7 +27,6 @@ from ._records import BIRTH, Record, Records
 
 TRUSTED = f"{HOST}/{layout.TRUST}"
 """The certificates that programs inside trust through their environment."""
-_SOURCE = str(Path(__file__).parents[3])
 _SECONDS = 60.0
 _MOST_SOCKETS = 8
 
@@ -112,7 +112,7 @@ class NamespaceEntry:
     def __init__(self) -> None:
         self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._peer.settimeout(_SECONDS)
-        argv = [sys.executable, "-I", "-S", "-c", namespace_entry.START, _SOURCE]
+        argv = [sys.executable, "-I", "-S", "-c", namespace_entry.START, SOURCE]
         with theirs:
             self._process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.linux import prctl
+from paddock.linux.python import SOURCE
 from paddock.model import Limits
 from paddock.vmm.control import Json
 from paddock.vmm.controller import Controller
@@ -58,7 +59,6 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from paddock.backen
 
 def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     """Return why `runsc` runs no program here on that platform, which needs no device, or the features that work."""
-    source = str(Path(__file__).parents[3])
     argv = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", _LOOK)
     options = {
         "runsc": str(runsc),
@@ -77,7 +77,7 @@ def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _PROGRAM, source],
+            [sys.executable, "-I", "-c", _PROGRAM, SOURCE],
             input=json.dumps(config).encode(),
             capture_output=True,
             timeout=_SECONDS,

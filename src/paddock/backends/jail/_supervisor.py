@@ -31,6 +31,7 @@ from paddock.errors import (
     SupervisorUnavailableError,
 )
 from paddock.linux import local_sockets
+from paddock.linux.python import SOURCE
 from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
@@ -240,8 +241,7 @@ class SupervisorClient:
 
     def _start(self) -> None:
         """Start a supervisor and wait until it is ready or gone. Gone isn't an error: another one may hold the lock."""
-        source = str(Path(__file__).parents[3])
-        options = {"source": source, "guest": str(program()), "state": str(self.state_dir.absolute())}
+        options = {"source": SOURCE, "guest": str(program()), "state": str(self.state_dir.absolute())}
         options |= {"for_tests": self._for_tests}
         own_group = scope()
         ran, ready = self._launch(*own_group, options) if own_group is not None else (False, False)

@@ -7,12 +7,12 @@ program. Ubuntu's AppArmor lets every program make one and takes its capabilitie
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from paddock.backends._checks import EGRESS, missing, ok
 from paddock.model import Check
+from paddock.storage.commands import attempt
 
 _EXITS = (
     "from paddock.supervisor import _exits;from paddock.linux import namespaces,netlink,nft,routes;"
@@ -20,7 +20,6 @@ _EXITS = (
     "nft.load(_exits.rules());routes.keep_everything(version_6=False)"
 )
 _POOL = "from paddock.supervisor import pool;pool.try_pool(sys.argv[2],int(sys.argv[3]))"
-_SECONDS = 20
 _USERNS = (
     "from paddock.linux import mounts, namespaces\n"
     "try:\n"
@@ -67,23 +66,6 @@ def pool(state_dir: Path, supervisor: int) -> Check:
         return ok("jail", "file system", "one was mounted in the pool and removed")
     fix = "make room on the disk below (df -h), then paddock doctor --storage"
     return missing("jail", "file system", f"no sandbox can be made: {said}", fix)
-
-
-def attempt(code: str, *arguments: str) -> str | None:
-    """Run `code`. None, or the last line of what it says as it fails."""
-    source, code = str(Path(__file__).parents[3]), f"import sys\nsys.path.insert(0, sys.argv[1])\n{code}"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code, source, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-            env={},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stderr.strip().splitlines() or ["it died"])[-1] if done.returncode else None
 
 
 def refused() -> str | None:

@@ -8,19 +8,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from paddock.linux import caps, namespaces
+from paddock.linux import caps, children, namespaces
 from paddock.supervisor.layout import ORDINARY_ID
 
 
 def detach() -> list[str]:
     """Detach from the parent, in a new session. Return names of mounts that the kernel didn't release."""
-    if os.fork():
-        os._exit(0)
+    children.detach(umask=0o022)  # the state directory is 0700; files written outside it get the usual modes
     os.setsid()
-    os.umask(0o022)  # the state directory is 0700; files written outside it get the usual modes
-    os.chdir("/")
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -69,8 +64,6 @@ def control_group() -> str:
 
 
 def _raise_limits() -> list[str]:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     kept: list[str] = []
     for name in ("AS", "CPU", "DATA", "FSIZE"):
         limit = getattr(resource, f"RLIMIT_{name}")

@@ -14,7 +14,9 @@ import msgspec
 
 from paddock.errors import DaemonLostError, InvalidStateError
 from paddock.linux import pidfd
+from paddock.linux.descriptors import closing
 from paddock.linux.proc import start_time
+from paddock.linux.whole import write_whole
 from paddock.model import SandboxId
 
 from ._handles import Opened
@@ -134,12 +136,10 @@ class SessionFiles:
             sandboxes=tuple(session.sandboxes),
         )
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        path = self._directory / f"{session.token}.json"
-        staged = path.with_suffix(".new")
-        staged.touch(0o600)
-        staged.write_bytes(msgspec.json.encode(row) + b"\n")
-        staged.rename(path)
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        name = f"{session.token}.json"
+        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
+            write_whole(directory, name, msgspec.json.encode(row) + b"\n")
+            return os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=directory)
 
     def close(self) -> None:
         for file in self._files.values():

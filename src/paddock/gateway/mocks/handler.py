@@ -21,7 +21,7 @@ import msgspec
 
 from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
-from paddock.linux import caps, descriptors, landlock, prctl, seccomp, seccomp_profile
+from paddock.linux import confine, descriptors, landlock, prctl, seccomp, seccomp_profile
 
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
@@ -70,25 +70,21 @@ def _confine(peer: socket.socket, parent: int) -> None:
     descriptors.close_all_but(peer.fileno())
     os.chdir("/")
     os.environ.clear()
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    caps.drop_all()
     library = os.path.dirname(os.__file__)
     sys.path[:] = [library, os.path.join(library, "lib-dynload")]
     _limit()
     places = (library, "/lib", "/lib64", "/usr/lib", "/usr/share/zoneinfo", "/etc/localtime", "/dev/urandom")
-    if not landlock.restrict_files(landlock.kernel_abi(), readable=places, writable=()):
+    calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, (), free=_CALLS.split()))
+    if not confine.confine(readable=places, writable=(), calls=calls):
         raise OSError(errno.ENOSYS, "no Landlock")
-    seccomp.install(seccomp_profile.build_only(os.uname().machine, (), free=_CALLS.split()))
 
 
 def _limit() -> None:
     """Limit descriptors, files, and memory to a little more than the process has now."""
     with open("/proc/self/statm", "rb") as statm:
         most = int(statm.read().split()[0]) * resource.getpagesize() + MEMORY_BYTES
-    limits = {resource.RLIMIT_AS: most, resource.RLIMIT_NOFILE: 64, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
-    for number, value in limits.items():
-        resource.setrlimit(number, (value, value))
+    for number, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_NOFILE, 64), (resource.RLIMIT_FSIZE, 0)):
+        confine.limit(number, value)
 
 
 def _serve(peer: socket.socket) -> NoReturn:
@@ -151,7 +147,7 @@ class HandlerHost(ForkServer):
     """The process that forks handlers."""
 
     def __init__(self) -> None:
-        super().__init__("the host of handlers", _give_up_powers, be_a_handler)
+        super().__init__("the host of handlers", confine.give_up_powers, be_a_handler)
         self.living = 0
         """Handlers of all networks."""
 
@@ -159,11 +155,3 @@ class HandlerHost(ForkServer):
 def start_host() -> HandlerHost | None:
     """Start the process that forks handlers. Return None if this kernel can't confine them."""
     return HandlerHost() if landlock.kernel_abi() >= 1 else None
-
-
-def _give_up_powers() -> None:
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    if os.geteuid() == 0:
-        caps.drop_bounding()
-    caps.drop_all()

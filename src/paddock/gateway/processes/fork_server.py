@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn, TypeAlias
 
-from paddock.linux import descriptors, prctl
+from paddock.linux import children
 
 Work: TypeAlias = Callable[[socket.socket, int], object]
 """The work of a child with its socket. It gets the pid of its parent."""
@@ -27,27 +27,20 @@ def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[soc
     The caller has one thread, and nothing in its memory that the process may not see.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _be_beside(name, work, theirs, parent)
-    theirs.close()
-    return ours, pid
 
+    def be_beside() -> None:
+        try:
+            null = os.open("/dev/null", os.O_RDWR)
+            for number in (0, 1):
+                os.dup2(null, number)
+            os.close(null)
+            work(theirs)
+        except BaseException as error:
+            with suppress(OSError):
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
-def _be_beside(name: str, work: Callable[[socket.socket], object], peer: socket.socket, parent: int) -> NoReturn:
-    try:
-        prctl.end_with(parent)
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for number in (0, 1):
-            os.dup2(null, number)
-        descriptors.close_all_but(peer.fileno())
-        work(peer)
-    except BaseException as error:
-        with suppress(OSError):
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(0)
+    with theirs:
+        return ours, children.fork(be_beside, theirs.fileno())
 
 
 class ForkServer:

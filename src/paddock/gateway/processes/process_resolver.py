@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from paddock.gateway.protocols.token_bucket import TokenBucket
-from paddock.linux import caps, prctl, proc, proc_events, seccomp, seccomp_profile
+from paddock.linux import caps, confine, prctl, proc, proc_events, seccomp, seccomp_profile
 from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, EventSocket
 from paddock.linux.processes import Search, TooMany
 
@@ -59,14 +59,7 @@ def _be(gateway: socket.socket) -> None:
 def _confine() -> None:
     """Under Landlock it could look at no other process."""
     prctl.set_name(b"paddock-procs")
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    if os.geteuid() == 0:
-        kept = (caps.SYS_PTRACE, caps.DAC_READ_SEARCH)
-        caps.drop_bounding()
-        caps.keep_only(*(one for one in kept if caps.get().permitted & caps.mask_of(one)))
-    else:
-        caps.drop_all()
+    confine.give_up_powers(*((caps.SYS_PTRACE, caps.DAC_READ_SEARCH) if os.geteuid() == 0 else ()))
     seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
 
 

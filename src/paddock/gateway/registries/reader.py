@@ -96,8 +96,8 @@ class Reader(ForkServer):
 
 
 def _answer_one(sock: socket.socket, _: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (_MOST_SECONDS, _MOST_SECONDS))
+    process.limit(resource.RLIMIT_AS, _MOST_MEMORY_BYTES)
+    process.limit(resource.RLIMIT_CPU, _MOST_SECONDS)
     job = bytearray()
     while piece := sock.recv(_CHUNK):
         job += piece
@@ -107,8 +107,8 @@ def _answer_one(sock: socket.socket, _: int) -> None:
 def _confine() -> None:
     prctl.set_name(b"paddock-reader")
     os.dup2(0, 2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+    process.limit(resource.RLIMIT_FSIZE, 0)
+    process.limit(resource.RLIMIT_NOFILE, 16)
     _warm()
     process.confine(
         readable=(), writable=(), calls=seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from paddock.errors import InvalidStateError
+from paddock.linux.whole import write_whole
 from paddock.model import FileKind
 from paddock.storage.diff._git_names import folded, is_data, is_dot_git, is_repository
 from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import BASIS, PROMOTED, READ
-from paddock.storage.pool.whole import write_whole
 
 MOST = 100_000
 _MOST_DEPTH = 256

@@ -23,7 +23,7 @@ from typing import BinaryIO, NamedTuple, NoReturn, TypedDict
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from paddock.linux import caps, confine, mounts, namespaces, prctl
+from paddock.linux import caps, children, confine, mounts, namespaces, prctl
 from paddock.linux.descriptors import closing
 
 
@@ -222,18 +222,14 @@ def serve_agent(agent: socket.socket, path: str) -> int:
         offered.bind(path)
         offered.listen(8)
         os.chmod(path, 0o666)  # noqa: S103 (in a root directory that only the program has)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                prctl.end_with(parent)
-                os.closerange(0, 3)
-                while True:
-                    with contextlib.suppress(OSError, EOFError), offered.accept()[0] as client:
-                        _relay(client, agent)
-            finally:
-                os._exit(0)
-        return pid
+
+        def serve() -> NoReturn:
+            os.closerange(0, 3)
+            while True:
+                with contextlib.suppress(OSError, EOFError), offered.accept()[0] as client:
+                    _relay(client, agent)
+
+        return children.fork(serve, offered.fileno(), agent.fileno())
 
 
 def _relay(client: socket.socket, agent: socket.socket) -> NoReturn:

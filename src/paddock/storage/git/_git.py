@@ -12,7 +12,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, PlatformError
 
 from ._ambient import DIRECTORY, PROGRAM, Login
-from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, RemoteRefused, run, trouble
+from ._process import GIT_ID, TEMPLATE, BindMount, Bounds, Ended, Progress, RemoteRefused, plain, run, trouble
 from ._remote import SSH, Credential, Remote, names
 from .pins import fetched
 
@@ -311,7 +311,7 @@ def _reason(out: bytes) -> str:
     The line has `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain).
     """
     line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
-    return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
+    return plain(line.split(b"\t")[-1].decode(errors="replace"))[:200]
 
 
 def _remarks(err: str) -> str:

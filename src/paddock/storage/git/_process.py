@@ -199,14 +199,14 @@ class _Reading:
             del self._err[:-_STDERR_BYTES]
             *lines, line = re.split(rb"[\r\n]", line[:_LINE_BYTES] + data)
             for each in filter(None, lines):
-                self._progress(_plain(each[:_LINE_BYTES].decode(errors="replace")))
+                self._progress(plain(each[:_LINE_BYTES].decode(errors="replace")))
 
     def errors(self) -> str:
         lines = self._err.decode(errors="replace").replace("\r", "\n").split("\n")
-        return "\n".join(_plain(line) for line in lines if line)
+        return "\n".join(plain(line) for line in lines if line)
 
 
-def _plain(line: str) -> str:
+def plain(line: str) -> str:
     """Replace characters that control a terminal. Remotes send text too, and terminals show it."""
     return "".join(c if c.isprintable() else "?" for c in line)
 

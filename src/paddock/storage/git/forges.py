@@ -29,6 +29,8 @@ from paddock.storage.certificates import authorities
 from paddock.storage.git import Credential, Remote
 from paddock.storage.https import TooLong, ask, opener, unreachable
 
+from ._process import plain
+
 _SECONDS = 30.0
 _BODY_BYTES = 8 << 20
 _WORDS = 300
@@ -54,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True):
         except msgspec.DecodeError:
             return f"{self.status}"
         text = " ".join([problem.message, *(str(error) for error in problem.errors or ())])
-        return f"{self.status}: " + "".join(c if c.isprintable() else "?" for c in text)[:_WORDS]
+        return f"{self.status}: {plain(text)[:_WORDS]}"
 
 
 class _Problem(msgspec.Struct):

@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
 
 from paddock.errors import InternalError, PaddockError, ResourceExhaustedError
-from paddock.linux import caps, confine, descriptors, namespaces, prctl, seccomp, seccomp_profile
+from paddock.linux import caps, children, confine, descriptors, namespaces, seccomp, seccomp_profile
 from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
 from paddock.model import codec
 from paddock.supervisor.layout import ORDINARY_ID
@@ -103,12 +103,9 @@ def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) ->
 
 
 def _begin(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> int:
-    parent = os.getpid()
     with suppress(Exception):  # the job says why. Here, the modules stay for the next jobs
         named(name)
-    pid = os.fork()
-    if pid == 0:
-        _work(job, name, fds, calls, parent)
+    pid = children.fork(lambda: _answer(job.end, _done(job, name, fds, calls)), job.end.fileno(), *fds)
     for fd in fds:
         os.close(fd)
     return os.pidfd_open(pid)
@@ -130,17 +127,8 @@ def _finish_job(pidfd: int, job: _Job, *, late: bool) -> None:
         _answer(job.end, error)
 
 
-def _work(job: _Job, name: str, fds: list[int], calls: seccomp.Filter, parent: int) -> NoReturn:
-    """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
-    try:
-        prctl.end_with(parent)
-        descriptors.close_all_but(job.end.fileno(), *fds)
-        _answer(job.end, _done(job, name, fds, calls))
-    finally:
-        os._exit(0)
-
-
 def _done(job: _Job, name: str, fds: list[int], calls: seccomp.Filter) -> dict[str, object] | Exception:
+    """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
     try:
         work = named(name)
         arguments = json.loads(b"".join(iter(lambda: job.end.recv(1 << 16), b"")))

@@ -16,13 +16,13 @@ import msgspec
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotConfiguredError, logged
 from paddock.linux import btrfs, files, subordinate_ids
 from paddock.linux.descriptors import closing
+from paddock.linux.whole import sync_directory
 from paddock.model import IdPrefix
 from paddock.model.config import read_config
 from paddock.storage.pool import probe
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.config import Driver, PoolConfig, Reason, load, store
 from paddock.storage.pool.trees import DIRECTORY
-from paddock.storage.pool.whole import sync_directory
 from paddock.storage.pool.worker import Worker
 from paddock.supervisor import pool as supervisor_pool
 from paddock.supervisor.layout import POOL, POOL_IMAGE, SUPERVISOR_SOCKET

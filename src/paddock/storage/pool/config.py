@@ -9,8 +9,8 @@ import msgspec
 
 from paddock.errors import PlatformError
 from paddock.linux.subordinate_ids import SubordinateIds
+from paddock.linux.whole import keep_file
 from paddock.model import Check, PoolSpace
-from paddock.storage.pool.whole import keep_file
 from paddock.supervisor.layout import SUPERVISOR_CONFIG
 
 Driver = Literal["btrfs", "overlay", "copy"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from paddock.errors import InvalidStateError, NotFoundError, PaddockError, PlatformError, ResourceExhaustedError
 from paddock.linux.descriptors import write_all
+from paddock.linux.whole import sync_directory
 from paddock.storage.pool.trees import READ
-from paddock.storage.pool.whole import sync_directory
 
 _PART = ".part"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

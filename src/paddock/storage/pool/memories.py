@@ -17,10 +17,10 @@ from contextlib import suppress
 from paddock.errors import InvalidStateError, NotFoundError, PlatformError
 from paddock.linux import openat2
 from paddock.linux.descriptors import closing
+from paddock.linux.whole import write_whole
 from paddock.storage.pool._copying import Copier
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.trees import NAME, NEW, NOTE, READ, is_there, tree_error, within
-from paddock.storage.pool.whole import write_whole
 
 PREFIX = "mm_"
 PLACE = "root/vm/ram"

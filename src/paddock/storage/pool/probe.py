@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from paddock.linux import btrfs, files, subordinate_ids
 from paddock.linux.descriptors import closing
+from paddock.storage.commands import attempt
 from paddock.storage.pool.config import PoolConfig, Reason
 from paddock.storage.pool.removal import remove
 from paddock.supervisor import pool as supervisor_pool
 
 NATIVE, IMAGE, OVERLAY = "btrfs", "btrfs image", "overlay"
 _SCRATCH = ".probe-"
-_SECONDS = 30
+_TRY_OVERLAY = (
+    "from paddock.supervisor.pool import try_overlay\n"
+    "try:\n"
+    "    try_overlay(sys.argv[2])\n"
+    "except OSError as error:\n"
+    "    sys.exit(str(error))\n"
+)
 
 
 def native_btrfs(state_dir: Path) -> Reason | None:
@@ -52,39 +57,15 @@ def overlay(state_dir: Path) -> Reason | None:
             if os.geteuid() == 0:
                 supervisor_pool.try_overlay(str(place))
                 return None
-            return _overlay_in_a_user_namespace(place)
+            why = attempt(_TRY_OVERLAY, str(place))
         except OSError as error:
             return Reason(way=OVERLAY, why=f"{error.strerror} on Linux {platform.release()}")
+    return None if why is None else Reason(way=OVERLAY, why=f"in a user namespace of Linux {platform.release()}: {why}")
 
 
 def is_refused_overlay(config: PoolConfig) -> bool:
     """Tell whether paddock rejected an overlay at the choice of the driver."""
     return config.driver == "copy" and any(reason.way == OVERLAY for reason in config.reasons)
-
-
-def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
-    code = (
-        "import sys\n"
-        "sys.path.append(sys.argv[1])\n"
-        "from paddock.supervisor.pool import try_overlay\n"
-        "try:\n"
-        "    try_overlay(sys.argv[2])\n"
-        "except OSError as error:\n"
-        "    sys.exit(str(error))\n"
-    )
-    source = str(Path(__file__).parents[3])
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, source, str(place)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode == 0:
-        return None
-    lines = done.stderr.strip().splitlines() or ["the probe died"]
-    return Reason(way=OVERLAY, why=f"in a user namespace of Linux {platform.release()}: {lines[-1]}")
 
 
 @contextmanager

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from paddock.errors import NotConfiguredError, SecretUnavailableError
+from paddock.linux.whole import keep_file
 from paddock.model.config import Config
-from paddock.storage.pool.whole import keep_file
 from paddock.supervisor.layout import VAULT_KEY
 
 KEY_BYTES = 32

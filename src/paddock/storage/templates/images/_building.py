@@ -16,6 +16,7 @@ import msgspec
 
 from paddock.errors import ImageInvalidError
 from paddock.linux.descriptors import closing
+from paddock.linux.whole import write_whole
 from paddock.model import User
 from paddock.storage.pool.base import Pool
 from paddock.storage.pool.trees import DIRECTORY, READ, ROOT
@@ -29,7 +30,6 @@ from .limits import Budget, ImageLimits
 VERSION = 1
 """The version of the build. A new one rebuilds all trees."""
 _LEFT = "left.json"
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 WORKDIR = "/workspace"
 
 
@@ -142,9 +142,7 @@ def _lay(
         known = _left(at)
         devices = int(known.get("devices", ["0"])[0]) + left.devices
         attributes = sorted({*known.get("attributes", []), *left.attributes})
-        fd = os.open(_LEFT, _WRITE, 0o600, dir_fd=at)
-        with os.fdopen(fd, "w") as note:
-            json.dump({"devices": [str(devices)], "attributes": attributes[:20]}, note)
+        write_whole(at, _LEFT, json.dumps({"devices": [str(devices)], "attributes": attributes[:20]}).encode())
     return budget.bytes, budget.entries
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from paddock.errors import ImageInvalidError, InvalidArgumentError, NotFoundError
+from paddock.linux.whole import keep_file
 from paddock.model import Image, Template
 from paddock.storage.pool.base import Pool
-from paddock.storage.pool.whole import keep_file
 from paddock.storage.templates.recipe import SYSTEM_PATH, Progress, Versions
 from paddock.supervisor.layout import IMAGES
 

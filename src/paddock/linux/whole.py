@@ -7,15 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from paddock.linux.descriptors import closing
-from paddock.storage.pool.trees import NEW
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_whole(directory: int, name: str, content: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
     """Make `content` that of file `name`. One caller at a time. `sync`: through a power loss too."""
-    staged = f".{name}.new"
+    above, last = os.path.split(name)
+    staged = os.path.join(above, f".{last}.new")
     with suppress(FileNotFoundError):  # a killed writer's
         os.unlink(staged, dir_fd=directory)
-    fd = os.open(staged, NEW, mode, dir_fd=directory)
+    fd = os.open(staged, _NEW, mode, dir_fd=directory)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
