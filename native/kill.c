@@ -97,20 +97,23 @@ static void add_descendants(struct kin *kin)
 }
 
 /* Signals every member: the newest first, and at once, because some fork and exit all the time. Returns how many are
- * alive; `running`: some of them may have forked since. */
+ * alive, and MOST_SURVIVORS if /proc doesn't tell; `running`: some of them may have forked since. */
 static size_t signal_all(struct kin *kin, int number, bool *running)
 {
     size_t alive = 0;
     if (!root_is_there(kin))
         kin->root = 0;
-    *running = false;
-    kin->count = process_list(kin->members);
+    int count = process_list(kin->members);
+    *running = count < 0;
+    if (count < 0)
+        return MOST_SURVIVORS;
+    kin->count = (size_t)count;
     for (size_t i = kin->count; i--;) {
         struct process *member = &kin->members[i];
         member->ours = (kin->root && member->pid == kin->root) || tagged(member->pid, kin->tag);
         if (member->ours)
             signal_group(member->pid, number);
-        if ((member->ours || kin->root) && !process_stat(member, 0)) {
+        if ((member->ours || kin->root) && process_stat(member, 0)) {
             *running |= member->ours || kin->spared; /* it vanished: perhaps it left a child */
             *member = (struct process){.dead = true};
         }

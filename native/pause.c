@@ -47,15 +47,15 @@ static int stop(void)
     for (;;) {
         (void)sys_kill(-1, SIGSTOP);
         sys_sleep(pause);
-        size_t count = process_list(all);
-        if (!any_runs(all, count))
+        int count = process_list(all);
+        if (count >= 0 && !any_runs(all, (size_t)count))
             break;
         if (loop_now() > end) {
             (void)sys_kill(-1, SIGCONT);
             result = -ETIMEDOUT;
             break;
         }
-        if (children_go_on(all, count)) {
+        if (count > 0 && children_go_on(all, (size_t)count)) {
             sys_sleep(pause);
             pause = min_u64(2 * pause, LONGEST);
         }

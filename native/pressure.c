@@ -43,7 +43,7 @@ static bool count(void *context, int pid)
 {
     struct look *look = context;
     struct process process = {.pid = pid};
-    if (of_command(look, pid) && process_stat(&process, 0))
+    if (of_command(look, pid) && !process_stat(&process, 0))
         look->threads += process.threads;
     return true;
 }

@@ -19,36 +19,34 @@ size_t process_word(const char *line, size_t size, size_t *at)
 }
 
 /* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
-bool process_stat(struct process *process, int thread)
+int process_stat(struct process *process, int thread)
 {
     char path[PROCESS_PATH], pid[DECIMAL_SIZE], number[DECIMAL_SIZE], line[1024] = "";
     uint64_t parent;
     process_path(path, process->pid, "/stat");
     if (thread)
         (void)JOIN(path, sizeof path, "/proc/", decimal(pid, (uint64_t)process->pid), "/task/", decimal(number, (uint64_t)thread), "/stat");
-    long got = read_file(path, line, sizeof line);
-    size_t at = got > 0 ? (size_t)got : 0;
+    long got = TRY(read_file(path, line, sizeof line));
+    size_t at = (size_t)got;
     while (at && line[at - 1] != ')')
         at--;
     if (!at)
-        return false;
+        return -ESRCH;
     size_t size = process_word(line, (size_t)got, &at);
     char state = size ? line[at] : 'X';
     at += size;
     size = process_word(line, (size_t)got, &at);
-    if (parse_decimal(line + at, size, &parent))
-        return false;
+    TRY(parse_decimal(line + at, size, &parent));
     for (int word = 5; word <= 20; word++) { /* num_threads is the 20th (proc(5)) */
         at += size;
         size = process_word(line, (size_t)got, &at);
     }
-    if (parse_decimal(line + at, size, &process->threads))
-        return false;
+    TRY(parse_decimal(line + at, size, &process->threads));
     process->parent = (int)parent;
     process->dead = state == 'Z' || state == 'X';
     process->stopped = state == 'T' || state == 't';
     process->blocked = state == 'D';
-    return true;
+    return 0;
 }
 
 /* Calls `each` with the numbers that are names in a directory. */
@@ -85,11 +83,11 @@ static bool list_one(void *context, int pid)
     return found->count < MOST_PROCESSES;
 }
 
-size_t process_list(struct process *to)
+int process_list(struct process *to)
 {
     struct found found = {to, 0, sys_getpid()};
-    (void)process_each(list_one, &found);
-    return found.count;
+    TRY(process_each(list_one, &found));
+    return (int)found.count;
 }
 
 struct standing {
@@ -97,11 +95,18 @@ struct standing {
     bool stands, blocked;
 };
 
+/* Whether what failed is that a process or thread has ended meanwhile. */
+static bool is_gone(int error)
+{
+    return error == -ENOENT || error == -ESRCH;
+}
+
 static bool look_at_thread(void *context, int thread)
 {
     struct standing *standing = context;
     struct process *process = standing->process;
-    if (process_stat(process, thread) && !process->dead && !process->stopped) {
+    int error = process_stat(process, thread);
+    if (error ? !is_gone(error) : !process->dead && !process->stopped) {
         standing->stands = false;
         standing->blocked |= process->blocked;
     }
@@ -113,7 +118,7 @@ bool process_stands(struct process *process)
     char path[PROCESS_PATH];
     struct standing standing = {process, true, false};
     process_path(path, process->pid, "/task");
-    (void)list_numbers(path, look_at_thread, &standing);
+    int error = list_numbers(path, look_at_thread, &standing);
     process->blocked = standing.blocked;
-    return standing.stands;
+    return standing.stands && (!error || is_gone(error));
 }

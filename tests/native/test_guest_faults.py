@@ -9,11 +9,12 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paddock.wire.guest import Accept, AttachFlags, ExecFlags, Kill, Kind, Op, Stream
+from paddock.wire.guest import Accept, AttachFlags, EndedFlags, ExecFlags, Kill, Kind, Op, Stream
 from tests.native.driver import Connection, Ended, GuestError, build_module, frame, start
 from tests.native.test_commands import attach, background
 from tests.native.test_echo import echo
@@ -90,7 +91,7 @@ def over_a_door(host: Connection) -> None:
             converse_over(host, channel, peer)
 
 
-def struck(program: Path, n: int, error: int) -> bool:
+def struck(program: Path, n: int, error: int, conversation: Callable[[Connection], None] = converse) -> bool:
     """Whether there was an n-th call; False once the whole conversation went well."""
     ours, its = socket.socketpair()
     pid = start(program, [its.fileno()], argv=(f"guest {n} {error}",))
@@ -99,7 +100,7 @@ def struck(program: Path, n: int, error: int) -> bool:
     try:
         host = Connection(ours)
         host.peer.settimeout(PATIENCE_SECONDS)
-        converse(host)
+        conversation(host)
     except (Ended, BrokenPipeError, ConnectionResetError):
         failed = True
     ours.close()
@@ -125,6 +126,21 @@ def faulty() -> Path:
 def test_any_system_call_may_fail(faulty: Path, error: int) -> None:
     for n in range(1 + error % STEP, 450, STEP):
         struck(faulty, n, error)
+
+
+def says_what_is_lost(host: Connection) -> None:
+    """A command ends well without its output only if its end tells of that, and a file operation doesn't."""
+    with contextlib.suppress(GuestError):
+        finished = host.sh("echo out")
+        open = finished.exit.ended & EndedFlags.OUT_OPEN
+        assert finished.exit.code or finished.out == b"out\n" or open, finished
+    with contextlib.suppress(GuestError):
+        assert echo(host, b"some bytes") == b"some bytes"
+
+
+def test_output_that_the_agent_cannot_read_is_not_lost_silently(faulty: Path) -> None:
+    for n in range(1, 120):
+        struck(faulty, n, errno.EIO, says_what_is_lost)
 
 
 def test_any_allocation_may_fail(faulty: Path) -> None:
