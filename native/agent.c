@@ -122,7 +122,7 @@ static void connection_close(struct agent *agent, size_t index)
     agent->loop.stopped |= agent->alone;
 }
 
-void agent_connect(struct agent *agent, int fd, bool is_socket)
+void agent_connect(struct agent *agent, int fd)
 {
     struct guest_hello_message hello = {PROTOCOL_VERSION, (uint32_t)sys_getpid(), reader_of(BUILD, sizeof BUILD - 1)};
     size_t index = 0;
@@ -136,7 +136,7 @@ void agent_connect(struct agent *agent, int fd, bool is_socket)
     agent->connections[index] = connection;
     connection->agent = agent;
     connection->wire.watch.ready = connection_ready;
-    if (wire_open(&connection->wire, &agent->loop, fd, is_socket))
+    if (wire_open(&connection->wire, &agent->loop, fd))
         connection->wire.broken = true;
     else
         wire_send_message(&connection->wire, KIND_HELLO, 0, &guest_hello_shape, &hello);
@@ -187,7 +187,7 @@ static void accept_connection(struct watch *watch, uint32_t events)
     int fd = agent->behind_trunk ? receive_connection(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
     agent->loop.stopped |= agent->behind_trunk && fd == -ENOENT;
     if (fd >= 0)
-        agent_connect(agent, fd, true);
+        agent_connect(agent, fd);
 }
 
 static void child_has_died(struct agent *agent, int pid, int status)
@@ -279,16 +279,13 @@ static int open_entrance(struct agent *agent)
     int listens = 0, type = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
-    int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
-    if (!result)
-        result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
-    if (result && result != -ENOTSOCK)
-        return result;
+    TRY(sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens));
+    TRY(sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type));
     agent->behind_trunk = type == SOCK_SEQPACKET;
     agent->alone = !listens && !agent->behind_trunk;
     if (!agent->alone)
         return agent_listen(agent, ENTRANCE);
-    agent_connect(agent, ENTRANCE, !result);
+    agent_connect(agent, ENTRANCE);
     return agent->connections[0] ? 0 : -ENOMEM;
 }
 

@@ -306,7 +306,7 @@ void pressure_watch(struct agent *);
 /* Its loop, and signals. 0 or -errno. */
 int agent_open(struct agent *);
 /* Takes a connection, or a socket that listens. */
-void agent_connect(struct agent *, int fd, bool is_socket);
+void agent_connect(struct agent *, int fd);
 int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);

@@ -465,7 +465,7 @@ int init_run(struct agent *child)
     TRY(init_prepare(child, &init));
     int host = TRY(call_host());
     init->agent.alone = true; /* until it has begun */
-    agent_connect(&init->agent, host, true);
+    agent_connect(&init->agent, host);
     if (!init->agent.connections[0])
         return -ENOMEM;
     loop_run(&init->agent.loop);

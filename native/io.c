@@ -29,6 +29,31 @@ int write_file(int directory, const char *path, const char *text)
     return 0;
 }
 
+unsigned char *queue_append(struct queue *queue, size_t size)
+{
+    if (queue->size - queue->end < size) {
+        memmove(queue->base, queue->base + queue->first, queued(queue));
+        queue->end -= queue->first;
+        queue->first = 0;
+    }
+    if (queue->size - queue->end < size)
+        return NULL;
+    queue->end += size;
+    return queue->base + queue->end - size;
+}
+
+int queue_write(struct queue *queue, int fd)
+{
+    long written = 1;
+    while (written > 0 && queue->first < queue->end) {
+        written = sys_write(fd, queue->base + queue->first, queued(queue));
+        queue->first += written > 0 ? (size_t)written : 0;
+    }
+    if (queue->first == queue->end)
+        queue->first = queue->end = 0;
+    return written < 0 ? (int)written : 0;
+}
+
 int files_open(struct files *files, struct arena *memory)
 {
     struct arena part;

@@ -11,6 +11,23 @@ long read_file(const char *path, void *to, size_t size);
 /* One write, into a file that is there. 0 or -errno. */
 int write_file(int directory, const char *path, const char *text);
 
+/* Bytes that wait until a descriptor takes them, in memory of the owner. */
+struct queue {
+    unsigned char *base;
+    size_t size;
+    size_t first, end; /* what waits */
+};
+
+static inline size_t queued(const struct queue *queue)
+{
+    return queue->end - queue->first;
+}
+
+/* Room for `size` bytes at the end, which the caller fills in; NULL: there is none. */
+unsigned char *queue_append(struct queue *, size_t size);
+/* Writes as much as is taken now. 0 or -errno, also of what takes nothing now. */
+int queue_write(struct queue *, int fd);
+
 /* Bytes with descriptors, which stay ours. As send(2). */
 long send_fds(int socket, const void *bytes, size_t size, const int *fds, size_t count);
 /* As recv(2), with at most `*count` descriptors. -EMSGSIZE: there were more, and all are closed. */

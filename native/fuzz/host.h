@@ -79,7 +79,7 @@ static void host_begin(struct agent *agent, struct reader script, void (*turned)
     host.tick.fire = tick;
     host.fd = pair[0];
     host.given = world.null;
-    agent_connect(agent, pair[1], true);
+    agent_connect(agent, pair[1]);
     must(agent->connections[0] && !message_put(&body, &host_hello_shape, &hello));
     say(KIND_HELLO, 0, 0, reader_of(body.base, body.used), 0);
 }

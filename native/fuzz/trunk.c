@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     for (size_t i = 0; i < SERVED; i++)
         fd_close(&the.served[i]);
     sys_unmap(the.trunk.in, TRUNK_HEADER + TRUNK_BODY);
-    sys_unmap(the.trunk.out, TRUNK_QUEUE);
+    sys_unmap(the.trunk.out.base, TRUNK_QUEUE);
     fd_close(&the.trunk.reader.fd);
     fd_close(&the.trunk.writer.fd);
     fd_close(&the.loop.epoll);
