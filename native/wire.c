@@ -164,5 +164,6 @@ void wire_flush(struct wire *wire)
         wire->out.first = wire->out.end = 0;
     bool full = queued(&wire->out) > OUT_FULL;
     uint32_t events = (full ? 0u : EPOLLIN) | (wire->out.end ? EPOLLOUT : 0u);
-    wire->broken = (error && error != -EAGAIN && error != -EPIPE) || watch_for(wire->loop, &wire->watch, events) < 0;
+    if (watch_for(wire->loop, &wire->watch, events) < 0 || (error && error != -EAGAIN && error != -EPIPE))
+        wire->broken = true;
 }
