@@ -257,15 +257,14 @@ static void lifeline_ended(struct watch *watch, uint32_t events)
     CONTAINER_OF(watch, struct agent, lifeline)->loop.stopped = true;
 }
 
-static int watch_signals(struct agent *agent)
+int signals_open(void)
 {
     static const uint64_t every = ~(uint64_t)0;
     struct signal_action standard = {0};
     for (int number = 1; number <= LAST_SIGNAL; number++)
         (void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */
     (void)sys_sigprocmask(SIG_SETMASK, &every);
-    agent->signals = (struct watch){TRY(sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK)), 0, signals_ready};
-    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
+    return sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK);
 }
 
 int agent_listen(struct agent *agent, int fd)
@@ -312,7 +311,8 @@ int agent_open(struct agent *agent)
 {
     agent->loop.turned = turned;
     TRY(loop_open(&agent->loop));
-    return watch_signals(agent);
+    agent->signals = (struct watch){TRY(signals_open()), 0, signals_ready};
+    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
 static int set_up(struct agent *agent)

@@ -303,6 +303,8 @@ int parent_make(void);
 struct agent *agent_of(struct channel *);
 /* A command has begun: looks at memory until none runs (pressure.c). */
 void pressure_watch(struct agent *);
+/* Blocks all signals, and none of them is ignored. Returns a descriptor that tells of them, or -errno. */
+int signals_open(void);
 /* Its loop, and signals. 0 or -errno. */
 int agent_open(struct agent *);
 /* Takes a connection, or a socket that listens. */

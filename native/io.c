@@ -22,6 +22,15 @@ long read_file(const char *path, void *to, size_t size)
     return sys_read(fd, to, size);
 }
 
+char *text_in(char *to, size_t size, struct reader text)
+{
+    size_t length = min_size(text.left, size - 1);
+    if (length)
+        memcpy(to, text.at, length);
+    to[length] = 0;
+    return to;
+}
+
 int write_file(int directory, const char *path, const char *text)
 {
     HELD int fd = TRY(sys_openat(directory, path, O_WRONLY | O_CLOEXEC, 0));
@@ -146,4 +155,28 @@ int listing_next(struct listing *listing, const struct directory_entry **next)
         if (strcmp(entry->name, ".") && strcmp(entry->name, ".."))
             return 1;
     }
+}
+
+int numbers_open(struct numbers *numbers, const char *path)
+{
+    int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    numbers->listing = (struct listing){.fd = fd, .buffer = numbers->buffer, .size = sizeof numbers->buffer};
+    return 0;
+}
+
+int numbers_next(struct numbers *numbers, int *number)
+{
+    const struct directory_entry *entry;
+    uint64_t value;
+    while (TRY(listing_next(&numbers->listing, &entry)))
+        if (!parse_decimal(entry->name, strlen(entry->name), &value)) {
+            *number = (int)value;
+            return 1;
+        }
+    return 0;
+}
+
+void numbers_close(struct numbers *numbers)
+{
+    fd_close(&numbers->listing.fd);
 }

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "arena.h"
+#include "bytes.h"
 #include "kernel.h"
 
 /* All bytes, or -errno. */
 int write_all(int fd, const void *bytes, size_t size);
 /* As much of a file as one read gives: bytes, or -errno. */
 long read_file(const char *path, void *to, size_t size);
+/* A copy with a NUL behind it, of as much as fits into `size` bytes. Returns `to`. */
+char *text_in(char *to, size_t size, struct reader text);
 /* One write, into a file that is there. 0 or -errno. */
 int write_file(int directory, const char *path, const char *text);
 
@@ -95,3 +98,15 @@ struct listing {
 
 /* 1: the next one, which is neither "." nor ".." and lives until the next call; 0: there is none; or -errno. */
 int listing_next(struct listing *, const struct directory_entry **);
+
+/* Names of a directory that are numbers. */
+struct numbers {
+    struct listing listing;
+    char buffer[8192] __attribute__((aligned(8)));
+};
+
+/* 0 or -errno. */
+int numbers_open(struct numbers *, const char *path);
+/* 1: the next one; 0: there is none; or -errno. */
+int numbers_next(struct numbers *, int *number);
+void numbers_close(struct numbers *);

@@ -165,8 +165,7 @@ static int write_maps(const struct jail *jail, int pid)
 {
     static const char *const names[] = {"/setgroups", "/uid_map", "/gid_map"};
     char path[64], number[DECIMAL_SIZE], ids[256 + 1];
-    memcpy(ids, jail->setup.ids.at, jail->setup.ids.left);
-    ids[jail->setup.ids.left] = 0;
+    (void)text_in(ids, sizeof ids, jail->setup.ids);
     for (size_t i = jail->setup.flags & SETUP_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
         TRY(write_file(WRITABLE_PROC, JOIN(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
     return 0;

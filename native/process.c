@@ -18,6 +18,15 @@ size_t process_word(const char *line, size_t size, size_t *at)
     return end - *at;
 }
 
+bool process_number(const char *text, size_t size, const char *key, uint64_t *number)
+{
+    const char *line = find_bytes(text, size, key, strlen(key));
+    if (!line)
+        return false;
+    size_t at = strlen(key), length = process_word(line, size - (size_t)(line - text), &at);
+    return !parse_decimal(line + at, length, number);
+}
+
 /* State and parent. The name stands in parentheses and may hold any byte: what follows the last one counts. */
 int process_stat(struct process *process, int thread)
 {
@@ -49,51 +58,17 @@ int process_stat(struct process *process, int thread)
     return 0;
 }
 
-/* Calls `each` with the numbers that are names in a directory. */
-static int list_numbers(const char *path, bool (*each)(void *context, int number), void *context)
-{
-    char buffer[8192] __attribute__((aligned(8)));
-    HELD int directory = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
-    struct listing listing = {.fd = directory, .buffer = buffer, .size = sizeof buffer};
-    const struct directory_entry *entry;
-    while (TRY(listing_next(&listing, &entry))) {
-        uint64_t number;
-        if (!parse_decimal(entry->name, strlen(entry->name), &number) && !each(context, (int)number))
-            break;
-    }
-    return 0;
-}
-
-int process_each(bool (*each)(void *context, int pid), void *context)
-{
-    return list_numbers("/proc", each, context);
-}
-
-struct found {
-    struct process *to;
-    size_t count;
-    int self;
-};
-
-static bool list_one(void *context, int pid)
-{
-    struct found *found = context;
-    if (pid != found->self)
-        found->to[found->count++] = (struct process){.pid = pid};
-    return found->count < MOST_PROCESSES;
-}
-
 int process_list(struct process *to)
 {
-    struct found found = {to, 0, sys_getpid()};
-    TRY(process_each(list_one, &found));
-    return (int)found.count;
+    struct numbers pids;
+    int pid, more, count = 0, self = sys_getpid();
+    TRY(numbers_open(&pids, "/proc"));
+    while ((more = numbers_next(&pids, &pid)) > 0 && count < MOST_PROCESSES)
+        if (pid != self)
+            to[count++] = (struct process){.pid = pid};
+    numbers_close(&pids);
+    return more < 0 ? more : count;
 }
-
-struct standing {
-    struct process *process;
-    bool stands, blocked;
-};
 
 /* Whether what failed is that a process or thread has ended meanwhile. */
 static bool is_gone(int error)
@@ -101,24 +76,24 @@ static bool is_gone(int error)
     return error == -ENOENT || error == -ESRCH;
 }
 
-static bool look_at_thread(void *context, int thread)
-{
-    struct standing *standing = context;
-    struct process *process = standing->process;
-    int error = process_stat(process, thread);
-    if (error ? !is_gone(error) : !process->dead && !process->stopped) {
-        standing->stands = false;
-        standing->blocked |= process->blocked;
-    }
-    return true;
-}
-
 bool process_stands(struct process *process)
 {
     char path[PROCESS_PATH];
-    struct standing standing = {process, true, false};
+    struct numbers threads;
+    bool stands = true, blocked = false;
+    int thread, more;
     process_path(path, process->pid, "/task");
-    int error = list_numbers(path, look_at_thread, &standing);
-    process->blocked = standing.blocked;
-    return standing.stands && (!error || is_gone(error));
+    more = numbers_open(&threads, path);
+    if (more)
+        return is_gone(more);
+    while ((more = numbers_next(&threads, &thread)) > 0) {
+        int error = process_stat(process, thread);
+        if (error ? !is_gone(error) : !process->dead && !process->stopped) {
+            stands = false;
+            blocked |= process->blocked;
+        }
+    }
+    numbers_close(&threads);
+    process->blocked = blocked;
+    return stands && (!more || is_gone(more));
 }
