@@ -288,14 +288,6 @@ static int open_entrance(struct agent *agent)
     return agent->connections[0] ? 0 : -ENOMEM;
 }
 
-static int watch_lifeline(struct agent *agent)
-{
-    agent->lifeline.ready = lifeline_ended;
-    if (agent->lifeline.fd >= 0)
-        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
-    return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
-}
-
 /* Before this process is not dumpable, or it is given: from then on its files in /proc are root's. */
 static void open_oom_score(struct agent *agent)
 {
@@ -328,7 +320,10 @@ static int set_up(struct agent *agent)
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    TRY(watch_lifeline(agent));
+    agent->lifeline.ready = lifeline_ended;
+    if (agent->lifeline.fd >= 0)
+        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
+    TRY(watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP));
     return open_entrance(agent);
 }
 

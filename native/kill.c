@@ -51,11 +51,6 @@ static bool tagged(int pid, uint64_t tag)
     return tag && (!result || result == -EPERM) && limit.hard == tag;
 }
 
-static bool root_is_there(const struct kin *kin)
-{
-    return kin->root && (kin->holder < 0 || !CALL4(pidfd_send_signal, kin->holder, 0, 0, 0));
-}
-
 /* Signals its group at one instant. A member that forks has either forked before, and its child gets the signal too,
  * or it won't fork. A group belongs to one session, and so to one command. */
 static void signal_group(int pid, int number)
@@ -101,8 +96,8 @@ static void add_descendants(struct kin *kin)
 static size_t signal_all(struct kin *kin, int number, bool *running)
 {
     size_t alive = 0;
-    if (!root_is_there(kin))
-        kin->root = 0;
+    if (kin->holder >= 0 && CALL4(pidfd_send_signal, kin->holder, 0, 0, 0))
+        kin->root = 0; /* it is reaped */
     int count = process_list(kin->members);
     *running = count < 0;
     if (count < 0)
@@ -200,15 +195,6 @@ static uint32_t kill_all(struct kin *kin, int cgroup)
     return (uint32_t)min_size(left, MOST_SURVIVORS);
 }
 
-/* A fork bomb may leave no process for a helper. In this case the loop itself waits. */
-static void kill_here(struct child *child, struct kin *kin)
-{
-    child->survivors = kill_all(kin, child->cgroup);
-    child->killer = NOBODY;
-    child->killed = true;
-    (void)sys_kill(sys_getpid(), SIGCHLD); /* the kill ends when all are reaped, even if it found none */
-}
-
 int kill_start(struct child *child)
 {
     struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
@@ -221,11 +207,13 @@ int kill_start(struct child *child)
         kin.holder = holder >= 0 ? OP_CONTROL : -1;
         sys_exit((int)kill_all(&kin, child->cgroup >= 0 ? OP_INPUT : -1));
     }
-    if (pid > 0)
-        child->killer = pid;
-    else if (pid == -EAGAIN || pid == -ENOMEM) {
+    child->killer = pid > 0 ? pid : 0;
+    if (pid == -EAGAIN || pid == -ENOMEM) { /* a fork bomb may leave no process for a helper: the loop itself waits */
         kin.holder = holder;
-        kill_here(child, &kin);
+        child->survivors = kill_all(&kin, child->cgroup);
+        child->killer = NOBODY;
+        child->killed = true;
+        (void)sys_kill(sys_getpid(), SIGCHLD); /* the kill ends when all are reaped, even if it found none */
         pid = 0;
     }
     fd_close(&holder);

@@ -9,22 +9,18 @@ static const uint32_t ANYWHERE = PART_HOSTNAME | PART_HOSTS;
 #define GROUP "/sys/fs/cgroup/sandbox/"
 static const char *const MEMORY_DIRECTORIES[] = {"/dev/shm", "/tmp", "/run", "/run/lock"};
 
-/* -EEXIST: it is there, or a link is on the way, which could lead anywhere. */
-static int be_absent(const char *path)
-{
-    const struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
-    HELD int fd = (int)CALL4(openat2, AT_FDCWD, P(path), P(&how), sizeof how);
-    if (fd >= 0 || fd == -ELOOP)
-        return -EEXIST;
-    return fd == -ENOENT || fd == -ENOTDIR ? 0 : fd;
-}
-
+/* -EEXIST: one is there, or a link is on the way, which could lead anywhere. */
 static int all_absent(struct reader paths)
 {
-    int result = 0;
-    while (paths.left && !result)
-        result = be_absent(next_string(&paths));
-    return result;
+    const struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    while (paths.left) {
+        HELD int fd = (int)CALL4(openat2, AT_FDCWD, P(next_string(&paths)), P(&how), sizeof how);
+        if (fd >= 0 || fd == -ELOOP)
+            return -EEXIST;
+        if (fd != -ENOENT && fd != -ENOTDIR)
+            return fd;
+    }
+    return 0;
 }
 
 static int mix_in(struct reader entropy)
