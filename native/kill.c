@@ -11,6 +11,7 @@ enum {
     ROUNDS = 64,
     MOST_SURVIVORS = 100,
     NOBODY = -1, /* in place of a helper's pid */
+    MEMBERS_BYTES = MOST_PROCESSES * sizeof(struct process),
 };
 static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
 
@@ -18,8 +19,7 @@ struct kin {
     uint64_t tag;
     int root;   /* a pid, or 0 */
     int holder; /* pidfd of `root`; it counts while it is not reaped */
-    struct arena arena;
-    struct process *members;
+    struct process *members; /* room for MOST_PROCESSES */
     size_t count;
     const int *spared; /* pids: who is below one of them is none of it */
     size_t spared_count;
@@ -178,20 +178,14 @@ static size_t kill_group(int cgroup)
     return alive;
 }
 
-static int kin_open(struct kin *kin)
-{
-    if (arena_open(&kin->arena, MOST_PROCESSES * sizeof *kin->members))
-        return -ENOMEM;
-    kin->members = (void *)kin->arena.base;
-    return 0;
-}
-
 /* How many are left, counted to a hundred: an exit code holds no more. */
 static uint32_t kill_all(struct kin *kin, int cgroup)
 {
     size_t left = cgroup >= 0 ? kill_group(cgroup) : 0;
-    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
-    arena_close(&kin->arena);
+    kin->members = sys_map(MEMBERS_BYTES);
+    left += kin->members ? kill_kin(kin) : MOST_SURVIVORS;
+    if (kin->members)
+        sys_unmap(kin->members, MEMBERS_BYTES);
     return (uint32_t)min_size(left, MOST_SURVIVORS);
 }
 
@@ -241,10 +235,10 @@ void kill_conclude(struct child *child)
 /* The root is this process, which is not listed: who has it for a parent is the first of the kin. */
 void kill_below(void)
 {
-    struct kin kin = {.root = sys_getpid(), .holder = -1};
+    struct kin kin = {.root = sys_getpid(), .holder = -1, .members = sys_map(MEMBERS_BYTES)};
     uint64_t end = loop_now() + PATIENCE;
     bool running;
-    if (kin_open(&kin))
+    if (!kin.members)
         return;
     while ((signal_all(&kin, SIGKILL, &running) || running) && loop_now() < end)
         while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
@@ -255,10 +249,10 @@ bool kill_orphans(const int *spared, size_t count)
 {
     struct kin kin = {.root = sys_getpid(), .holder = -1, .spared = spared, .spared_count = count};
     bool running = true;
-    if (kin_open(&kin))
+    if (!(kin.members = sys_map(MEMBERS_BYTES)))
         return false;
     stop_kin(&kin);
     size_t alive = signal_all(&kin, SIGKILL, &running);
-    arena_close(&kin.arena);
+    sys_unmap(kin.members, MEMBERS_BYTES);
     return !alive && !running;
 }
