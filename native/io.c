@@ -16,9 +16,9 @@ int write_all(int fd, const void *bytes, size_t size)
     return 0;
 }
 
-long read_file(const char *path, void *to, size_t size)
+long read_file(int directory, const char *path, void *to, size_t size)
 {
-    HELD int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0));
+    HELD int fd = TRY(sys_openat(directory, path, O_RDONLY | O_CLOEXEC, 0));
     return sys_read(fd, to, size);
 }
 

@@ -8,7 +8,7 @@
 /* All bytes, or -errno. */
 int write_all(int fd, const void *bytes, size_t size);
 /* As much of a file as one read gives: bytes, or -errno. */
-long read_file(const char *path, void *to, size_t size);
+long read_file(int directory, const char *path, void *to, size_t size);
 /* A copy with a NUL behind it, of as much as fits into `size` bytes. Returns `to`. */
 char *text_in(char *to, size_t size, struct reader text);
 /* One write, into a file that is there. 0 or -errno. */

@@ -32,7 +32,7 @@ static uint64_t tag_in_file(int pid)
     char path[PROCESS_PATH], text[4096];
     uint64_t hard;
     process_path(path, pid, "/limits");
-    long got = read_file(path, text, sizeof text);
+    long got = read_file(AT_FDCWD, path, text, sizeof text);
     const char *line = got > 0 ? find_bytes(text, (size_t)got, title, sizeof title - 1) : NULL;
     if (!line)
         return 0;
@@ -150,28 +150,19 @@ static size_t kill_kin(struct kin *kin)
 /* Uses cgroup.kill of version 2, since Linux 5.14, and elsewhere kills one by one. Returns how many remain. */
 static size_t kill_group(int cgroup)
 {
-    uint64_t end = loop_now() + PATIENCE;
+    uint64_t end = loop_now() + PATIENCE, pid;
     char text[4096];
     size_t alive;
-    int all = sys_openat(cgroup, "cgroup.kill", O_WRONLY | O_CLOEXEC, 0);
-    if (all >= 0)
-        (void)sys_write(all, "1", 1);
-    fd_close(&all);
+    (void)write_file(cgroup, "cgroup.kill", "1");
     do {
-        int list = sys_openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC, 0);
-        long got = list < 0 ? 0 : sys_read(list, text, sizeof text);
+        long got = read_file(cgroup, "cgroup.procs", text, sizeof text);
+        const char *at = text, *last = text + (got > 0 ? got : 0), *line;
         alive = 0;
-        for (size_t at = 0, start = 0; got > 0 && at < (size_t)got; at++) {
-            uint64_t pid;
-            if (text[at] != '\n')
-                continue;
-            if (!parse_decimal(text + start, at - start, &pid) && pid) {
+        for (; (line = memchr(at, '\n', (size_t)(last - at))); at = line + 1)
+            if (!parse_decimal(at, (size_t)(line - at), &pid) && pid) {
                 (void)sys_kill((int)pid, SIGKILL);
                 alive++;
             }
-            start = at + 1;
-        }
-        fd_close(&list);
         if (alive)
             sys_sleep(PAUSE);
     } while (alive && loop_now() < end);

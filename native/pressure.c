@@ -56,7 +56,7 @@ static uint64_t look(const struct agent *agent)
 {
     char text[4096];
     uint64_t total, left;
-    long got = read_file("/proc/meminfo", text, sizeof text);
+    long got = read_file(AT_FDCWD, "/proc/meminfo", text, sizeof text);
     if (got <= 0 || !process_number(text, (size_t)got, "MemTotal:", &total) ||
         !process_number(text, (size_t)got, "MemAvailable:", &left))
         return LATEST;

@@ -35,7 +35,7 @@ int process_stat(struct process *process, int thread)
     process_path(path, process->pid, "/stat");
     if (thread)
         (void)JOIN(path, sizeof path, "/proc/", decimal(pid, (uint64_t)process->pid), "/task/", decimal(number, (uint64_t)thread), "/stat");
-    long got = TRY(read_file(path, line, sizeof line));
+    long got = TRY(read_file(AT_FDCWD, path, line, sizeof line));
     size_t at = (size_t)got;
     while (at && line[at - 1] != ')')
         at--;

@@ -147,7 +147,7 @@ static void handle_data(struct trunk_connection *connection, struct reader data)
 static void handle_credit(struct trunk_connection *connection, struct reader body)
 {
     uint32_t more;
-    if (!get_u32(&body, &more) && more <= TRUNK_WINDOW - min_size(connection->credit, TRUNK_WINDOW))
+    if (!get_number(&body, &more) && more <= TRUNK_WINDOW - min_size(connection->credit, TRUNK_WINDOW))
         connection->credit += more;
 }
 
@@ -195,7 +195,7 @@ static void handle_frames(struct trunk *trunk)
         struct reader next = rest, body;
         uint32_t length, number;
         uint16_t kind, zero;
-        if (get_u32(&next, &length) || get_u16(&next, &kind) || get_u16(&next, &zero) || get_u32(&next, &number))
+        if (get_number(&next, &length) || get_number(&next, &kind) || get_number(&next, &zero) || get_number(&next, &number))
             break;
         must(length <= TRUNK_BODY);
         if (get_part(&next, length, &body))

@@ -82,7 +82,6 @@ int walk_open(struct walk *walk, int root, struct arena *memory, size_t deepest,
 {
     walk->deepest = deepest;
     walk->strict = strict;
-    walk->paths = path_room > 0;
     walk->path_room = min_size(path_room, sizeof walk->path - 1);
     TRY(arena_split(memory, WALK_NAMES, &walk->memory));
     TRY(trail_open(&walk->trail, root, memory));
@@ -140,11 +139,11 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
             return WALK_LEFT;
         }
         walk->name = entry->name = level->names[level->next++];
-        if (walk->paths && !walk_append(walk, entry->name)) {
+        if (walk->path_room && !walk_append(walk, entry->name)) {
             walk->truncated = true;
             continue;
         }
-        entry->path = walk->paths ? walk->path : NULL;
+        entry->path = walk->path_room ? walk->path : NULL;
         int error = sys_statx(entry->parent, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, &entry->is);
         if (error) {
             TRY(walk_is_fatal(walk, error) ? error : 0);

@@ -66,13 +66,12 @@ struct walk {
     struct walk_level *level;
     size_t deepest;
     bool enter;     /* what was given last is a directory, to be entered next; the caller may clear it */
-    bool paths;     /* keep `path` */
     bool strict;    /* nothing is passed over: what cannot be looked at is an error */
     bool truncated; /* there is more: too deep, too long a path, too large a directory */
     const char *name; /* and mode of what was given last */
     uint16_t mode;
     char path[PATH_MAX]; /* from the root of the walk */
-    size_t path_room;
+    size_t path_room; /* 0: it isn't kept */
     char buffer[WALK_BUFFER] __attribute__((aligned(8)));
 };
 

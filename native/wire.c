@@ -30,13 +30,13 @@ long frame_parse(struct reader bytes, struct frame *frame)
     uint16_t zeros;
     if (bytes.left < HEADER_BYTES)
         return 0;
-    (void)get_u32(&bytes, &length);
-    (void)get_u16(&bytes, &frame->kind);
-    (void)get_u16(&bytes, &frame->code);
-    (void)get_u32(&bytes, &frame->channel);
-    (void)get_u8(&bytes, &descriptors);
-    (void)get_u8(&bytes, &zero);
-    (void)get_u16(&bytes, &zeros);
+    (void)get_number(&bytes, &length);
+    (void)get_number(&bytes, &frame->kind);
+    (void)get_number(&bytes, &frame->code);
+    (void)get_number(&bytes, &frame->channel);
+    (void)get_number(&bytes, &descriptors);
+    (void)get_number(&bytes, &zero);
+    (void)get_number(&bytes, &zeros);
     if (zero || zeros || descriptors > LIMIT_DESCRIPTORS || frame->kind < KIND_HELLO || frame->kind > KIND_CLOSE)
         return -EBADMSG;
     if (length > (frame->kind == KIND_OPEN ? LIMIT_OPEN_BODY : LIMIT_BODY) || (descriptors && frame->kind != KIND_OPEN))

@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     struct reader script = reader_of(bytes, size);
     uint8_t kind, what, much;
     int pair[2];
-    if (get_u8(&script, &kind))
+    if (get_number(&script, &kind))
         return 0;
     (void)sys_sigprocmask(SIG_BLOCK, &pipe_signal);
     memset(&the.wire, 0, sizeof the.wire);
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     (void)sys_prlimit(0, RLIMIT_DATA, kind & 2 ? &none : &before, NULL);
     the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0]) != 0; /* no memory for it */
     (void)sys_prlimit(0, RLIMIT_DATA, &before, NULL);
-    while (the.wire.out.base && !get_u8(&script, &what) && !get_u8(&script, &much))
+    while (the.wire.out.base && !get_number(&script, &what) && !get_number(&script, &much))
         step(what, much, &script);
     wire_close(&the.wire);
     fd_close(&the.peer);
