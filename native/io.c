@@ -154,27 +154,3 @@ int listing_next(struct listing *listing, const struct directory_entry **next)
             return 1;
     }
 }
-
-int numbers_open(struct numbers *numbers, const char *path)
-{
-    int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
-    numbers->listing = (struct listing){.fd = fd, .buffer = numbers->buffer, .size = sizeof numbers->buffer};
-    return 0;
-}
-
-int numbers_next(struct numbers *numbers, int *number)
-{
-    const struct directory_entry *entry;
-    uint64_t value;
-    while (TRY(listing_next(&numbers->listing, &entry)))
-        if (!parse_decimal(entry->name, strlen(entry->name), &value)) {
-            *number = (int)value;
-            return 1;
-        }
-    return 0;
-}
-
-void numbers_close(struct numbers *numbers)
-{
-    fd_close(&numbers->listing.fd);
-}

@@ -98,15 +98,3 @@ struct listing {
 
 /* 1: the next one, which is neither "." nor ".." and lives until the next call; 0: there is none; or -errno. */
 int listing_next(struct listing *, const struct directory_entry **);
-
-/* Names of a directory that are numbers. */
-struct numbers {
-    struct listing listing;
-    char buffer[8192] __attribute__((aligned(8)));
-};
-
-/* 0 or -errno. */
-int numbers_open(struct numbers *, const char *path);
-/* 1: the next one; 0: there is none; or -errno. */
-int numbers_next(struct numbers *, int *number);
-void numbers_close(struct numbers *);

@@ -1,5 +1,4 @@
 #include "process.h"
-#include "io.h"
 #include "sys.h"
 
 void process_path(char to[PROCESS_PATH], int pid, const char *file)
@@ -56,6 +55,30 @@ int process_stat(struct process *process, int thread)
     process->stopped = state == 'T' || state == 't';
     process->blocked = state == 'D';
     return 0;
+}
+
+int numbers_open(struct numbers *numbers, const char *path)
+{
+    int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    numbers->listing = (struct listing){.fd = fd, .buffer = numbers->buffer, .size = sizeof numbers->buffer};
+    return 0;
+}
+
+int numbers_next(struct numbers *numbers, int *number)
+{
+    const struct directory_entry *entry;
+    uint64_t value;
+    while (TRY(listing_next(&numbers->listing, &entry)))
+        if (!parse_decimal(entry->name, strlen(entry->name), &value)) {
+            *number = (int)value;
+            return 1;
+        }
+    return 0;
+}
+
+void numbers_close(struct numbers *numbers)
+{
+    fd_close(&numbers->listing.fd);
 }
 
 int process_list(struct process *to)

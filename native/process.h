@@ -1,7 +1,7 @@
 /* Reads facts about processes from /proc. */
 #pragma once
 
-#include "tiny.h"
+#include "io.h"
 
 enum { MOST_PROCESSES = 1 << 17, PROCESS_PATH = 96 };
 
@@ -27,3 +27,15 @@ int process_stat(struct process *, int thread);
 int process_list(struct process *);
 /* Whether all of its threads are stopped or dead. The first may be dead, and others not. False, if /proc doesn't tell. */
 bool process_stands(struct process *);
+
+/* Names of a directory that are numbers. */
+struct numbers {
+    struct listing listing;
+    char buffer[8192] __attribute__((aligned(8)));
+};
+
+/* 0 or -errno. */
+int numbers_open(struct numbers *, const char *path);
+/* 1: the next one; 0: there is none; or -errno. */
+int numbers_next(struct numbers *, int *number);
+void numbers_close(struct numbers *);

@@ -2,6 +2,7 @@
  * possible, and reports the others. */
 #include "io.h"
 #include "machine.h"
+#include "process.h"
 
 enum { MOST = 1 << 16, OWN_PROCESSES = 8, SECONDS = 1000000000 };
 /* The renewal of a sandbox without a separate kernel. */
