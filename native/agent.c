@@ -122,7 +122,7 @@ static void connection_close(struct agent *agent, size_t index)
     agent->loop.stopped |= agent->alone;
 }
 
-void agent_connect(struct agent *agent, int fd, bool is_socket)
+void agent_connect(struct agent *agent, int fd)
 {
     struct guest_hello_message hello = {PROTOCOL_VERSION, (uint32_t)sys_getpid(), reader_of(BUILD, sizeof BUILD - 1)};
     size_t index = 0;
@@ -136,7 +136,7 @@ void agent_connect(struct agent *agent, int fd, bool is_socket)
     agent->connections[index] = connection;
     connection->agent = agent;
     connection->wire.watch.ready = connection_ready;
-    if (wire_open(&connection->wire, &agent->loop, fd, is_socket))
+    if (wire_open(&connection->wire, &agent->loop, fd))
         connection->wire.broken = true;
     else
         wire_send_message(&connection->wire, KIND_HELLO, 0, &guest_hello_shape, &hello);
@@ -187,7 +187,7 @@ static void accept_connection(struct watch *watch, uint32_t events)
     int fd = agent->behind_trunk ? receive_connection(watch->fd) : sys_accept4(watch->fd, SOCK_CLOEXEC | SOCK_NONBLOCK);
     agent->loop.stopped |= agent->behind_trunk && fd == -ENOENT;
     if (fd >= 0)
-        agent_connect(agent, fd, true);
+        agent_connect(agent, fd);
 }
 
 static void child_has_died(struct agent *agent, int pid, int status)
@@ -257,15 +257,14 @@ static void lifeline_ended(struct watch *watch, uint32_t events)
     CONTAINER_OF(watch, struct agent, lifeline)->loop.stopped = true;
 }
 
-static int watch_signals(struct agent *agent)
+int signals_open(void)
 {
     static const uint64_t every = ~(uint64_t)0;
     struct signal_action standard = {0};
     for (int number = 1; number <= LAST_SIGNAL; number++)
         (void)sys_sigaction(number, &standard); /* what our starter ignores, commands would ignore */
     (void)sys_sigprocmask(SIG_SETMASK, &every);
-    agent->signals = (struct watch){TRY(sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK)), 0, signals_ready};
-    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
+    return sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK);
 }
 
 int agent_listen(struct agent *agent, int fd)
@@ -279,25 +278,14 @@ static int open_entrance(struct agent *agent)
     int listens = 0, type = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
-    int result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens);
-    if (!result)
-        result = sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type);
-    if (result && result != -ENOTSOCK)
-        return result;
+    TRY(sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_ACCEPTCONN, &listens));
+    TRY(sys_getsockopt(ENTRANCE, SOL_SOCKET, SO_TYPE, &type));
     agent->behind_trunk = type == SOCK_SEQPACKET;
     agent->alone = !listens && !agent->behind_trunk;
     if (!agent->alone)
         return agent_listen(agent, ENTRANCE);
-    agent_connect(agent, ENTRANCE, !result);
+    agent_connect(agent, ENTRANCE);
     return agent->connections[0] ? 0 : -ENOMEM;
-}
-
-static int watch_lifeline(struct agent *agent)
-{
-    agent->lifeline.ready = lifeline_ended;
-    if (agent->lifeline.fd >= 0)
-        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
-    return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
 }
 
 /* Before this process is not dumpable, or it is given: from then on its files in /proc are root's. */
@@ -315,7 +303,8 @@ int agent_open(struct agent *agent)
 {
     agent->loop.turned = turned;
     TRY(loop_open(&agent->loop));
-    return watch_signals(agent);
+    agent->signals = (struct watch){TRY(signals_open()), 0, signals_ready};
+    return watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
 static int set_up(struct agent *agent)
@@ -331,7 +320,10 @@ static int set_up(struct agent *agent)
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
         agent->top_tag = min_u64(tags.hard, TOP_TAG);
-    TRY(watch_lifeline(agent));
+    agent->lifeline.ready = lifeline_ended;
+    if (agent->lifeline.fd >= 0)
+        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
+    TRY(watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP));
     return open_entrance(agent);
 }
 

@@ -303,10 +303,12 @@ int parent_make(void);
 struct agent *agent_of(struct channel *);
 /* A command has begun: looks at memory until none runs (pressure.c). */
 void pressure_watch(struct agent *);
+/* Blocks all signals, and none of them is ignored. Returns a descriptor that tells of them, or -errno. */
+int signals_open(void);
 /* Its loop, and signals. 0 or -errno. */
 int agent_open(struct agent *);
 /* Takes a connection, or a socket that listens. */
-void agent_connect(struct agent *, int fd, bool is_socket);
+void agent_connect(struct agent *, int fd);
 int agent_listen(struct agent *, int fd);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);

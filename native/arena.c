@@ -5,17 +5,8 @@ enum { ALIGNMENT = 16 };
 
 int arena_open(struct arena *arena, size_t size)
 {
-    arena->used = 0;
-    arena->size = size;
-    arena->base = sys_map(size);
+    *arena = (struct arena){sys_map(size), 0, size};
     return arena->base ? 0 : -ENOMEM;
-}
-
-void arena_close(struct arena *arena)
-{
-    if (arena->base)
-        sys_unmap(arena->base, arena->size);
-    *arena = (struct arena){NULL, 0, 0};
 }
 
 void *arena_take(struct arena *arena, size_t size)
@@ -45,14 +36,19 @@ char *arena_text(struct arena *arena, const void *from, size_t size)
     return text;
 }
 
-int arena_split(struct arena *arena, size_t size, struct arena *part)
+void *arena_untouched(struct arena *arena, size_t size)
 {
     size_t start = (arena->used + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
     if (start > arena->size || size > arena->size - start)
-        return -ENOMEM;
-    *part = (struct arena){arena->base + start, 0, size};
+        return NULL;
     arena->used = start + size;
-    return 0;
+    return arena->base + start;
+}
+
+int arena_split(struct arena *arena, size_t size, struct arena *part)
+{
+    *part = (struct arena){arena_untouched(arena, size), 0, size};
+    return part->base ? 0 : -ENOMEM;
 }
 
 void arena_rewind(struct arena *arena, size_t mark)

@@ -37,12 +37,6 @@ int serve_mkdir(struct op *op)
     return file_answer(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW, op_reply);
 }
 
-static int set_time(const char *path, int64_t modified)
-{
-    const struct timespec times[2] = {{0, UTIME_OMIT}, timespec_of(modified)};
-    return sys_utimensat(AT_FDCWD, path, times, 0);
-}
-
 int serve_set(struct op *op)
 {
     const struct set_message *request = op->request;
@@ -59,8 +53,9 @@ int serve_set(struct op *op)
         TRY(sys_fchmodat(AT_FDCWD, path, request->mode));
     }
     if (request->flags & SET_MODIFIED) {
+        const struct timespec times[2] = {{0, UTIME_OMIT}, timespec_of(request->modified)};
         op->step = "utimes";
-        TRY(set_time(path, request->modified));
+        TRY(sys_utimensat(AT_FDCWD, path, times, 0));
     }
     return file_answer(op, AT_FDCWD, path, path, AT_SYMLINK_NOFOLLOW, op_reply);
 }

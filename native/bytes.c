@@ -18,35 +18,12 @@ struct reader text_of(const char *text)
     return reader_of(text, strlen(text));
 }
 
-static int take(struct reader *from, void *to, size_t size)
+int get_bytes(struct reader *from, void *to, size_t size)
 {
-    if (from->left < size)
-        return -EBADMSG;
-    memcpy(to, from->at, size);
-    from->at += size;
-    from->left -= size;
+    struct reader part;
+    TRY(get_part(from, size, &part));
+    memcpy(to, part.at, size);
     return 0;
-}
-
-/* Both architectures are little-endian, as the wire is. */
-int get_u8(struct reader *from, uint8_t *to)
-{
-    return take(from, to, sizeof *to);
-}
-
-int get_u16(struct reader *from, uint16_t *to)
-{
-    return take(from, to, sizeof *to);
-}
-
-int get_u32(struct reader *from, uint32_t *to)
-{
-    return take(from, to, sizeof *to);
-}
-
-int get_u64(struct reader *from, uint64_t *to)
-{
-    return take(from, to, sizeof *to);
 }
 
 int get_part(struct reader *from, size_t size, struct reader *part)
@@ -74,7 +51,7 @@ int get_field(struct reader *from, uint16_t *tag, struct reader *value)
     uint32_t length;
     if (!from->left)
         return 0;
-    if (get_u16(&rest, tag) || get_u16(&rest, &zero) || get_u32(&rest, &length) || zero)
+    if (get_number(&rest, tag) || get_number(&rest, &zero) || get_number(&rest, &length) || zero)
         return -EBADMSG;
     if (get_part(&rest, length, value) || get_part(&rest, padded(length) - length, &padding) || !all_zero(padding.at, padding.left))
         return -EBADMSG;

@@ -13,10 +13,9 @@ struct reader {
 
 struct reader reader_of(const void *bytes, size_t size);
 struct reader text_of(const char *text);
-int get_u8(struct reader *, uint8_t *);
-int get_u16(struct reader *, uint16_t *);
-int get_u32(struct reader *, uint32_t *);
-int get_u64(struct reader *, uint64_t *);
+int get_bytes(struct reader *, void *to, size_t size);
+/* A number as wide as the variable. Both architectures are little-endian, as the wire is. */
+#define get_number(from, to) get_bytes(from, to, sizeof *(to))
 /* A part of `size` bytes as a separate reader, which can't leave the part. */
 int get_part(struct reader *, size_t size, struct reader *part);
 /* One field: u16 tag, u16 0, u32 length, bytes, zeros up to a multiple of 8. 1; 0 at the end; -EBADMSG. */

@@ -80,10 +80,19 @@ bool child_over(const struct outlet *outlet)
     return outlet->watch.fd < 0;
 }
 
-/* Sends a relay's error to its host. A command's status says enough. */
+/* Of a relay or an operation the host gets the error. A command's status says enough. */
 static void fail(struct child *child, int result)
 {
     child->failure = child->failure ? child->failure : result;
+}
+
+/* Nothing more comes of this stream. The end of a command says so. */
+static void outlet_fail(struct outlet *outlet, int result)
+{
+    struct child *child = outlet->child;
+    fail(child, result);
+    child->ending.ended |= outlet == child->out ? ENDED_OUT_OPEN : ENDED_ERR_OPEN;
+    watch_close(&child->agent->loop, &outlet->watch);
 }
 
 /* Bytes from here on may not be overwritten: a command in the foreground waits for who reads. */
@@ -115,13 +124,12 @@ static bool outlet_read(struct outlet *outlet)
         return false;
     if (got > 0 && outlet->cut)
         outlet->left -= (size_t)got;
-    if (got < 0)
-        fail(child, (int)got); /* a reset, say; told after what has come before it */
-    if (got <= 0 || (outlet->cut && !outlet->left)) {
-        child_outlet_close(child, index); /* EIO of a terminal: no process holds its other side */
-        return false;
-    }
-    return true;
+    /* EIO of a terminal: no process holds its other side. EAGAIN: another process has taken what was left. */
+    if (got < 0 && got != -EAGAIN && !(got == -EIO && outlet->terminal))
+        outlet_fail(outlet, (int)got); /* a reset, say; told after what has come before it */
+    else if (got <= 0 || (outlet->cut && !outlet->left))
+        child_outlet_close(child, index);
+    return outlet->watch.fd >= 0;
 }
 
 static void outlet_ready(struct watch *watch, uint32_t events)
@@ -286,8 +294,7 @@ static bool watch_outlets(struct child *child)
         struct outlet *outlet = &child->out[i];
         int result = watch_for(&child->agent->loop, &outlet->watch, !outlet->cut && has_room(child, i) ? EPOLLIN : 0);
         if (result < 0) {
-            fail(child, result);
-            child_outlet_close(child, i);
+            outlet_fail(outlet, result);
             watched = false;
         }
     }

@@ -183,18 +183,11 @@ static int fill_program(struct child *child, const struct exec_message *request,
 }
 
 /* Ours while the child is made, which inherits it: a command dies of lack of memory before its agent does. */
-static void lend_oom_score(struct agent *agent, int score)
+static void lend_oom_score(const struct agent *agent, int score)
 {
     char text[DECIMAL_SIZE + 1];
     (void)decimal_signed(text, score);
-    if (agent->oom_score >= 0)
-        (void)sys_pwrite(agent->oom_score, text, strlen(text), 0);
-}
-
-static void restore_oom_score(struct agent *agent)
-{
-    if (agent->oom_score >= 0)
-        (void)sys_pwrite(agent->oom_score, agent->usual, agent->usual_size, 0);
+    (void)sys_pwrite(agent->oom_score, text, strlen(text), 0);
 }
 
 static int start(struct child *child, const struct exec_message *request, struct ends *ends, const char **step)
@@ -212,7 +205,7 @@ static int start(struct child *child, const struct exec_message *request, struct
     if (!pid)
         pid = spawn(&program, agent->stack, STACK_BYTES, step);
     if (request->flags & EXEC_OOM)
-        restore_oom_score(agent);
+        (void)sys_pwrite(agent->oom_score, agent->usual, agent->usual_size, 0);
     arena_rewind(&agent->arena, 0);
     return pid;
 }

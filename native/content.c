@@ -92,24 +92,12 @@ static int content_locate(struct op *op, char *path, struct content *content)
     return -ELOOP;
 }
 
-static void hexadecimal_of(char *to, const unsigned char *bytes, size_t size)
-{
-    for (size_t i = 0; i < size; i++) {
-        *to++ = "0123456789abcdef"[bytes[i] >> 4];
-        *to++ = "0123456789abcdef"[bytes[i] & 15];
-    }
-    *to = 0;
-}
-
 static int content_name(struct content *content)
 {
-    static const char prefix[] = ".paddock-";
-    unsigned char random[8];
-    long got = sys_getrandom(random, sizeof random);
-    if (got != sizeof random)
-        return got < 0 ? (int)got : -EIO;
-    memcpy(content->temporary, prefix, sizeof prefix);
-    hexadecimal_of(content->temporary + sizeof prefix - 1, random, sizeof random);
+    uint64_t random;
+    char number[DECIMAL_SIZE];
+    TRY(sys_getrandom(&random, sizeof random)); /* so few bytes come as a whole (getrandom(2)) */
+    (void)JOIN(content->temporary, sizeof content->temporary, ".paddock-", decimal(number, random));
     return 0;
 }
 

@@ -24,15 +24,6 @@ static int copy_bytes(int from, int to)
     }
 }
 
-static int copy_times(int fd, const struct statx *is)
-{
-    const struct timespec times[2] = {
-        {is->accessed.seconds, is->accessed.nanoseconds},
-        {is->modified.seconds, is->modified.nanoseconds},
-    };
-    return sys_utimensat(fd, NULL, times, 0);
-}
-
 static int copy_file(int from_directory, const char *from_name, int to_directory, const char *to_name)
 {
     struct statx is;
@@ -43,7 +34,11 @@ static int copy_file(int from_directory, const char *from_name, int to_directory
     HELD int to = TRY(sys_openat(to_directory, to_name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600));
     TRY(copy_bytes(from, to));
     TRY(sys_fchmod(to, is.mode & 07777u));
-    return copy_times(to, &is);
+    const struct timespec times[2] = {
+        {is.accessed.seconds, is.accessed.nanoseconds},
+        {is.modified.seconds, is.modified.nanoseconds},
+    };
+    return sys_utimensat(to, NULL, times, 0);
 }
 
 static int copy_link(int from_directory, const char *from_name, int to_directory, const char *to_name)
@@ -88,15 +83,6 @@ static int copy_up(struct copy *copy, unsigned mode)
     return trail_up(&copy->destination);
 }
 
-static int copy_walk(struct copy *copy)
-{
-    struct walk_entry entry;
-    int event;
-    while ((event = walk_next(&copy->source, &entry)) > 0)
-        TRY(event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry));
-    return event;
-}
-
 /* The directory `fd`, or one above it, is the one that `is` describes. */
 static int copy_is_below(int fd, const struct statx *is)
 {
@@ -117,12 +103,14 @@ static int copy_is_below(int fd, const struct statx *is)
 static int copy_directory(const char *source, const struct statx *is, int directory, const char *name, struct arena *memory)
 {
     struct copy *copy = arena_take(memory, sizeof *copy);
+    struct walk_entry entry;
     TRY(copy ? copy_is_below(directory, is) : -ENOMEM);
     int from = TRY(sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
     TRY(walk_open(&copy->source, from, memory, SIZE_MAX, 0, true));
     TRY(trail_open_at(&copy->destination, directory, memory));
     TRY(copy_down(copy, name));
-    TRY(copy_walk(copy));
+    for (int event; (event = TRY(walk_next(&copy->source, &entry)));)
+        TRY(event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry));
     return copy_up(copy, is->mode);
 }
 

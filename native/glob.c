@@ -66,11 +66,8 @@ bool glob_match(const uint8_t *pattern, size_t pattern_length, const uint8_t *na
             resume = position;
             continue;
         }
-        if (position == name_length) {
-            if (at == pattern_length)
-                return true;
-            return false; /* what is left of the pattern wants a character, and a star has none to give back */
-        }
+        if (position == name_length) /* what is left of the pattern wants a character, and a star has none to give back */
+            return at == pattern_length;
         if (at < pattern_length) {
             uint32_t character;
             size_t size = utf8_next(name + position, name_length - position, &character);

@@ -61,13 +61,6 @@ static int grep_block(struct grep *grep, size_t *at, size_t size, bool last, uin
     return 1;
 }
 
-/* Whether the block can be passed over: nothing in it can match. Its lines are counted all the same. */
-static bool grep_skips(const struct grep *grep, const unsigned char *at, size_t size)
-{
-    const struct regex *regex = &grep->regex;
-    return !find_bytes(at, size, regex->literal.at, regex->literal.left);
-}
-
 static uint64_t grep_count(const unsigned char *at, size_t size)
 {
     uint64_t count = 0;
@@ -86,6 +79,7 @@ static size_t grep_whole(const unsigned char *block, size_t size)
 
 static int grep_fd(struct grep *grep, int fd)
 {
+    struct reader literal = grep->regex.literal;
     size_t filled = 0;
     uint64_t number = 1;
     bool first = true;
@@ -98,7 +92,7 @@ static int grep_fd(struct grep *grep, int fd)
             return 1;
         first = false;
         size_t at = 0, whole = grep_whole(grep->block, filled);
-        if (whole && grep_skips(grep, grep->block, whole)) {
+        if (!find_bytes(grep->block, whole, literal.at, literal.left)) { /* nothing in it can match */
             number += grep_count(grep->block, whole);
             at = whole;
         }
@@ -138,9 +132,9 @@ int serve_grep(struct op *op)
         return -ENOMEM;
     TRY(regex_load(&grep->regex, request->steps, request->ranges, request->literal, request->begins));
     char *whole = arena_text(&op->arena, path, strlen(path));
-    const char *slash = path;
+    const char *name = path;
     for (const char *at = path; *at; at++)
-        slash = *at == '/' ? at + 1 : slash;
+        name = *at == '/' ? at + 1 : name;
     if (!whole)
         return -ENOMEM;
     (void)path_tidy(whole);
@@ -148,7 +142,7 @@ int serve_grep(struct op *op)
     if (is_directory(&is)) {
         int root = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0));
         TRY(rows_walk(grep->rows, root, whole, SIZE_MAX, request->name, grep_entry, grep));
-    } else if (glob_match(request->name.at, request->name.left, (const unsigned char *)slash, strlen(slash))) {
+    } else if (glob_match(request->name.at, request->name.left, (const unsigned char *)name, strlen(name))) {
         TRY(grep_file(grep, AT_FDCWD, path, 0));
     }
     return rows_exit(grep->rows);

@@ -162,7 +162,10 @@ void helper_conclude(struct channel *channel)
 {
     long size = receive(channel->child);
     const struct exit_message *ending = &channel->child->ending;
-    if (size >= 0) {
+    int failure = channel->child->failure; /* of its streams on our side: what it says doesn't count */
+    if (failure) {
+        channel_error(channel, failure, "operation");
+    } else if (size >= 0) {
         pass_on(channel, (size_t)size);
         if (packet.kind == KIND_REPLY)
             channel_push(channel); /* its streams, then this again */

@@ -321,7 +321,7 @@ static void add_identity(struct channel *channel, const void *message, struct fr
 int init_limit(struct reader limits)
 {
     uint64_t resource, value;
-    while (!get_u64(&limits, &resource) && !get_u64(&limits, &value)) {
+    while (!get_number(&limits, &resource) && !get_number(&limits, &value)) {
         struct rlimit limit = {0, 0};
         TRY(resource < RLIMITS ? sys_prlimit(0, (int)resource, NULL, &limit) : -EINVAL);
         limit.soft = limit.hard = min_u64(value, limit.hard);
@@ -465,7 +465,7 @@ int init_run(struct agent *child)
     TRY(init_prepare(child, &init));
     int host = TRY(call_host());
     init->agent.alone = true; /* until it has begun */
-    agent_connect(&init->agent, host, true);
+    agent_connect(&init->agent, host);
     if (!init->agent.connections[0])
         return -ENOMEM;
     loop_run(&init->agent.loop);

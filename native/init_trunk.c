@@ -26,7 +26,7 @@ static int open_connection(struct trunk *trunk, struct reader name)
     TRY(sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
     HELD int ours = pair[0], theirs = pair[1];
     if (!identity)
-        agent_connect(&init->agent, fd_take(&theirs), true);
+        agent_connect(&init->agent, fd_take(&theirs));
     else
         TRY(send_fds(identity->to_agent, "", 1, &theirs, 1));
     return fd_take(&ours);

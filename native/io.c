@@ -16,10 +16,19 @@ int write_all(int fd, const void *bytes, size_t size)
     return 0;
 }
 
-long read_file(const char *path, void *to, size_t size)
+long read_file(int directory, const char *path, void *to, size_t size)
 {
-    HELD int fd = TRY(sys_openat(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0));
+    HELD int fd = TRY(sys_openat(directory, path, O_RDONLY | O_CLOEXEC, 0));
     return sys_read(fd, to, size);
+}
+
+char *text_in(char *to, size_t size, struct reader text)
+{
+    size_t length = min_size(text.left, size - 1);
+    if (length)
+        memcpy(to, text.at, length);
+    to[length] = 0;
+    return to;
 }
 
 int write_file(int directory, const char *path, const char *text)
@@ -29,12 +38,35 @@ int write_file(int directory, const char *path, const char *text)
     return 0;
 }
 
+unsigned char *queue_append(struct queue *queue, size_t size)
+{
+    if (queue->size - queue->end < size) {
+        memmove(queue->base, queue->base + queue->first, queued(queue));
+        queue->end -= queue->first;
+        queue->first = 0;
+    }
+    if (queue->size - queue->end < size)
+        return NULL;
+    queue->end += size;
+    return queue->base + queue->end - size;
+}
+
+int queue_write(struct queue *queue, int fd)
+{
+    long written = 1;
+    while (written > 0 && queue->first < queue->end) {
+        written = sys_write(fd, queue->base + queue->first, queued(queue));
+        queue->first += written > 0 ? (size_t)written : 0;
+    }
+    if (queue->first == queue->end)
+        queue->first = queue->end = 0;
+    return written < 0 ? (int)written : 0;
+}
+
 int files_open(struct files *files, struct arena *memory)
 {
-    struct arena part;
-    TRY(arena_split(memory, FILES_MOST * sizeof *files->known, &part));
-    files->known = (struct file_known *)(void *)part.base; /* zeros */
-    return 0;
+    files->known = arena_untouched(memory, FILES_MOST * sizeof *files->known);
+    return files->known ? 0 : -ENOMEM;
 }
 
 struct file_known *files_find(const struct files *files, const struct statx *is)

@@ -2,14 +2,34 @@
 #pragma once
 
 #include "arena.h"
+#include "bytes.h"
 #include "kernel.h"
 
 /* All bytes, or -errno. */
 int write_all(int fd, const void *bytes, size_t size);
 /* As much of a file as one read gives: bytes, or -errno. */
-long read_file(const char *path, void *to, size_t size);
+long read_file(int directory, const char *path, void *to, size_t size);
+/* A copy with a NUL behind it, of as much as fits into `size` bytes. Returns `to`. */
+char *text_in(char *to, size_t size, struct reader text);
 /* One write, into a file that is there. 0 or -errno. */
 int write_file(int directory, const char *path, const char *text);
+
+/* Bytes that wait until a descriptor takes them, in memory of the owner. */
+struct queue {
+    unsigned char *base;
+    size_t size;
+    size_t first, end; /* what waits */
+};
+
+static inline size_t queued(const struct queue *queue)
+{
+    return queue->end - queue->first;
+}
+
+/* Room for `size` bytes at the end, which the caller fills in; NULL: there is none. */
+unsigned char *queue_append(struct queue *, size_t size);
+/* Writes as much as is taken now. 0 or -errno, also of what takes nothing now. */
+int queue_write(struct queue *, int fd);
 
 /* Bytes with descriptors, which stay ours. As send(2). */
 long send_fds(int socket, const void *bytes, size_t size, const int *fds, size_t count);

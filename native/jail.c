@@ -165,18 +165,10 @@ static int write_maps(const struct jail *jail, int pid)
 {
     static const char *const names[] = {"/setgroups", "/uid_map", "/gid_map"};
     char path[64], number[DECIMAL_SIZE], ids[256 + 1];
-    memcpy(ids, jail->setup.ids.at, jail->setup.ids.left);
-    ids[jail->setup.ids.left] = 0;
+    (void)text_in(ids, sizeof ids, jail->setup.ids);
     for (size_t i = jail->setup.flags & SETUP_WHOLE ? 1 : 0; i < ARRAY_SIZE(names); i++)
         TRY(write_file(WRITABLE_PROC, JOIN(path, sizeof path, decimal(number, (uint64_t)pid), names[i]), i ? ids : "deny"));
     return 0;
-}
-
-static int open_namespace(int pid)
-{
-    char path[64], number[DECIMAL_SIZE];
-    (void)JOIN(path, sizeof path, decimal(number, (uint64_t)pid), "/ns/user");
-    return sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0);
 }
 
 /* A user namespace limits its processes to a share of queued signals and messages. The limit above it is its maker's
@@ -208,6 +200,7 @@ static void add_identity(struct jail *jail, int who, const char *name)
 
 static int conceive(struct jail *jail)
 {
+    char path[64], number[DECIMAL_SIZE];
     int pipe[2];
     TRY(sys_pipe2(pipe, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 1); /* the kernel lets us write its id maps only so; nothing foreign runs yet */
@@ -222,7 +215,8 @@ static int conceive(struct jail *jail)
     jail->init.identities[USER].started = loop_now();
     jail->tell = pipe[1];
     TRY(write_maps(jail, pid));
-    jail->inner = TRY(open_namespace(pid));
+    (void)JOIN(path, sizeof path, decimal(number, (uint64_t)pid), "/ns/user");
+    jail->inner = TRY(sys_openat(WRITABLE_PROC, path, O_RDONLY | O_CLOEXEC, 0));
     TRY(sys_write(jail->tell, "m", 1));
     return sys_prctl(PR_SET_DUMPABLE, 0);
 }

@@ -11,6 +11,7 @@ enum {
     ROUNDS = 64,
     MOST_SURVIVORS = 100,
     NOBODY = -1, /* in place of a helper's pid */
+    MEMBERS_BYTES = MOST_PROCESSES * sizeof(struct process),
 };
 static const uint64_t PATIENCE = 5000000000u, PAUSE = 1000000u;
 
@@ -18,8 +19,7 @@ struct kin {
     uint64_t tag;
     int root;   /* a pid, or 0 */
     int holder; /* pidfd of `root`; it counts while it is not reaped */
-    struct arena arena;
-    struct process *members;
+    struct process *members; /* room for MOST_PROCESSES */
     size_t count;
     const int *spared; /* pids: who is below one of them is none of it */
     size_t spared_count;
@@ -32,7 +32,7 @@ static uint64_t tag_in_file(int pid)
     char path[PROCESS_PATH], text[4096];
     uint64_t hard;
     process_path(path, pid, "/limits");
-    long got = read_file(path, text, sizeof text);
+    long got = read_file(AT_FDCWD, path, text, sizeof text);
     const char *line = got > 0 ? find_bytes(text, (size_t)got, title, sizeof title - 1) : NULL;
     if (!line)
         return 0;
@@ -49,11 +49,6 @@ static bool tagged(int pid, uint64_t tag)
     if (result == -EPERM)
         limit.hard = tag_in_file(pid);
     return tag && (!result || result == -EPERM) && limit.hard == tag;
-}
-
-static bool root_is_there(const struct kin *kin)
-{
-    return kin->root && (kin->holder < 0 || !CALL4(pidfd_send_signal, kin->holder, 0, 0, 0));
 }
 
 /* Signals its group at one instant. A member that forks has either forked before, and its child gets the signal too,
@@ -97,20 +92,23 @@ static void add_descendants(struct kin *kin)
 }
 
 /* Signals every member: the newest first, and at once, because some fork and exit all the time. Returns how many are
- * alive; `running`: some of them may have forked since. */
+ * alive, and MOST_SURVIVORS if /proc doesn't tell; `running`: some of them may have forked since. */
 static size_t signal_all(struct kin *kin, int number, bool *running)
 {
     size_t alive = 0;
-    if (!root_is_there(kin))
-        kin->root = 0;
-    *running = false;
-    kin->count = process_list(kin->members);
+    if (kin->holder >= 0 && CALL4(pidfd_send_signal, kin->holder, 0, 0, 0))
+        kin->root = 0; /* it is reaped */
+    int count = process_list(kin->members);
+    *running = count < 0;
+    if (count < 0)
+        return MOST_SURVIVORS;
+    kin->count = (size_t)count;
     for (size_t i = kin->count; i--;) {
         struct process *member = &kin->members[i];
         member->ours = (kin->root && member->pid == kin->root) || tagged(member->pid, kin->tag);
         if (member->ours)
             signal_group(member->pid, number);
-        if ((member->ours || kin->root) && !process_stat(member, 0)) {
+        if ((member->ours || kin->root) && process_stat(member, 0)) {
             *running |= member->ours || kin->spared; /* it vanished: perhaps it left a child */
             *member = (struct process){.dead = true};
         }
@@ -152,58 +150,34 @@ static size_t kill_kin(struct kin *kin)
 /* Uses cgroup.kill of version 2, since Linux 5.14, and elsewhere kills one by one. Returns how many remain. */
 static size_t kill_group(int cgroup)
 {
-    uint64_t end = loop_now() + PATIENCE;
+    uint64_t end = loop_now() + PATIENCE, pid;
     char text[4096];
     size_t alive;
-    int all = sys_openat(cgroup, "cgroup.kill", O_WRONLY | O_CLOEXEC, 0);
-    if (all >= 0)
-        (void)sys_write(all, "1", 1);
-    fd_close(&all);
+    (void)write_file(cgroup, "cgroup.kill", "1");
     do {
-        int list = sys_openat(cgroup, "cgroup.procs", O_RDONLY | O_CLOEXEC, 0);
-        long got = list < 0 ? 0 : sys_read(list, text, sizeof text);
+        long got = read_file(cgroup, "cgroup.procs", text, sizeof text);
+        const char *at = text, *last = text + (got > 0 ? got : 0), *line;
         alive = 0;
-        for (size_t at = 0, start = 0; got > 0 && at < (size_t)got; at++) {
-            uint64_t pid;
-            if (text[at] != '\n')
-                continue;
-            if (!parse_decimal(text + start, at - start, &pid) && pid) {
+        for (; (line = memchr(at, '\n', (size_t)(last - at))); at = line + 1)
+            if (!parse_decimal(at, (size_t)(line - at), &pid) && pid) {
                 (void)sys_kill((int)pid, SIGKILL);
                 alive++;
             }
-            start = at + 1;
-        }
-        fd_close(&list);
         if (alive)
             sys_sleep(PAUSE);
     } while (alive && loop_now() < end);
     return alive;
 }
 
-static int kin_open(struct kin *kin)
-{
-    if (arena_open(&kin->arena, MOST_PROCESSES * sizeof *kin->members))
-        return -ENOMEM;
-    kin->members = (void *)kin->arena.base;
-    return 0;
-}
-
 /* How many are left, counted to a hundred: an exit code holds no more. */
 static uint32_t kill_all(struct kin *kin, int cgroup)
 {
     size_t left = cgroup >= 0 ? kill_group(cgroup) : 0;
-    left += kin_open(kin) ? MOST_SURVIVORS : kill_kin(kin);
-    arena_close(&kin->arena);
+    kin->members = sys_map(MEMBERS_BYTES);
+    left += kin->members ? kill_kin(kin) : MOST_SURVIVORS;
+    if (kin->members)
+        sys_unmap(kin->members, MEMBERS_BYTES);
     return (uint32_t)min_size(left, MOST_SURVIVORS);
-}
-
-/* A fork bomb may leave no process for a helper. In this case the loop itself waits. */
-static void kill_here(struct child *child, struct kin *kin)
-{
-    child->survivors = kill_all(kin, child->cgroup);
-    child->killer = NOBODY;
-    child->killed = true;
-    (void)sys_kill(sys_getpid(), SIGCHLD); /* the kill ends when all are reaped, even if it found none */
 }
 
 int kill_start(struct child *child)
@@ -218,11 +192,13 @@ int kill_start(struct child *child)
         kin.holder = holder >= 0 ? OP_CONTROL : -1;
         sys_exit((int)kill_all(&kin, child->cgroup >= 0 ? OP_INPUT : -1));
     }
-    if (pid > 0)
-        child->killer = pid;
-    else if (pid == -EAGAIN || pid == -ENOMEM) {
+    child->killer = pid > 0 ? pid : 0;
+    if (pid == -EAGAIN || pid == -ENOMEM) { /* a fork bomb may leave no process for a helper: the loop itself waits */
         kin.holder = holder;
-        kill_here(child, &kin);
+        child->survivors = kill_all(&kin, child->cgroup);
+        child->killer = NOBODY;
+        child->killed = true;
+        (void)sys_kill(sys_getpid(), SIGCHLD); /* the kill ends when all are reaped, even if it found none */
         pid = 0;
     }
     fd_close(&holder);
@@ -250,10 +226,10 @@ void kill_conclude(struct child *child)
 /* The root is this process, which is not listed: who has it for a parent is the first of the kin. */
 void kill_below(void)
 {
-    struct kin kin = {.root = sys_getpid(), .holder = -1};
+    struct kin kin = {.root = sys_getpid(), .holder = -1, .members = sys_map(MEMBERS_BYTES)};
     uint64_t end = loop_now() + PATIENCE;
     bool running;
-    if (kin_open(&kin))
+    if (!kin.members)
         return;
     while ((signal_all(&kin, SIGKILL, &running) || running) && loop_now() < end)
         while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
@@ -264,10 +240,10 @@ bool kill_orphans(const int *spared, size_t count)
 {
     struct kin kin = {.root = sys_getpid(), .holder = -1, .spared = spared, .spared_count = count};
     bool running = true;
-    if (kin_open(&kin))
+    if (!(kin.members = sys_map(MEMBERS_BYTES)))
         return false;
     stop_kin(&kin);
     size_t alive = signal_all(&kin, SIGKILL, &running);
-    arena_close(&kin.arena);
+    sys_unmap(kin.members, MEMBERS_BYTES);
     return !alive && !running;
 }

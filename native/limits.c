@@ -1,5 +1,6 @@
 /* Which limit a failed command exceeded, by the public counters of a virtual machine's kernel. */
 #include "agent.h"
+#include "process.h"
 
 enum { SLACK = 1 << 20 };
 #define GROUP "/sys/fs/cgroup/sandbox/"
@@ -19,12 +20,9 @@ void limits_open(struct agent *agent)
 static uint64_t count_of(int fd, const char *key)
 {
     char text[1024] = "\n";
-    uint64_t count = 0;
+    uint64_t count;
     long got = fd < 0 ? 0 : sys_pread(fd, text + 1, sizeof text - 1, 0);
-    const char *line = got > 0 ? find_bytes(text, (size_t)got + 1, key, strlen(key)) : NULL;
-    const char *number = line ? line + strlen(key) : NULL;
-    const char *end = number ? memchr(number, '\n', (size_t)(text + got + 1 - number)) : NULL;
-    return end && !parse_decimal(number, (size_t)(end - number), &count) ? count : 0;
+    return got > 0 && process_number(text, (size_t)got + 1, key, &count) ? count : 0;
 }
 
 void limits_count(const struct agent *agent, uint64_t counts[2])

@@ -75,7 +75,7 @@ static void describe(char to[64], const char *directory, const char *name, const
 {
     char path[PATH_MAX];
     memset(to, 0, 64);
-    (void)read_file(JOIN(path, PATH_MAX, directory, name, file), to, 63);
+    (void)read_file(AT_FDCWD, JOIN(path, PATH_MAX, directory, name, file), to, 63);
     for (char *at = to; *at; at++)
         if (*at == '\n')
             *at = 0;

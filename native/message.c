@@ -4,11 +4,9 @@
 static int read_numbers(struct reader *from, const struct shape *shape, unsigned char *to)
 {
     for (size_t i = 0; i < shape->numbers; i++) {
-        struct reader number;
-        if (get_part(from, shape->number[i].size, &number))
-            return -EBADMSG;
-        memcpy(to + shape->number[i].offset, number.at, number.left);
-        if (shape->number[i].zero && !all_zero(number.at, number.left))
+        unsigned char *number = to + shape->number[i].offset;
+        TRY(get_bytes(from, number, shape->number[i].size));
+        if (shape->number[i].zero && !all_zero(number, shape->number[i].size))
             return -EBADMSG;
     }
     return 0;

@@ -68,12 +68,6 @@ int op_committed(struct op *op)
     return sys_read(op->control, &said, 1) == 1 && said == 'C' ? 0 : -ECANCELED;
 }
 
-static void send_error(struct op *op, int error)
-{
-    struct error_message message = {.errno = (uint32_t)-error, .step = text_of(op->step ? op->step : "operation")};
-    (void)send_packet(op, KIND_ERROR, &error_shape, &message);
-}
-
 static void limit_to(const struct op_entry *entry)
 {
     struct rlimit cpu = {entry->cpu_seconds, entry->cpu_seconds}, none = {0, 0};
@@ -103,8 +97,10 @@ _Noreturn void op_run(const struct op_entry *entry, struct reader request)
     limit_to(entry);
     if (!result)
         result = op_serve(entry, &op, request);
-    if (result < 0)
-        send_error(&op, result);
+    if (result < 0) {
+        struct error_message error = {.errno = (uint32_t)-result, .step = text_of(op.step ? op.step : "operation")};
+        (void)send_packet(&op, KIND_ERROR, &error_shape, &error);
+    }
     sys_exit(0);
 }
 

@@ -13,7 +13,7 @@ enum {
     PACK_NAMES = 8 << 20,     /* bytes for the first names of files that have several; without room, one is packed once more */
     PACK_ATTRIBUTES = 64 << 10, /* bytes of names, of one value, and of all records of one file */
 };
-static const char PACK_TOP[] = "top/";
+static const char PACK_TOP[] = "top";
 
 struct pack {
     struct op *op;
@@ -199,16 +199,11 @@ static int pack_entry(struct pack *pack, int directory, const char *name, char *
 static int pack_below(struct pack *pack, int root, const struct statx *is)
 {
     struct walk_entry entry;
-    size_t top = pack->whole ? sizeof PACK_TOP - 1 : 0;
+    size_t top = pack->whole ? sizeof PACK_TOP : 0; /* with a slash behind it */
     int event;
     memcpy(pack->path, PACK_TOP, sizeof PACK_TOP);
-    if (pack->whole) {
-        struct tar_member member = {
-            .type = TAR_DIRECTORY, .mode = is->mode & 07777u, .modified = is->modified.seconds, .path = pack->path};
-        pack->mount = is->mount;
-        TRY(pack_more(pack, root, is, &member));
-        TRY(tar_put(pack_write, pack, &member, is->uid, is->gid));
-    }
+    pack->mount = is->mount;
+    TRY(pack->whole ? pack_entry(pack, root, ".", pack->path, is) : 0);
     TRY(walk_open(&pack->walk, root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2 - top, pack->whole));
     while ((event = TRY(walk_next(&pack->walk, &entry)))) {
         if (event != WALK_ENTRY || pack_leaves_out(pack, entry.path))

@@ -53,14 +53,11 @@ _Noreturn static void stand_by(int agent, int hold, int signals)
 
 int parent_make(void)
 {
-    static const uint64_t every = ~(uint64_t)0;
     int pair[2];
     TRY(sys_pipe2(pair, O_CLOEXEC));
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
-    (void)sys_sigprocmask(SIG_SETMASK, &every);
-    int signals = sys_signalfd(&every, O_CLOEXEC | O_NONBLOCK);
-    TRY(signals);
+    int signals = TRY(signals_open());
     int agent = TRY(sys_fork());
     if (agent) {
         int entrance = ENTRANCE;

@@ -39,28 +39,27 @@ static bool any_runs(struct process *all, size_t count)
 static int stop(void)
 {
     uint64_t end = loop_now() + STOP_PATIENCE, pause = FIRST;
-    struct arena arena;
-    int result = arena_open(&arena, MOST_PROCESSES * sizeof(struct process));
-    if (result)
-        return result;
-    struct process *all = (void *)arena.base;
+    struct process *all = sys_map(MOST_PROCESSES * sizeof *all);
+    int result = 0;
+    if (!all)
+        return -ENOMEM;
     for (;;) {
         (void)sys_kill(-1, SIGSTOP);
         sys_sleep(pause);
-        size_t count = process_list(all);
-        if (!any_runs(all, count))
+        int count = process_list(all);
+        if (count >= 0 && !any_runs(all, (size_t)count))
             break;
         if (loop_now() > end) {
             (void)sys_kill(-1, SIGCONT);
             result = -ETIMEDOUT;
             break;
         }
-        if (children_go_on(all, count)) {
+        if (count > 0 && children_go_on(all, (size_t)count)) {
             sys_sleep(pause);
             pause = min_u64(2 * pause, LONGEST);
         }
     }
-    arena_close(&arena);
+    sys_unmap(all, MOST_PROCESSES * sizeof *all);
     return result;
 }
 

@@ -8,55 +8,47 @@
 #include "io.h"
 #include "process.h"
 
-static const uint64_t FEW = 32;
+static const uint64_t FEW = 32, KIB = 1024;
 static const uint64_t FIRST = 100000000u, SOONEST = 50000000u, LATEST = 1000000000u;
 static const uint64_t OF_FORK = 10u << 20; /* of a Python that has imported much; a bare one takes a third */
 static const uint64_t QUICKEST = 5000000u; /* half of the time in which such a fork is made */
 static const uint64_t OF_ONE = 128u << 10; /* the sentry's own memory for each thread, above the room that it has */
 static const uint64_t SHARE = 16;          /* of all memory: so much is kept free */
 
-struct look {
-    const struct agent *agent;
-    uint64_t threads, most;
-};
-
-/* Bytes that a line of /proc/meminfo tells. */
-static bool told(const char *text, size_t size, const char *key, uint64_t *bytes)
-{
-    const char *line = find_bytes(text, size, key, strlen(key));
-    size_t at = strlen(key);
-    size_t length = line ? process_word(line, size - (size_t)(line - text), &at) : 0;
-    if (!length || parse_decimal(line + at, length, bytes))
-        return false;
-    *bytes <<= 10;
-    return true;
-}
-
-/* No process that isn't a command's has a tag. */
-static bool of_command(const struct look *look, int pid)
+/* The next process of a command. No other has a tag. */
+static bool next_of_command(const struct agent *agent, struct numbers *pids, int *pid)
 {
     struct rlimit tag;
-    return !sys_prlimit(pid, RLIMIT_RSS, NULL, &tag) && tag.hard <= look->agent->top_tag;
+    while (numbers_next(pids, pid) > 0)
+        if (!sys_prlimit(*pid, RLIMIT_RSS, NULL, &tag) && tag.hard <= agent->top_tag)
+            return true;
+    numbers_close(pids);
+    return false;
 }
 
-static bool count(void *context, int pid)
+static uint64_t count_threads(const struct agent *agent)
 {
-    struct look *look = context;
-    struct process process = {.pid = pid};
-    if (of_command(look, pid) && process_stat(&process, 0))
-        look->threads += process.threads;
-    return true;
+    struct process process;
+    struct numbers pids;
+    uint64_t threads = 0;
+    if (!numbers_open(&pids, "/proc"))
+        while (next_of_command(agent, &pids, &process.pid))
+            threads += process_stat(&process, 0) ? 0 : process.threads;
+    return threads;
 }
 
-static bool limit(void *context, int pid)
+static void limit_threads(const struct agent *agent, uint64_t most)
 {
-    const struct look *look = context;
+    struct numbers pids;
     struct rlimit now;
-    if (!of_command(look, pid) || sys_prlimit(pid, RLIMIT_NPROC, NULL, &now))
-        return true;
-    now.soft = min_u64(now.hard, look->most);
-    (void)sys_prlimit(pid, RLIMIT_NPROC, &now, NULL);
-    return true;
+    int pid;
+    if (numbers_open(&pids, "/proc"))
+        return;
+    while (next_of_command(agent, &pids, &pid))
+        if (!sys_prlimit(pid, RLIMIT_NPROC, NULL, &now)) {
+            now.soft = min_u64(now.hard, most);
+            (void)sys_prlimit(pid, RLIMIT_NPROC, &now, NULL);
+        }
 }
 
 /* When to look again, in nanoseconds from now. */
@@ -64,15 +56,13 @@ static uint64_t look(const struct agent *agent)
 {
     char text[4096];
     uint64_t total, left;
-    long got = read_file("/proc/meminfo", text, sizeof text);
-    if (got <= 0 || !told(text, (size_t)got, "MemTotal:", &total) || !told(text, (size_t)got, "MemAvailable:", &left))
+    long got = read_file(AT_FDCWD, "/proc/meminfo", text, sizeof text);
+    if (got <= 0 || !process_number(text, (size_t)got, "MemTotal:", &total) ||
+        !process_number(text, (size_t)got, "MemAvailable:", &left))
         return LATEST;
-    struct look at = {agent, 0, 0};
-    (void)process_each(count, &at);
-    uint64_t kept = total / SHARE + at.threads * OF_ONE;
-    uint64_t more = left > kept ? (left - kept) / OF_FORK : 0;
-    at.most = at.threads + more < FEW ? FEW : at.threads + more;
-    (void)process_each(limit, &at);
+    uint64_t threads = count_threads(agent), kept = total * KIB / SHARE + threads * OF_ONE;
+    uint64_t more = left * KIB > kept ? (left * KIB - kept) / OF_FORK : 0;
+    limit_threads(agent, threads + more < FEW ? FEW : threads + more);
     return min_u64(LATEST, SOONEST + more * QUICKEST);
 }
 

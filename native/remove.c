@@ -84,16 +84,11 @@ int remove_tree(int directory, const char *name, struct arena *memory)
         }
         if (error)
             break;
-        const char *left = trail_name(&trail, trail.depth);
-        char copy[NAME_MAX + 1];
-        memcpy(copy, left, strlen(left) + 1);
+        const char *left = trail_name(&trail, trail.depth); /* stays until the next way down */
         error = trail_up(&trail);
-        if (error)
-            break;
-        error = remove_one(trail_fd(&trail), copy);
-        if (error == -ENOENT)
-            error = 0;
-        if (error == -ENOTEMPTY && trail.depth) /* a program has put something there: another pass deletes it */
+        if (!error)
+            error = remove_one(trail_fd(&trail), left);
+        if (error == -ENOENT || (error == -ENOTEMPTY && trail.depth)) /* a program has put something there: another pass */
             error = 0;
         if (!trail.depth)
             break;

@@ -10,31 +10,18 @@ static const uint32_t ANYWHERE = PART_HOSTNAME | PART_HOSTS;
 #define GROUP "/sys/fs/cgroup/sandbox/"
 static const char *const MEMORY_DIRECTORIES[] = {"/dev/shm", "/tmp", "/run", "/run/lock"};
 
-static const char *text_in(char to[PATH_MAX], struct reader text)
-{
-    size_t size = min_size(text.left, PATH_MAX - 1);
-    if (size)
-        memcpy(to, text.at, size);
-    to[size] = 0;
-    return to;
-}
-
-/* -EEXIST: it is there, or a link is on the way, which could lead anywhere. */
-static int be_absent(const char *path)
-{
-    const struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
-    HELD int fd = (int)CALL4(openat2, AT_FDCWD, P(path), P(&how), sizeof how);
-    if (fd >= 0 || fd == -ELOOP)
-        return -EEXIST;
-    return fd == -ENOENT || fd == -ENOTDIR ? 0 : fd;
-}
-
+/* -EEXIST: one is there, or a link is on the way, which could lead anywhere. */
 static int all_absent(struct reader paths)
 {
-    int result = 0;
-    while (paths.left && !result)
-        result = be_absent(next_string(&paths));
-    return result;
+    const struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    while (paths.left) {
+        HELD int fd = (int)CALL4(openat2, AT_FDCWD, P(next_string(&paths)), P(&how), sizeof how);
+        if (fd >= 0 || fd == -ELOOP)
+            return -EEXIST;
+        if (fd != -ENOENT && fd != -ENOTDIR)
+            return fd;
+    }
+    return 0;
 }
 
 static int mix_in(struct reader entropy)
@@ -133,29 +120,28 @@ static int name_in_hosts(struct reader name)
 }
 
 /* Limits all processes inside and their children. Root inside can raise it again for its own. */
-struct file_limit {
-    struct rlimit limit;
-    int result;
-};
-
-static bool limit_files(void *context, int pid)
+static int limit_files(uint64_t most)
 {
-    struct file_limit *files = context;
-    int result = sys_prlimit(pid, RLIMIT_NOFILE, &files->limit, NULL);
-    files->result = result == -ESRCH ? 0 : result; /* it has just ended */
-    return !files->result;
+    const struct rlimit limit = {most, most};
+    struct numbers pids;
+    int pid, more, result = 0;
+    TRY(numbers_open(&pids, "/proc"));
+    while ((more = numbers_next(&pids, &pid)) > 0 && !result) {
+        result = sys_prlimit(pid, RLIMIT_NOFILE, &limit, NULL);
+        result = result == -ESRCH ? 0 : result; /* it has just ended */
+    }
+    numbers_close(&pids);
+    return more < 0 ? more : result;
 }
 
 static int set_limits(uint64_t open_files, uint64_t processes, uint64_t tmp_bytes)
 {
     uint64_t wanted[3] = {open_files, processes, tmp_bytes};
-    struct file_limit files = {{open_files, open_files}, 0};
     char number[DECIMAL_SIZE], options[PATH_MAX];
     if (!memcmp(the_machine.limits, wanted, sizeof wanted))
         return 0;
     memset(the_machine.limits, 0, sizeof wanted);
-    TRY(process_each(limit_files, &files));
-    TRY(files.result);
+    TRY(limit_files(open_files));
     TRY(write_file(AT_FDCWD, GROUP "pids.max", decimal(number, processes + OWN_PROCESSES)));
     (void)JOIN(options, PATH_MAX, "size=", decimal(number, tmp_bytes));
     for (size_t i = 0; i < ARRAY_SIZE(MEMORY_DIRECTORIES); i++)
@@ -221,7 +207,7 @@ void machine_trust(struct channel *channel, const void *message, struct frame *f
     const struct trust_message *trust = message;
     struct reader systems = trust->systems;
     char place[PATH_MAX];
-    int result = write_over(text_in(place, trust->place), O_CREAT, trust->data.at, trust->data.left);
+    int result = write_over(text_in(place, PATH_MAX, trust->place), O_CREAT, trust->data.at, trust->data.left);
     while (systems.left) /* none there, or a link: what it leads to is one of the others */
         (void)write_over(next_string(&systems), 0, trust->data.at, trust->data.left);
     request_answer(channel, result, "trust");
@@ -237,7 +223,7 @@ void machine_share(struct channel *channel, const void *message, struct frame *f
     int result = the_machine.mounted ? 0 : shares_mount(the_machine.files, &agent_of(channel)->init->relay);
     the_machine.mounted |= !result;
     if (!result && !(*shown & bit))
-        result = shares_show(share->number, share->flags & SHARE_WRITABLE, text_in(target, share->target));
+        result = shares_show(share->number, share->flags & SHARE_WRITABLE, text_in(target, PATH_MAX, share->target));
     if (!result)
         *shown |= bit;
     request_answer(channel, result, "share");

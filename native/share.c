@@ -20,45 +20,36 @@ static const uint64_t UNCONNECTED = 10000000u;
 
 struct relay {
     int device, port;
-    unsigned char *in, *out; /* answers from the port; one request, and a control, to it */
-    size_t in_end, out_at, out_end;
+    unsigned char *in; /* answers from the port */
+    size_t in_end;
+    struct queue out; /* one request, and a control, to it */
     size_t unanswered; /* requests */
     bool paused, over;
 };
-
-static void flush_port(struct relay *relay)
-{
-    long sent = 1;
-    while (sent > 0 && relay->out_at < relay->out_end) {
-        sent = sys_write(relay->port, relay->out + relay->out_at, relay->out_end - relay->out_at);
-        if (sent > 0)
-            relay->out_at += (size_t)sent;
-    }
-    if (relay->out_at == relay->out_end)
-        relay->out_at = relay->out_end = 0;
-}
 
 /* A request of the kernel's, to the port. */
 static void forward_request(struct relay *relay)
 {
     uint32_t opcode;
-    long got = sys_read(relay->device, relay->out, MAX_MESSAGE);
+    long got = sys_read(relay->device, relay->out.base, MAX_MESSAGE);
     if (got == -ENODEV || got == -ECONNABORTED)
         relay->over = true;
     if (got < CONTROL_SIZE) /* it was taken back meanwhile */
         return;
-    memcpy(&opcode, relay->out + 4, sizeof opcode);
+    memcpy(&opcode, relay->out.base + 4, sizeof opcode);
     relay->unanswered += opcode != FORGET && opcode != BATCH_FORGET;
-    relay->out_end = (size_t)got;
-    flush_port(relay);
+    relay->out.end = (size_t)got;
+    (void)queue_write(&relay->out, relay->port);
 }
 
 static void report_paused(struct relay *relay)
 {
     static const uint32_t message[2] = {CONTROL_SIZE, PAUSED};
-    memcpy(relay->out + relay->out_end, message, sizeof message); /* the room is there: no request is taken meanwhile */
-    relay->out_end += sizeof message;
-    flush_port(relay);
+    unsigned char *to = queue_append(&relay->out, sizeof message);
+    if (to) { /* a host that tells us again and again to pause, and does not read, gets no more answers */
+        memcpy(to, message, sizeof message);
+        (void)queue_write(&relay->out, relay->port);
+    }
 }
 
 static void handle_message(struct relay *relay, const unsigned char *message, uint32_t size)
@@ -102,22 +93,23 @@ static void receive_messages(struct relay *relay)
 
 _Noreturn static void relay_messages(int device, int port)
 {
-    struct relay relay = {device, port, sys_map(MAX_MESSAGE), sys_map(MAX_MESSAGE + CONTROL_SIZE), 0, 0, 0, 0, false, false};
+    enum { ROOM = MAX_MESSAGE + CONTROL_SIZE };
+    struct relay relay = {.device = device, .port = port, .in = sys_map(MAX_MESSAGE), .out = {.base = sys_map(ROOM), .size = ROOM}};
     /* Memory that is short must not wait for us while we wait for memory, nor take us. */
     (void)sys_prctl(PR_SET_IO_FLUSHER, 1);
     (void)write_file(AT_FDCWD, "/proc/self/oom_score_adj", "-1000");
-    while (relay.in && relay.out && !relay.over) {
-        bool unsent = relay.out_end > 0;
+    while (relay.in && relay.out.base && !relay.over) {
+        bool unsent = relay.out.end > 0;
         struct poll polls[2] = {{port, (short)(EPOLLIN | (unsent ? EPOLLOUT : 0)), 0},
                                 {device, unsent || relay.paused ? 0 : EPOLLIN, 0}};
         (void)sys_poll(polls, 2, NULL);
         if (polls[0].happened & EPOLLOUT)
-            flush_port(&relay);
+            (void)queue_write(&relay.out, port);
         if (polls[0].happened & ~EPOLLOUT)
             receive_messages(&relay);
         if (polls[1].happened & ~EPOLLIN)
             relay.over = true; /* it is unmounted */
-        else if (polls[1].happened && !relay.out_end && !relay.paused)
+        else if (polls[1].happened && !relay.out.end && !relay.paused)
             forward_request(&relay);
     }
     sys_exit(0);

@@ -84,7 +84,7 @@ static void set_limits(const struct start *start)
     struct reader limits = program->rlimits;
     struct rlimit limit;
     uint64_t resource;
-    while (!get_u64(&limits, &resource) && !get_u64(&limits, &limit.soft) && !get_u64(&limits, &limit.hard))
+    while (!get_number(&limits, &resource) && !get_number(&limits, &limit.soft) && !get_number(&limits, &limit.hard))
         check(start, STEP_LIMITS, resource < RLIMITS ? sys_prlimit(0, (int)resource, &limit, NULL) : -EINVAL);
     limit = (struct rlimit){program->tag, program->tag};
     if (program->tag)

@@ -59,9 +59,8 @@ static int put(int mount, int directory, const char *path)
 /* In the directory `setup.stage`. */
 static int open_part(const struct setup_message *setup, const char *name)
 {
-    char path[PATH_MAX + 8];
-    memcpy(path, setup->stage.at, setup->stage.left);
-    memcpy(path + setup->stage.left, name, strlen(name) + 1);
+    char stage[PATH_MAX + 1], path[PATH_MAX + 8];
+    (void)JOIN(path, sizeof path, text_in(stage, sizeof stage, setup->stage), name);
     return sys_openat(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 }
 
@@ -72,8 +71,7 @@ int stage_open(const struct setup_message *setup, struct stage *stage)
     stage->dev_place = TRY(open_part(setup, "/dev"));
     stage->proc_place = TRY(open_part(setup, "/proc"));
     stage->told = TRY(open_part(setup, "/told"));
-    memcpy(path, setup->dev.at, setup->dev.left);
-    path[setup->dev.left] = 0;
+    (void)text_in(path, sizeof path, setup->dev);
     stage->dev = TRY(copy_tree(AT_FDCWD, path, setup->flags & SETUP_SHARED ? AT_RECURSIVE : 0));
     return 0;
 }

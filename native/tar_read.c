@@ -8,7 +8,7 @@ enum {
     HEADER_PREFIX = 345, HEADER_END = 500,
 };
 
-/* The extended headers' values for the next member. */
+/* The extended headers' values for the next member. Names are in the reader. */
 struct tar_extensions {
     bool path, target, size, modified, uid, gid, pax, gnu_path, gnu_target;
     uint64_t size_value, uid_value, gid_value;
@@ -21,7 +21,7 @@ static int tar_refuse(struct tar_reader *tar, const char *problem)
     return -EBADMSG;
 }
 
-/* All of it, or an error. 0: the stream ended before its first byte. */
+/* 1: all of it; 0: the stream ended before its first byte; or an error. */
 static int tar_fill(struct tar_reader *tar, void *to, size_t size)
 {
     size_t filled = 0;
@@ -36,6 +36,13 @@ static int tar_fill(struct tar_reader *tar, void *to, size_t size)
     return 1;
 }
 
+/* 0: all of it, which may be none; or an error, also if the stream ends before. */
+static int tar_fill_on(struct tar_reader *tar, void *to, size_t size)
+{
+    int filled = size ? TRY(tar_fill(tar, to, size)) : 1;
+    return filled ? 0 : tar_refuse(tar, "end in the middle");
+}
+
 static int tar_skip(struct tar_reader *tar, uint64_t size)
 {
     while (size) {
@@ -44,7 +51,7 @@ static int tar_skip(struct tar_reader *tar, uint64_t size)
             return got ? got : tar_refuse(tar, "end in the middle");
         size -= (uint64_t)got;
     }
-    return 1;
+    return 0;
 }
 
 static uint32_t tar_padding(uint64_t size)
@@ -149,31 +156,28 @@ static bool tar_time_value(struct reader value, int64_t *seconds)
 
 static int tar_pax_record(struct tar_reader *tar, struct tar_extensions *extensions, bool global, struct reader key, struct reader value)
 {
-    bool good = true;
+    bool good, of_one = true; /* a global header has no say in what is one member's */
     if (tar_begins(key, "GNU.sparse.") || reader_is(key, "SCHILY.realsize"))
         return tar_refuse(tar, "sparse member");
-    if (reader_is(key, "path")) {
-        extensions->path = true;
-        good = !global && tar_name_value(value, tar->path);
-    } else if (reader_is(key, "linkpath")) {
-        extensions->target = true;
-        good = !global && tar_name_value(value, tar->target);
-    } else if (reader_is(key, "size")) {
-        extensions->size = true;
-        good = !global && tar_number_value(value, INT64_MAX, &extensions->size_value);
-    } else if (reader_is(key, "mtime")) {
-        extensions->modified = true;
-        good = !global && tar_time_value(value, &extensions->modified_value);
-    } else if (tar->whole && reader_is(key, "uid")) {
-        extensions->uid = true;
-        good = !global && tar_number_value(value, UINT32_MAX - 1, &extensions->uid_value);
-    } else if (tar->whole && reader_is(key, "gid")) {
-        extensions->gid = true;
-        good = !global && tar_number_value(value, UINT32_MAX - 1, &extensions->gid_value);
-    } else if (reader_is(key, "hdrcharset")) {
-        good = reader_is(value, "BINARY") || reader_is(value, "ISO-IR 10646 2000 UTF-8");
-    } /* others say nothing that is taken over */
-    return good ? 1 : tar_refuse(tar, global ? "global extension" : "extension that means nothing");
+    if (reader_is(key, "path"))
+        good = extensions->path = tar_name_value(value, tar->path);
+    else if (reader_is(key, "linkpath"))
+        good = extensions->target = tar_name_value(value, tar->target);
+    else if (reader_is(key, "size"))
+        good = extensions->size = tar_number_value(value, INT64_MAX, &extensions->size_value);
+    else if (reader_is(key, "mtime"))
+        good = extensions->modified = tar_time_value(value, &extensions->modified_value);
+    else if (tar->whole && reader_is(key, "uid"))
+        good = extensions->uid = tar_number_value(value, UINT32_MAX - 1, &extensions->uid_value);
+    else if (tar->whole && reader_is(key, "gid"))
+        good = extensions->gid = tar_number_value(value, UINT32_MAX - 1, &extensions->gid_value);
+    else { /* others than the character set say nothing that is taken over */
+        of_one = false;
+        good = !reader_is(key, "hdrcharset") || reader_is(value, "BINARY") || reader_is(value, "ISO-IR 10646 2000 UTF-8");
+    }
+    if (good && !(global && of_one))
+        return 0;
+    return tar_refuse(tar, global ? "global extension" : "extension that means nothing");
 }
 
 int tar_record_next(struct reader *records, struct reader *key, struct reader *value)
@@ -203,7 +207,7 @@ static int tar_pax(struct tar_reader *tar, struct tar_extensions *extensions, si
     int more;
     while ((more = tar_record_next(&records, &key, &value)) > 0)
         TRY(tar_pax_record(tar, extensions, global, key, value));
-    return more ? tar_refuse(tar, "malformed extension") : 1;
+    return more ? tar_refuse(tar, "malformed extension") : 0;
 }
 
 /* GNU tar: the whole content is the name, with a NUL at its end. */
@@ -213,7 +217,7 @@ static int tar_gnu_name(struct tar_reader *tar, size_t size, char *to)
     size_t length = end ? (size_t)(end - tar->extension) : size;
     if (!tar_name_value(reader_of(tar->extension, length), to) || !all_zero(tar->extension + length, size - length))
         return tar_refuse(tar, "long name that is none");
-    return 1;
+    return 0;
 }
 
 /* An extended header, about the next member. Two of a kind, or of two families, are ambiguous. */
@@ -221,12 +225,9 @@ static int tar_extension(struct tar_reader *tar, struct tar_extensions *extensio
 {
     if (size > TAR_EXTENSION)
         return tar_refuse(tar, "extension that is too large");
-    int result = size ? tar_fill(tar, tar->extension, (size_t)size) : 1;
+    TRY(tar_fill_on(tar, tar->extension, (size_t)size));
     unsigned char padding[TAR_BLOCK];
-    if (result > 0 && tar_padding(size))
-        result = tar_fill(tar, padding, tar_padding(size));
-    if (result <= 0)
-        return result ? result : tar_refuse(tar, "end in the middle");
+    TRY(tar_fill_on(tar, padding, tar_padding(size)));
     bool pax = type == 'x' || type == 'g', *gnu = type == 'L' ? &extensions->gnu_path : &extensions->gnu_target;
     if (extensions->pax || (pax ? extensions->gnu_path || extensions->gnu_target : *gnu))
         return tar_refuse(tar, "extension before an extension");
@@ -257,36 +258,31 @@ static int tar_header_names(struct tar_reader *tar, bool want_path, bool want_ta
     }
     if (want_target)
         (void)tar_text(block + HEADER_LINK, 100, tar->target);
-    return 1;
+    return 0;
 }
 
-static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
+/* An enum tar_type, or an error. */
+static int tar_type(struct tar_reader *tar, char type)
 {
     size_t size = strlen(tar->path);
+    bool as_directory = size && tar->path[size - 1] == '/';
     switch (type) {
-    case 0: /* of old archives: a name with a slash at its end is a directory's */
-        *to = size && tar->path[size - 1] == '/' ? TAR_DIRECTORY : TAR_FILE;
-        return 1;
+    case 0: /* of old archives */
+        return as_directory ? TAR_DIRECTORY : TAR_FILE;
     case '0':
     case '7':
-        *to = TAR_FILE;
-        return size && tar->path[size - 1] == '/' ? tar_refuse(tar, "file with a directory's name") : 1;
+        return as_directory ? tar_refuse(tar, "file with a directory's name") : TAR_FILE;
     case '1':
-        *to = TAR_HARD_LINK;
-        return 1;
+        return TAR_HARD_LINK;
     case '2':
-        *to = TAR_LINK;
-        return 1;
+        return TAR_LINK;
     case '5':
-        *to = TAR_DIRECTORY;
-        return 1;
+        return TAR_DIRECTORY;
     case '3':
     case '4':
-        *to = TAR_DEVICE;
-        return tar->whole ? 1 : tar_refuse(tar, "device");
+        return tar->whole ? TAR_DEVICE : tar_refuse(tar, "device");
     case '6':
-        *to = TAR_FIFO;
-        return tar->whole ? 1 : tar_refuse(tar, "FIFO");
+        return tar->whole ? TAR_FIFO : tar_refuse(tar, "FIFO");
     case 'S':
         return tar_refuse(tar, "sparse member");
     default:
@@ -297,11 +293,8 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
 static int tar_header(struct tar_reader *tar, const struct tar_extensions *extensions, int64_t size, struct tar_member *member)
 {
     int64_t mode, uid, gid, passed_over;
-    int result = tar_header_names(tar, !extensions->path && !extensions->gnu_path, !extensions->target && !extensions->gnu_target);
-    if (result > 0)
-        result = tar_type(tar, (char)tar->block[HEADER_TYPE], &member->type);
-    if (result < 0)
-        return result;
+    TRY(tar_header_names(tar, !extensions->path && !extensions->gnu_path, !extensions->target && !extensions->gnu_target));
+    member->type = (enum tar_type)TRY(tar_type(tar, (char)tar->block[HEADER_TYPE]));
     if (!tar_number(tar->block + HEADER_MODE, 8, &mode) || !tar_number(tar->block + HEADER_MODIFIED, 12, &member->modified) ||
         !tar_number(tar->block + HEADER_UID, 8, &uid) || !tar_number(tar->block + HEADER_GID, 8, &gid) ||
         !tar_number(tar->block + HEADER_MAJOR, 8, &passed_over) || !tar_number(tar->block + HEADER_MINOR, 8, &passed_over))
@@ -332,24 +325,19 @@ void tar_start(struct tar_reader *tar, tar_source *read, void *context)
     tar->context = context;
     tar->problem = NULL;
     tar->whole = false;
-    tar->records = reader_of(NULL, 0);
     tar->left = tar->padding = 0;
 }
 
 int tar_next(struct tar_reader *tar, struct tar_member *member)
 {
     struct tar_extensions extensions = {0};
-    int result = tar_skip(tar, tar->left);
-    if (result > 0)
-        result = tar_skip(tar, tar->padding);
+    TRY(tar_skip(tar, tar->left + tar->padding));
     tar->left = tar->padding = 0;
     tar->records = reader_of(NULL, 0);
-    while (result > 0) {
+    for (;;) {
         int64_t size;
-        char type;
-        result = tar_fill(tar, tar->block, sizeof tar->block);
-        if (result <= 0)
-            return result ? result : tar_refuse(tar, "no end");
+        if (!TRY(tar_fill(tar, tar->block, sizeof tar->block)))
+            return tar_refuse(tar, "no end");
         if (all_zero(tar->block, sizeof tar->block)) {
             bool hanging = extensions.pax || extensions.gnu_path || extensions.gnu_target;
             return hanging ? tar_refuse(tar, "extension without its member") : 0;
@@ -358,12 +346,11 @@ int tar_next(struct tar_reader *tar, struct tar_member *member)
             return tar_refuse(tar, "header that is none");
         if (!tar_number(tar->block + HEADER_SIZE, 12, &size) || size < 0)
             return tar_refuse(tar, "size that is none");
-        type = (char)tar->block[HEADER_TYPE];
+        char type = (char)tar->block[HEADER_TYPE];
         if (type != 'g' && type != 'x' && type != 'L' && type != 'K')
             return tar_header(tar, &extensions, size, member);
-        result = tar_extension(tar, &extensions, type, (uint64_t)size);
+        TRY(tar_extension(tar, &extensions, type, (uint64_t)size));
     }
-    return result;
 }
 
 int tar_data(struct tar_reader *tar, void *to, size_t size)

@@ -6,41 +6,18 @@ enum { IN_BYTES = TRUNK_HEADER + TRUNK_BODY, HALF_QUEUE = TRUNK_QUEUE / 2, VERSI
 
 static void watch_port(struct trunk *);
 
-/* Writes as much as the port takes now. */
-static void flush(struct trunk *trunk)
-{
-    long sent = 1;
-    while (sent > 0 && trunk->out_first < trunk->out_end) {
-        sent = sys_write(trunk->writer.fd, trunk->out + trunk->out_first, trunk->out_end - trunk->out_first);
-        if (sent > 0)
-            trunk->out_first += (size_t)sent;
-    }
-    if (trunk->out_first == trunk->out_end)
-        trunk->out_first = trunk->out_end = 0;
-}
-
-static size_t queued(const struct trunk *trunk)
-{
-    return trunk->out_end - trunk->out_first;
-}
-
 /* Appends a frame to the queue, and returns the place of its `size` bytes, which the caller fills in. There is always
  * room: frames other than DATA are small, and nothing more is read while half of the queue is full. */
 static unsigned char *append_frame(struct trunk *trunk, enum trunk_kind kind, uint32_t number, size_t size)
 {
-    if (TRUNK_QUEUE - trunk->out_end < TRUNK_HEADER + size) {
-        memmove(trunk->out, trunk->out + trunk->out_first, queued(trunk));
-        trunk->out_end -= trunk->out_first;
-        trunk->out_first = 0;
-    }
-    struct writer to = writer_of(trunk->out + trunk->out_end, TRUNK_QUEUE - trunk->out_end);
-    must(to.size >= TRUNK_HEADER + size);
-    (void)put_u32(&to, (uint32_t)size);
-    (void)put_u16(&to, (uint16_t)kind);
-    (void)put_u16(&to, 0);
-    (void)put_u32(&to, number);
-    trunk->out_end += TRUNK_HEADER + size;
-    return to.base + to.used;
+    unsigned char *to = queue_append(&trunk->out, TRUNK_HEADER + size);
+    struct writer header = writer_of(to, TRUNK_HEADER);
+    must(to);
+    (void)put_u32(&header, (uint32_t)size);
+    (void)put_u16(&header, (uint16_t)kind);
+    (void)put_u16(&header, 0);
+    (void)put_u32(&header, number);
+    return to + TRUNK_HEADER;
 }
 
 static void send_empty(struct trunk *trunk, enum trunk_kind kind, uint32_t number)
@@ -106,12 +83,12 @@ static void forward(struct trunk_connection *connection)
 {
     struct trunk *trunk = connection->trunk;
     size_t size = min_size(connection->credit, TRUNK_BODY);
-    if (!size || queued(trunk) > HALF_QUEUE)
+    if (!size || queued(&trunk->out) > HALF_QUEUE)
         return;
     unsigned char *to = append_frame(trunk, TRUNK_DATA, connection->number, size);
     long got = sys_recv(connection->watch.fd, to, size, MSG_DONTWAIT);
     uint32_t length = got > 0 ? (uint32_t)got : 0;
-    trunk->out_end -= length ? size - length : size + TRUNK_HEADER;
+    trunk->out.end -= length ? size - length : size + TRUNK_HEADER;
     if (length)
         memcpy(to - TRUNK_HEADER, &length, sizeof length);
     connection->credit -= length;
@@ -121,7 +98,7 @@ static void forward(struct trunk_connection *connection)
 
 static void watch_connection(struct trunk *trunk, struct trunk_connection *connection)
 {
-    bool reads = !trunk->paused && connection->credit && queued(trunk) <= HALF_QUEUE;
+    bool reads = !trunk->paused && connection->credit && queued(&trunk->out) <= HALF_QUEUE;
     bool writes = !trunk->paused && has_unwritten(connection);
     if (connection->number && connection->watch.fd >= 0 &&
         watch_for(trunk->loop, &connection->watch, (reads ? EPOLLIN : 0u) | (writes ? EPOLLOUT : 0u)))
@@ -131,7 +108,7 @@ static void watch_connection(struct trunk *trunk, struct trunk_connection *conne
 /* After each event: writes the queue, and waits for what each connection and the port can do next. */
 static void flush_and_watch(struct trunk *trunk)
 {
-    flush(trunk);
+    (void)queue_write(&trunk->out, trunk->writer.fd); /* as much as the port takes now */
     for (size_t i = 0; i < TRUNK_CONNECTIONS; i++)
         watch_connection(trunk, &trunk->connections[i]);
     watch_port(trunk);
@@ -170,7 +147,7 @@ static void handle_data(struct trunk_connection *connection, struct reader data)
 static void handle_credit(struct trunk_connection *connection, struct reader body)
 {
     uint32_t more;
-    if (!get_u32(&body, &more) && more <= TRUNK_WINDOW - min_size(connection->credit, TRUNK_WINDOW))
+    if (!get_number(&body, &more) && more <= TRUNK_WINDOW - min_size(connection->credit, TRUNK_WINDOW))
         connection->credit += more;
 }
 
@@ -179,7 +156,7 @@ static void reset(struct trunk *trunk)
     for (size_t i = 0; i < TRUNK_CONNECTIONS; i++)
         if (trunk->connections[i].number)
             free_connection(&trunk->connections[i]);
-    trunk->out_first = trunk->out_end = 0;
+    trunk->out.first = trunk->out.end = 0;
     trunk->paused = false;
 }
 
@@ -218,7 +195,7 @@ static void handle_frames(struct trunk *trunk)
         struct reader next = rest, body;
         uint32_t length, number;
         uint16_t kind, zero;
-        if (get_u32(&next, &length) || get_u16(&next, &kind) || get_u16(&next, &zero) || get_u32(&next, &number))
+        if (get_number(&next, &length) || get_number(&next, &kind) || get_number(&next, &zero) || get_number(&next, &number))
             break;
         must(length <= TRUNK_BODY);
         if (get_part(&next, length, &body))
@@ -272,11 +249,11 @@ static void retry(struct timer *timer)
 
 static void watch_port(struct trunk *trunk)
 {
-    bool reads = queued(trunk) <= HALF_QUEUE;
+    bool reads = queued(&trunk->out) <= HALF_QUEUE;
     if (trunk->retry.set)
         return;
     if (watch_for(trunk->loop, &trunk->reader, reads ? EPOLLIN : 0) ||
-        watch_for(trunk->loop, &trunk->writer, trunk->out_end ? EPOLLOUT : 0))
+        watch_for(trunk->loop, &trunk->writer, trunk->out.end ? EPOLLOUT : 0))
         retry_later(trunk);
 }
 
@@ -289,8 +266,8 @@ int trunk_begin(struct trunk *trunk, struct loop *loop, int reader, int writer)
     for (size_t i = 0; i < TRUNK_CONNECTIONS; i++)
         trunk->connections[i].watch.fd = -1;
     trunk->in = sys_map(IN_BYTES);
-    trunk->out = sys_map(TRUNK_QUEUE);
-    if (!trunk->in || !trunk->out)
+    trunk->out = (struct queue){.base = sys_map(TRUNK_QUEUE), .size = TRUNK_QUEUE};
+    if (!trunk->in || !trunk->out.base)
         return -ENOMEM;
     return watch_for(loop, &trunk->reader, EPOLLIN);
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "bytes.h"
+#include "io.h"
 #include "loop.h"
 #include "ring.h"
 
@@ -45,8 +46,9 @@ struct trunk {
     bool paused;
     /* A connected socket, of which the other end serves `name`; or -errno. */
     int (*open)(struct trunk *, struct reader name);
-    unsigned char *in, *out;
-    size_t in_end, out_first, out_end;
+    unsigned char *in;
+    size_t in_end;
+    struct queue out;
     struct trunk_connection connections[TRUNK_CONNECTIONS];
 };
 

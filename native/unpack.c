@@ -486,13 +486,12 @@ static int exact_sweep(struct unpack *unpack)
 
 static int exact_begin(struct unpack *unpack, const struct upload_message *request)
 {
-    struct arena seen;
     struct statx is;
-    TRY(arena_split(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen, &seen));
+    unpack->seen = arena_untouched(&unpack->op->arena, UNPACK_SEEN * sizeof *unpack->seen);
+    TRY(unpack->seen ? 0 : -ENOMEM);
     if (request->owner.left && request->owner.left != sizeof unpack->owner)
         return -EBADMSG;
     TRY(sys_statx(trail_fd(&unpack->trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_MNT_ID, &is));
-    unpack->seen = (uint64_t *)(void *)seen.base; /* zeros: never touched */
     unpack->mount = is.mount;
     unpack->left_out = request->left_out;
     unpack->root = !CALL0(getuid);

@@ -60,14 +60,13 @@ static int walk_enter(struct walk *walk, size_t path)
     struct walk_level *level = arena_take(&walk->memory, sizeof *level);
     if (!level)
         return -ENOMEM;
+    size_t empty = walk->memory.used;
     int error = walk_read_names(walk, level);
     if (error == -ENOMEM && !walk->strict) {
         walk->truncated = true;
         level->count = 0;
-        arena_rewind(&walk->memory, mark + ((sizeof *level + 15) & ~(size_t)15));
-        error = 0;
-    }
-    if (error) {
+        arena_rewind(&walk->memory, empty);
+    } else if (error) {
         arena_rewind(&walk->memory, mark);
         return error;
     }
@@ -76,20 +75,14 @@ static int walk_enter(struct walk *walk, size_t path)
     level->path = path;
     level->mode = walk->mode;
     walk->level = level;
-    walk->depth++;
     return 0;
 }
 
 int walk_open(struct walk *walk, int root, struct arena *memory, size_t deepest, size_t path_room, bool strict)
 {
-    walk->level = NULL;
-    walk->depth = 0;
     walk->deepest = deepest;
-    walk->enter = walk->truncated = false;
     walk->strict = strict;
-    walk->paths = path_room > 0;
     walk->path_room = min_size(path_room, sizeof walk->path - 1);
-    walk->path[0] = 0;
     TRY(arena_split(memory, WALK_NAMES, &walk->memory));
     TRY(trail_open(&walk->trail, root, memory));
     return walk_enter(walk, 0);
@@ -103,19 +96,15 @@ static bool walk_is_fatal(const struct walk *walk, int error)
 
 static int walk_descend(struct walk *walk)
 {
-    if (walk->depth >= walk->deepest)
+    if (walk->trail.depth + 1 >= walk->deepest)
         return 0;
     int error = trail_down(&walk->trail, walk->name);
-    if (error == -ENAMETOOLONG)
-        walk->truncated = true;
-    if (error)
-        return walk_is_fatal(walk, error) ? error : 0;
-    error = walk_enter(walk, walk->paths ? strlen(walk->path) : 0);
-    if (error) {
-        int up = trail_up(&walk->trail);
-        return up ? up : walk_is_fatal(walk, error) ? error : 0;
+    walk->truncated |= error == -ENAMETOOLONG;
+    if (!error) {
+        error = walk_enter(walk, strlen(walk->path));
+        TRY(error ? trail_up(&walk->trail) : 0);
     }
-    return 0;
+    return walk_is_fatal(walk, error) ? error : 0;
 }
 
 static bool walk_append(struct walk *walk, const char *name)
@@ -143,7 +132,6 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
                 return WALK_END;
             uint16_t mode = level->mode;
             walk->level = level->up;
-            walk->depth--;
             arena_rewind(&walk->memory, level->mark);
             TRY(trail_up(&walk->trail));
             entry->parent = trail_fd(&walk->trail);
@@ -151,16 +139,16 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
             return WALK_LEFT;
         }
         walk->name = entry->name = level->names[level->next++];
-        if (walk->paths && !walk_append(walk, entry->name)) {
+        if (walk->path_room && !walk_append(walk, entry->name)) {
             walk->truncated = true;
             continue;
         }
-        entry->path = walk->paths ? walk->path : NULL;
+        entry->path = walk->path_room ? walk->path : NULL;
         int error = sys_statx(entry->parent, entry->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_MNT_ID, &entry->is);
-        if (error && walk_is_fatal(walk, error))
-            return error;
-        if (error)
+        if (error) {
+            TRY(walk_is_fatal(walk, error) ? error : 0);
             continue;
+        }
         walk->mode = entry->is.mode;
         walk->enter = is_directory(&entry->is);
         return WALK_ENTRY;

@@ -64,15 +64,14 @@ struct walk {
     struct trail trail;
     struct arena memory;
     struct walk_level *level;
-    size_t depth, deepest;
+    size_t deepest;
     bool enter;     /* what was given last is a directory, to be entered next; the caller may clear it */
-    bool paths;     /* keep `path` */
     bool strict;    /* nothing is passed over: what cannot be looked at is an error */
     bool truncated; /* there is more: too deep, too long a path, too large a directory */
     const char *name; /* and mode of what was given last */
     uint16_t mode;
     char path[PATH_MAX]; /* from the root of the walk */
-    size_t path_room;
+    size_t path_room; /* 0: it isn't kept */
     char buffer[WALK_BUFFER] __attribute__((aligned(8)));
 };
 
@@ -85,7 +84,7 @@ struct walk_entry {
 
 enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 
-/* Owns `root` as a trail does, and takes WALK_NAMES more. `path_room` is the limit for a path in bytes, and
+/* Of a zeroed one. Owns `root` as a trail does, and takes WALK_NAMES more. `path_room` is the limit for a path in bytes, and
  * longer ones don't appear; 0: no paths, and no limit. `strict`: no skips. 0 or -errno. */
 int walk_open(struct walk *, int root, struct arena *memory, size_t deepest, size_t path_room, bool strict);
 

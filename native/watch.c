@@ -319,12 +319,6 @@ static int watch_start(struct watcher *watcher)
     return watch_below(watcher, false);
 }
 
-static void *watch_array(struct op *op, size_t size)
-{
-    struct arena part;
-    return arena_split(&op->arena, size, &part) ? NULL : part.base; /* zeros: never touched */
-}
-
 int serve_watch(struct op *op)
 {
     const struct watch_message *request = op->request;
@@ -337,9 +331,9 @@ int serve_watch(struct op *op)
     memcpy(watcher->root, path, strlen(path) + 1);
     watcher->rows = rows_new(op, UINT64_MAX);
     watcher->recursive = request->flags & WATCH_RECURSIVE;
-    watcher->slots = watch_array(op, WATCH_SLOTS * sizeof *watcher->slots);
-    watcher->table = watch_array(op, WATCH_TABLE * sizeof *watcher->table);
-    watcher->pending = watch_array(op, WATCH_SLOTS * sizeof *watcher->pending);
+    watcher->slots = arena_untouched(&op->arena, WATCH_SLOTS * sizeof *watcher->slots);
+    watcher->table = arena_untouched(&op->arena, WATCH_TABLE * sizeof *watcher->table);
+    watcher->pending = arena_untouched(&op->arena, WATCH_SLOTS * sizeof *watcher->pending);
     if (!watcher->rows || !watcher->slots || !watcher->table || !watcher->pending)
         return -ENOMEM;
     watcher->rows->room = SIZE_MAX;

@@ -1,19 +1,14 @@
 #include "wire.h"
-#include "io.h"
 #include "sys.h"
 
-int wire_open(struct wire *wire, struct loop *loop, int fd, bool is_socket)
+int wire_open(struct wire *wire, struct loop *loop, int fd)
 {
     wire->loop = loop;
     wire->watch.fd = fd;
-    wire->watch.events = 0;
-    wire->is_socket = is_socket;
-    wire->broken = wire->starved = wire->in_grown = false;
-    wire->in_first = wire->in_end = wire->in_taken = wire->out_first = wire->out_end = wire->descriptor_count = 0;
-    wire->out = sys_map(OUT_BYTES + IN_BYTES);
-    if (!wire->out)
+    wire->out = (struct queue){.base = sys_map(OUT_BYTES + IN_BYTES), .size = OUT_BYTES};
+    if (!wire->out.base)
         return -ENOMEM;
-    wire->in = wire->out + OUT_BYTES; /* the last pages are its own: they are given back (wire_next) */
+    wire->in = wire->out.base + OUT_BYTES; /* the last pages are its own: they are given back (wire_next) */
     return watch_for(loop, &wire->watch, EPOLLIN);
 }
 
@@ -23,9 +18,9 @@ void wire_close(struct wire *wire)
     for (size_t i = 0; i < wire->descriptor_count; i++)
         fd_close(&wire->descriptors[i]);
     wire->descriptor_count = 0;
-    if (wire->out)
-        sys_unmap(wire->out, OUT_BYTES + IN_BYTES);
-    wire->out = NULL;
+    if (wire->out.base)
+        sys_unmap(wire->out.base, OUT_BYTES + IN_BYTES);
+    wire->out.base = NULL;
 }
 
 long frame_parse(struct reader bytes, struct frame *frame)
@@ -35,13 +30,13 @@ long frame_parse(struct reader bytes, struct frame *frame)
     uint16_t zeros;
     if (bytes.left < HEADER_BYTES)
         return 0;
-    (void)get_u32(&bytes, &length);
-    (void)get_u16(&bytes, &frame->kind);
-    (void)get_u16(&bytes, &frame->code);
-    (void)get_u32(&bytes, &frame->channel);
-    (void)get_u8(&bytes, &descriptors);
-    (void)get_u8(&bytes, &zero);
-    (void)get_u16(&bytes, &zeros);
+    (void)get_number(&bytes, &length);
+    (void)get_number(&bytes, &frame->kind);
+    (void)get_number(&bytes, &frame->code);
+    (void)get_number(&bytes, &frame->channel);
+    (void)get_number(&bytes, &descriptors);
+    (void)get_number(&bytes, &zero);
+    (void)get_number(&bytes, &zeros);
     if (zero || zeros || descriptors > LIMIT_DESCRIPTORS || frame->kind < KIND_HELLO || frame->kind > KIND_CLOSE)
         return -EBADMSG;
     if (length > (frame->kind == KIND_OPEN ? LIMIT_OPEN_BODY : LIMIT_BODY) || (descriptors && frame->kind != KIND_OPEN))
@@ -69,10 +64,8 @@ static size_t make_room(struct wire *wire)
 void wire_receive(struct wire *wire)
 {
     size_t room = make_room(wire), kept = wire->descriptor_count, count = ARRAY_SIZE(wire->descriptors) - kept;
-    long got = wire->is_socket
-                   ? receive_fds(wire->watch.fd, wire->in + wire->in_end, room, MSG_DONTWAIT, wire->descriptors + kept, &count)
-                   : sys_read(wire->watch.fd, wire->in + wire->in_end, room);
-    wire->descriptor_count += wire->is_socket ? count : 0;
+    long got = receive_fds(wire->watch.fd, wire->in + wire->in_end, room, MSG_DONTWAIT, wire->descriptors + kept, &count);
+    wire->descriptor_count += count;
     if (got > 0)
         wire->in_end += (size_t)got;
     else if (got != -EAGAIN)
@@ -95,7 +88,7 @@ bool wire_next(struct wire *wire, struct frame *frame)
 {
     wire->in_first += wire->in_taken;
     wire->in_taken = 0;
-    if (wire->broken || wire->out_end - wire->out_first > OUT_FULL)
+    if (wire->broken || queued(&wire->out) > OUT_FULL)
         return false;
     if (wire->in_first == wire->in_end) {
         if (wire->in_grown)
@@ -121,23 +114,18 @@ void frame_close(struct frame *frame)
 
 static unsigned char *begin(struct wire *wire, enum kind_number kind, uint16_t code, uint32_t channel, size_t size)
 {
-    if (OUT_BYTES - wire->out_end < HEADER_BYTES + size) {
-        memmove(wire->out, wire->out + wire->out_first, wire->out_end - wire->out_first);
-        wire->out_end -= wire->out_first;
-        wire->out_first = 0;
-    }
-    struct writer to = writer_of(wire->out + wire->out_end, OUT_BYTES - wire->out_end);
-    if (wire->broken || to.size < HEADER_BYTES + size) { /* a host that asks and never reads */
+    unsigned char *to = wire->broken ? NULL : queue_append(&wire->out, HEADER_BYTES + size);
+    struct writer header = writer_of(to, HEADER_BYTES);
+    if (!to) { /* a host that asks and never reads */
         wire->broken = true;
         return NULL;
     }
-    (void)put_u32(&to, (uint32_t)size);
-    (void)put_u16(&to, (uint16_t)kind);
-    (void)put_u16(&to, code);
-    (void)put_u32(&to, channel);
-    (void)put_u32(&to, 0);
-    wire->out_end += HEADER_BYTES + size;
-    return to.base + to.used;
+    (void)put_u32(&header, (uint32_t)size);
+    (void)put_u16(&header, (uint16_t)kind);
+    (void)put_u16(&header, code);
+    (void)put_u32(&header, channel);
+    (void)put_u32(&header, 0);
+    return to + HEADER_BYTES;
 }
 
 void wire_send(struct wire *wire, enum kind_number kind, uint16_t code, uint32_t channel, const void *body, size_t size)
@@ -157,8 +145,8 @@ void wire_send_message(struct wire *wire, enum kind_number kind, uint32_t channe
 
 size_t wire_room(struct wire *wire)
 {
-    size_t queued = wire->out_end - wire->out_first + HEADER_BYTES;
-    return queued >= OUT_FULL ? 0 : min_size(OUT_FULL - queued, LIMIT_BODY);
+    size_t taken = queued(&wire->out) + HEADER_BYTES;
+    return taken >= OUT_FULL ? 0 : min_size(OUT_FULL - taken, LIMIT_BODY);
 }
 
 unsigned char *wire_send_data(struct wire *wire, uint16_t stream, uint32_t channel, size_t size)
@@ -169,23 +157,13 @@ unsigned char *wire_send_data(struct wire *wire, uint16_t stream, uint32_t chann
 
 void wire_flush(struct wire *wire)
 {
-    while (!wire->broken && wire->out_first < wire->out_end) {
-        const unsigned char *from = wire->out + wire->out_first;
-        size_t size = wire->out_end - wire->out_first;
-        long sent = wire->is_socket ? sys_send(wire->watch.fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                    : sys_write(wire->watch.fd, from, size);
-        if (sent > 0)
-            wire->out_first += (size_t)sent;
-        else if (sent == -EAGAIN)
-            break;
-        else if (sent == -EPIPE && wire->is_socket)
-            wire->out_first = wire->out_end; /* it has hung up: what it had said before is still to be read */
-        else
-            wire->broken = true;
-    }
-    if (wire->out_first == wire->out_end)
-        wire->out_first = wire->out_end = 0;
-    bool full = wire->out_end - wire->out_first > OUT_FULL;
-    if (!wire->broken)
-        wire->broken = watch_for(wire->loop, &wire->watch, (full ? 0u : EPOLLIN) | (wire->out_end ? EPOLLOUT : 0u)) < 0;
+    if (wire->broken)
+        return;
+    int error = queue_write(&wire->out, wire->watch.fd);
+    if (error == -EPIPE) /* it has hung up: what it had said before is still to be read */
+        wire->out.first = wire->out.end = 0;
+    bool full = queued(&wire->out) > OUT_FULL;
+    uint32_t events = (full ? 0u : EPOLLIN) | (wire->out.end ? EPOLLOUT : 0u);
+    if (watch_for(wire->loop, &wire->watch, events) < 0 || (error && error != -EAGAIN && error != -EPIPE))
+        wire->broken = true;
 }

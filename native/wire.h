@@ -3,6 +3,7 @@
  * Any violation of the protocol sets `broken`. The agent closes the connection at the end of the turn. */
 #pragma once
 
+#include "io.h"
 #include "loop.h"
 #include "schema.h"
 
@@ -25,7 +26,6 @@ struct frame {
 struct wire {
     struct loop *loop;
     struct watch watch;
-    bool is_socket;
     bool broken;
     bool starved; /* a caller wanted to send DATA and found no room */
     unsigned char *in;
@@ -33,15 +33,13 @@ struct wire {
     size_t in_end;
     size_t in_taken; /* the frame that is being handled */
     bool in_grown;   /* a long frame has touched the pages behind */
-    unsigned char *out;
-    size_t out_first;
-    size_t out_end;
+    struct queue out;
     int descriptors[2 * LIMIT_DESCRIPTORS];
     size_t descriptor_count;
 };
 
-/* Takes `fd`, also if it fails. */
-int wire_open(struct wire *, struct loop *, int fd, bool is_socket);
+/* Takes a socket that doesn't block, also if it fails. The rest is zero before. */
+int wire_open(struct wire *, struct loop *, int fd);
 void wire_close(struct wire *);
 
 /* One frame out of `bytes`. Its size; 0: not whole yet; -EBADMSG. A pure function, and so a fuzz target. */

@@ -55,8 +55,8 @@ static bool host_step(void)
 {
     uint8_t kind, code, which, given, length;
     struct reader body;
-    if (get_u8(&host.script, &kind) || get_u8(&host.script, &code) || get_u8(&host.script, &which) ||
-        get_u8(&host.script, &given) || get_u8(&host.script, &length))
+    if (get_number(&host.script, &kind) || get_number(&host.script, &code) || get_number(&host.script, &which) ||
+        get_number(&host.script, &given) || get_number(&host.script, &length))
         return false;
     must(!get_part(&host.script, min_size(2u * length, host.script.left), &body));
     if (!host.harms || !host.harms(code, body))
@@ -79,7 +79,7 @@ static void host_begin(struct agent *agent, struct reader script, void (*turned)
     host.tick.fire = tick;
     host.fd = pair[0];
     host.given = world.null;
-    agent_connect(agent, pair[1], true);
+    agent_connect(agent, pair[1]);
     must(agent->connections[0] && !message_put(&body, &host_hello_shape, &hello));
     say(KIND_HELLO, 0, 0, reader_of(body.base, body.used), 0);
 }

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
         world_open();
         must(!arena_open(&the.arena, OP_MEMORY));
     }
-    if (get_u8(&input, &which) || get_u8(&input, &commits) || get_u16(&input, &length) ||
+    if (get_number(&input, &which) || get_number(&input, &commits) || get_number(&input, &length) ||
         get_part(&input, min_size(length, input.left), &request) || input.left > MOST_STREAM)
         return 0;
     const struct op_entry *entry = op_find(which);

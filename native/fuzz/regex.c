@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
         return 0;
     run.round = bytes[size - 1] & 1 ? UINT32_MAX : run.round; /* after four thousand million characters */
     for (size_t i = 0; i < 4; i++)
-        if (get_u16(&input, &length[i]))
+        if (get_number(&input, &length[i]))
             return 0;
     for (size_t i = 0; i < 4; i++)
         if (get_part(&input, length[i], &part[i]))

@@ -47,7 +47,7 @@ static void end(void)
     drop(agent->commands, LIMIT_COMMANDS);
     drop(agent->helpers, LIMIT_HELPERS);
     drop(agent->relays, LIMIT_RELAYS);
-    arena_close(&agent->arena);
+    sys_unmap(agent->arena.base, agent->arena.size);
     sys_unmap(agent->stack, STACK_BYTES);
     while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
         ;

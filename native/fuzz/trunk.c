@@ -45,7 +45,7 @@ static void hear(void)
     struct reader rest = reader_of(the.said, the.end), next = rest, body;
     uint32_t length, number;
     uint16_t kind, zero;
-    while (!get_u32(&next, &length) && !get_u16(&next, &kind) && !get_u16(&next, &zero) && !get_u32(&next, &number)) {
+    while (!get_number(&next, &length) && !get_number(&next, &kind) && !get_number(&next, &zero) && !get_number(&next, &number)) {
         must(length <= TRUNK_BODY && !zero && kind >= TRUNK_HELLO && kind <= TRUNK_PAUSE && kind != TRUNK_OPEN);
         if (get_part(&next, length, &body))
             break;
@@ -73,7 +73,7 @@ static void turned(struct loop *loop)
     uint8_t what, who, much;
     struct reader body;
     hear();
-    if (get_u8(&the.script, &what) || get_u8(&the.script, &who) || get_u8(&the.script, &much)) {
+    if (get_number(&the.script, &what) || get_number(&the.script, &who) || get_number(&the.script, &much)) {
         loop->stopped = ++the.quiet > QUIET_TURNS;
     } else {
         (void)get_part(&the.script, min_size(much, the.script.left), &body);
@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     for (size_t i = 0; i < SERVED; i++)
         fd_close(&the.served[i]);
     sys_unmap(the.trunk.in, TRUNK_HEADER + TRUNK_BODY);
-    sys_unmap(the.trunk.out, TRUNK_QUEUE);
+    sys_unmap(the.trunk.out.base, TRUNK_QUEUE);
     fd_close(&the.trunk.reader.fd);
     fd_close(&the.trunk.writer.fd);
     fd_close(&the.loop.epoll);

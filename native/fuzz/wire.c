@@ -23,10 +23,7 @@ static void say(struct reader bytes, size_t descriptors)
     int fds[MOST_SENT];
     for (size_t i = 0; i < MOST_SENT; i++)
         fds[i] = the.null;
-    if (the.wire.is_socket)
-        (void)send_fds(the.peer, bytes.at, bytes.left, fds, descriptors);
-    else
-        (void)sys_send(the.peer, bytes.at, bytes.left, MSG_NOSIGNAL);
+    (void)send_fds(the.peer, bytes.at, bytes.left, fds, descriptors);
 }
 
 static void step(uint8_t what, uint8_t much, struct reader *script)
@@ -78,21 +75,21 @@ int LLVMFuzzerTestOneInput(const unsigned char *bytes, size_t size)
     struct reader script = reader_of(bytes, size);
     uint8_t kind, what, much;
     int pair[2];
-    if (get_u8(&script, &kind))
+    if (get_number(&script, &kind))
         return 0;
     (void)sys_sigprocmask(SIG_BLOCK, &pipe_signal);
     memset(&the.wire, 0, sizeof the.wire);
     must(!loop_open(&the.loop) && !sys_socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, pair));
-    must((the.null = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0)) >= 0);
+    must((the.null = sys_openat(AT_FDCWD, "/dev/null", O_RDONLY | O_CLOEXEC, 0)) >= 0);
     the.peer = pair[1];
     the.wire.watch.ready = ready;
     struct rlimit none = {1, 0}, before;
     must(!sys_prlimit(0, RLIMIT_DATA, NULL, &before));
     none.hard = before.hard;
     (void)sys_prlimit(0, RLIMIT_DATA, kind & 2 ? &none : &before, NULL);
-    the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0], kind & 1) != 0; /* no memory for it */
+    the.wire.broken |= wire_open(&the.wire, &the.loop, pair[0]) != 0; /* no memory for it */
     (void)sys_prlimit(0, RLIMIT_DATA, &before, NULL);
-    while (the.wire.out && !get_u8(&script, &what) && !get_u8(&script, &much))
+    while (the.wire.out.base && !get_number(&script, &what) && !get_number(&script, &much))
         step(what, much, &script);
     wire_close(&the.wire);
     fd_close(&the.peer);

@@ -9,11 +9,12 @@ import signal
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paddock.wire.guest import Accept, AttachFlags, ExecFlags, Kill, Kind, Op, Stream
+from paddock.wire.guest import Accept, AttachFlags, EndedFlags, ExecFlags, Exit, Kill, Kind, Op, Stream
 from tests.native.driver import Connection, Ended, GuestError, build_module, frame, start
 from tests.native.test_commands import attach, background
 from tests.native.test_echo import echo
@@ -90,7 +91,7 @@ def over_a_door(host: Connection) -> None:
             converse_over(host, channel, peer)
 
 
-def struck(program: Path, n: int, error: int) -> bool:
+def struck(program: Path, n: int, error: int, conversation: Callable[[Connection], None] = converse) -> bool:
     """Whether there was an n-th call; False once the whole conversation went well."""
     ours, its = socket.socketpair()
     pid = start(program, [its.fileno()], argv=(f"guest {n} {error}",))
@@ -99,7 +100,7 @@ def struck(program: Path, n: int, error: int) -> bool:
     try:
         host = Connection(ours)
         host.peer.settimeout(PATIENCE_SECONDS)
-        converse(host)
+        conversation(host)
     except (Ended, BrokenPipeError, ConnectionResetError):
         failed = True
     ours.close()
@@ -125,6 +126,25 @@ def faulty() -> Path:
 def test_any_system_call_may_fail(faulty: Path, error: int) -> None:
     for n in range(1 + error % STEP, 450, STEP):
         struck(faulty, n, error)
+
+
+def says_what_is_lost(host: Connection) -> None:
+    """A command whose output was read while it ran, and its end."""
+    out, end = b"", None
+    with contextlib.suppress(GuestError):
+        command = host.exec("sh", "-c", "echo out; read line; exit 0", flags=ExecFlags.STDIN)
+        got = command.next(Kind.DATA, Kind.EOF, Kind.EXIT)
+        host.send(frame(Kind.EOF, Stream.IN, command.channel))
+        while got.kind not in (Kind.CLOSE, Kind.ERROR):
+            out += got.body if got.kind == Kind.DATA else b""
+            end = Exit.unpack(got.body) if got.kind == Kind.EXIT else end
+            got = host.for_channel(command.channel)
+    assert out or end is None or end.code or end.ended & EndedFlags.OUT_OPEN, end
+
+
+def test_output_that_the_agent_cannot_read_is_not_lost_silently(faulty: Path) -> None:
+    for n in range(1, 80):
+        struck(faulty, n, errno.EIO, says_what_is_lost)
 
 
 def test_any_allocation_may_fail(faulty: Path) -> None:

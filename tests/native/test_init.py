@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -226,7 +228,7 @@ def test_pid_1_survives_what_is_sent_to_it_inside_and_ends_by_a_sigterm_from_out
     root.sh("kill -TERM 1; kill -INT 1; kill -KILL 1; kill -STOP 1")
     assert root.sh("echo hi").out == b"hi\n"
     root.close()
-    pid = int(Path(f"/proc/{whole.process.pid}/task/{whole.process.pid}/children").read_text().split()[0])
+    pid = _pid_1(whole)
     assert wait_until(
         lambda: not _has_pending(pid, signal.SIGTERM)
     )  # the kernel would merge this one with it (signal(7))
@@ -302,6 +304,24 @@ def test_pausing_stops_all_and_the_clock(whole: Container) -> None:
     host.ping()
     for one in (control, host):
         one.close()
+
+
+def test_a_pause_that_cannot_see_whether_all_stand_fails_and_all_go_on(whole: Container) -> None:
+    control, user = whole.connect("init"), whole.connect("user")
+    pid = _pid_1(whole)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), 1024))
+    with pytest.raises(GuestError) as failed:
+        times(control, Op.PAUSE)
+    assert failed.value.errno == errno.ETIMEDOUT
+    assert user.sh("echo here").out == b"here\n"
+    control.close()
+    user.close()
+
+
+def _pid_1(container: Container) -> int:
+    """As this namespace numbers it: the only child of the process that made its namespace."""
+    (pid,) = Path(f"/proc/{container.process.pid}/task/{container.process.pid}/children").read_text().split()
+    return int(pid)
 
 
 def test_whoever_calls_while_all_stand_still_is_served_afterwards(whole: Container) -> None:
