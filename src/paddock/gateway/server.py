@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import traceback
+from typing import cast
 
 import msgspec
 
@@ -101,8 +102,9 @@ class Server:
             self._connection = None
 
     def _on_frame(self, connection: Duplex, frame: Frame) -> None:
+        kinds = cast("type[Hello | Order]", Hello if frame.kind is Kind.HELLO else Order)
         try:
-            order: Hello | Order = codec.decode(frame.body, Hello if frame.kind is Kind.HELLO else Order)
+            order = codec.decode(frame.body, kinds)
         except codec.Malformed as error:
             close_all(frame.descriptors)
             raise WireError(f"not an order: {error}") from None
