@@ -405,6 +405,7 @@ def test_run_with_an_image_as_of_docker_says_how_it_is_written(paddock: Paddock,
     assert done.returncode == 127
     assert "paddock run --image python:3.12 -- COMMAND" in done.stderr
     assert "docker://" not in paddock("run", "no-such-program").stderr
+    assert "registry localhost:1 " in paddock("run", "--image", "localhost:1/python", "--", "true").stderr
     named = paddock("run", "--template", "python:3.12", "--", "true")
     assert "an image of a registry is docker://python:3.12" in named.stderr
     assert 'write HOME="$HOME"' in paddock("run", "--env", "HOME", "--", "true").stderr

@@ -130,15 +130,20 @@ IDLE = argument(
 IMAGES = ("oci:", "oci-archive:", "docker-archive:", "docker://")  # as in `paddock.model`, which `run` does not load
 
 
-def _image(text: str) -> str:
-    """`python:3.12`, as Docker names it, or an image's full name."""
-    return text if text.startswith(IMAGES) else f"docker://{text}"
+class _Image(argparse.Action):
+    """`python:3.12`, as Docker names it, or an image's full name.
+
+    Not a `type`: argparse would apply that to the default of `--template`, which has the same place.
+    """
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, image: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, image if image.startswith(IMAGES) else f"docker://{image}")
 
 
 _TEMPLATE = exclusive(
     argument("--template", default="host", help="its files: `paddock template ls`, or an image (default: host)"),
     argument(
-        "--image", dest="template", type=_image, metavar="IMAGE", help="as Docker names it, or docker-archive:FILE"
+        "--image", dest="template", action=_Image, metavar="IMAGE", help="as Docker names it, or docker-archive:FILE"
     ),
 )
 _FILES = together(
