@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from paddock.backends.threads import in_thread
 from paddock.errors import GuestLostError
 from paddock.wire import Frame, Kind, WireError
 from paddock.wire.guest import Credit, Limit, Stream
@@ -183,8 +184,11 @@ class FrameWriter:
         """Return its journal, made before anything is read of the client."""
         async with self._opening:
             if self.journal is None and self.store is not None:
-                self.journal = await asyncio.to_thread(self.store.journal)
+                await in_thread(self._make_journal, self.store)
         return self.journal
+
+    def _make_journal(self, store: DescriptorStore) -> None:
+        self.journal = store.journal()  # also for a caller that leaves meanwhile: `close` closes it
 
     def close(self) -> None:
         if self._flow is not None:
