@@ -144,7 +144,7 @@ class FrameWriter:
             if self._channel.error is not None:
                 raise self._channel.error
             if self.is_refused or self._channel.is_over or self._channel.exit.done:
-                raise BrokenPipeError("nobody inside reads it any more")
+                raise BrokenPipeError("no program inside reads it any more")
             if not self._credit:
                 self._news.clear()
                 await self._news.wait()
@@ -212,7 +212,7 @@ class FrameWriter:
         self._credit += credit
         self._taken += credit
         if self._credit > Limit.CREDIT:
-            raise WireError("credit for what is not sent")
+            raise WireError("credit beyond the window")
         self.wake()
 
     def refuse(self) -> None:

@@ -236,7 +236,7 @@ class Channel:
             self._output(frame).end()
         elif kind is Kind.CREDIT:
             if frame.flags != Stream.IN or self.input is None:
-                raise WireError("credit for what is not sent")
+                raise WireError("credit for a stream that this side doesn't send")
             self.input.grant(frame)
         else:
             raise WireError(f"{kind.name} from a guest")

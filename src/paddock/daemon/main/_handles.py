@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +32,7 @@ Method: TypeAlias = Callable[[Call], Awaitable[object]]
 _PIPE_BYTES = 1 << 20
 
 
-class _Stream:
+class _Stream(ABC):
     """Move a stream between a client and the service. `near` is closed at its end."""
 
     def __init__(self, near: int, pump: Pump) -> None:
@@ -39,8 +40,9 @@ class _Stream:
         self.task = asyncio.ensure_future(self._run())  # ended by `stop`
         self.task.add_done_callback(lambda _: os.close(near))
 
+    @abstractmethod
     async def _move(self) -> None:
-        raise NotImplementedError
+        """Move all that comes."""
 
     async def _run(self) -> Exception | None:
         try:
