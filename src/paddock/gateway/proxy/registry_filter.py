@@ -319,7 +319,7 @@ class CachedFile:
 
     # -- from the disk -------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: Request, relay: Relay) -> bool | None:
+    async def answer(self, relay: Relay) -> bool | None:
         """Answer from the cache, and return whether the connection can go on.
 
         None: the caller must contact the upstream.
@@ -332,21 +332,18 @@ class CachedFile:
                 return None
             self.how, connection.source = "hit", copy.entry.address
             connection.client.watch(True)
-            return await self._read_out(copy, request, relay)
+            return await self._read_out(copy, relay)
         finally:
             copy.close()
             connection.client.watch(False)
             connection.source = None
 
-    async def _read_out(self, copy: package_cache.Copy, request: Request, relay: Relay) -> bool | None:
+    async def _read_out(self, copy: package_cache.Copy, relay: Relay) -> bool | None:
         """Read a file from the disk. Return None if it fails before the first byte of the answer."""
         client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
         response = whole(entry.fields, entry.size)
         body = relay.returning(response)
-        if response.length is None:
-            response.chunked = request.minor > 0
-        goes_on = request.keep_alive and (response.chunked or response.length is not None)
-        relay.respond(response, keep_alive=goes_on)
+        goes_on = relay.respond(response)
         try:
             for piece in copy.pieces():
                 buffer += piece

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from paddock.errors import UnrecordedError
 from paddock.gateway.mocks.recorder import RecordedExchange
 from paddock.gateway.protocols.gzip import Undecodable
 from paddock.gateway.protocols.http1 import CONDITIONS, Body, Fields, Request, Response
@@ -209,6 +210,9 @@ class Relay:
         try:
             response = await self._answer(server, before)
             goes_on = await self._receive(response, server)
+        except (Refused, UnrecordedError):
+            server.reset()  # nothing more of it can pass
+            raise
         finally:
             client.guard(None)
             if sender is not None:
@@ -247,7 +251,6 @@ class Relay:
             except ConnectionLost as lost:
                 raise self._unanswered(lost, begun=server.received > before) from None
             except BadMessage as error:
-                server.reset()
                 raise UpstreamFailed(f"the server's answer is malformed: {error}") from None
             book = self._network.secrets
             if book:
@@ -261,7 +264,6 @@ class Relay:
                 self._client.respond(response, keep_alive=True)
                 self._client.send(b"")
                 await self._client.drain()
-        server.reset()
         raise UpstreamFailed("the server does not come to an answer")
 
     def _unanswered(self, lost: ConnectionLost, *, begun: bool) -> Exception:
@@ -284,20 +286,11 @@ class Relay:
         if self._gate is not None:
             if self._gate.page is not None:
                 return await self._filter_page(self._gate.page, response, server)
-            try:
-                self._gate.admit(response)
-            except Exception:
-                server.reset()
-                raise
+            self._gate.admit(response)
             file = self._gate.file
             kept = None if file is None else file.keep(response, server.address)
         body = self.returning(response, server, kept)
-        goes_on = request.keep_alive
-        if not response.bodiless and response.length is None:
-            response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
-            goes_on = goes_on and response.chunked
-        self.respond(response, keep_alive=goes_on)
-        begun = False
+        goes_on, begun = self.respond(response), False
         try:
             while True:
                 data = body.take_filtered(server.buffer)
@@ -310,9 +303,9 @@ class Relay:
                 if not await server.more():
                     body.end()
         except (ConnectionLost, BadMessage, Undecodable, Broken) as error:
-            server.reset()
             if not begun and client.error is None:
                 raise Refused(str(error), status=502, rule="cache") from None
+            server.reset()
             client.reset()  # half of it is there: that it is half must be seen
             raise ConnectionLost(f"the answer was cut off: {error}") from None
         await client.drain()
@@ -323,7 +316,7 @@ class Relay:
     async def _recall(self, gate: RegistryFilter) -> bool | None:
         """Answer with a cached file or page. Return None if the relay must contact the registry."""
         if gate.file is not None:
-            return await gate.file.answer(self._request, self)
+            return await gate.file.answer(self)
         found = None if gate.page is None else gate.page.recall()
         return None if found is None else await self._give_page(*found)
 
@@ -334,30 +327,33 @@ class Relay:
             body = await page_filter.read(response, server)
         except ConnectionLost as lost:
             raise self._unanswered(lost, begun=True) from None
-        except Refused:
-            server.reset()
-            raise
         finally:
             self._connection.limit(None)
         return await self._give_page(response, body)
 
     async def _give_page(self, response: Response, body: bytes) -> bool:
-        keep_alive, book = self._request.keep_alive, self._network.secrets
+        book = self._network.secrets
         if self._silent:
-            return keep_alive
+            return self._request.keep_alive
         if book:
             redaction = book.redaction()
             body = await redacted(redaction, body)
             response.fields = redaction.fields(response.fields)
-        self.respond(response, keep_alive=keep_alive)
+        goes_on = self.respond(response)
         self.send(body, [])
         await self._client.drain()
-        return keep_alive
+        return goes_on
 
-    def respond(self, response: Response, *, keep_alive: bool) -> None:
+    def respond(self, response: Response) -> bool:
+        """Begin the answer. Return whether the connection can go on after it."""
+        request, goes_on = self._request, self._request.keep_alive
+        if not response.bodiless and response.length is None:
+            response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
+            goes_on = goes_on and response.chunked
         if self.exchanged is not None:
             self.exchanged.response = response
-        self._client.respond(response, keep_alive=keep_alive, minor=self._request.minor)
+        self._client.respond(response, keep_alive=goes_on, minor=request.minor)
+        return goes_on
 
     def send(self, data: bytes, last: Fields | None) -> None:
         if self.exchanged is not None:
@@ -375,8 +371,6 @@ class Relay:
         try:
             returned = ResponseRedaction(redaction, response.fields)
         except Undecodable as error:
-            if server is not None:
-                server.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:

@@ -145,11 +145,9 @@ async def switch(
     """Pass frames on until one side ends. Return False: the connection can't go on. Raise Refused at a 101 that the
     client didn't ask for."""
     if request.upgrade != b"websocket" or response.upgrade != b"websocket":
-        server.reset()
         raise UpstreamFailed("the server switched protocols, unasked")
     if book:
         if response.get(EXTENSIONS) is not None:
-            server.reset()
             raise UpstreamFailed("the server extends the WebSocket, unasked")
         redaction = book.redaction()
         response.fields = redaction.fields(response.fields)
