@@ -11,7 +11,6 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -99,15 +98,17 @@ async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
     command = caller.environment().get("GIT_SSH_COMMAND") or await say(
         ("git", "config", "core.sshCommand"), environment
     )
-    user, host, port = target(remote)
-    login = ("-l", user) if user else ()
-    command_line = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
+    login = ("-l", remote.user) if remote.user else ()
+    port = ("-p", str(remote.port)) if remote.port else ()
+    command_line = (*_options(command), *login, *port, "-G", "--", remote.host)
     settings = _settings(await say(command_line, environment))
     if "hostname" not in settings:
-        raise NotConfiguredError(f"ssh cannot say how to reach {host}", hint=shlex.join(command_line))
+        raise NotConfiguredError(f"ssh cannot say how to reach {remote.host}", hint=shlex.join(command_line))
     for name in ("proxycommand", "proxyjump"):
         if settings.get(name, ["none"]) != ["none"]:
-            raise NotConfiguredError(f"{host} is reached by a {name}, which is not used for repositories", hint=_ADVICE)
+            raise NotConfiguredError(
+                f"{remote.host} is reached by a {name}, which is not used for repositories", hint=_ADVICE
+            )
     return await asyncio.to_thread(_login, settings)
 
 
@@ -122,15 +123,6 @@ def _login(settings: Mapping[str, Sequence[str]]) -> Login:
         agent=agent if os.path.exists(agent) else None,
         settings=tuple(f"{name} {settings[name][0]}" for name in _KEPT if name in settings),
     )
-
-
-def target(remote: Remote) -> tuple[str, str, int | None]:
-    """Return user, host and port that the URL names."""
-    if "://" in remote.url:
-        parts = urlsplit(remote.url)
-        return parts.username or "", parts.hostname or "", parts.port
-    user, _, host = remote.url.partition(":")[0].rpartition("@")
-    return user, host, None
 
 
 def _options(command: str) -> Sequence[str]:

@@ -36,7 +36,6 @@ from paddock.storage.certificates import ADVICE, authorities
 from paddock.supervisor.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
-from ._ambient import target
 from ._confined import BindMount
 from ._remote import OFFLINE, Remote
 
@@ -339,13 +338,11 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
 
 
 def _known_as(remote: Remote) -> str:
-    _, host, port = target(remote)
-    return host if port is None else f"[{host}]:{port}"
+    return remote.host if remote.port is None else f"[{remote.host}]:{remote.port}"
 
 
 def _scan(remote: Remote) -> str:
-    _, host, port = target(remote)
-    return f"ssh-keyscan {host}" if port is None else f"ssh-keyscan -p {port} {host}"
+    return f"ssh-keyscan {remote.host}" if remote.port is None else f"ssh-keyscan -p {remote.port} {remote.host}"
 
 
 def _last_line(words: str) -> str:

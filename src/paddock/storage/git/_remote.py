@@ -72,11 +72,16 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     `url` is its canonical spelling, without a credential, in records, messages and for git.
 
     `origin` is the part of it that a credential belongs to. `path` is the directory of a local repository.
+
+    `port` is None where it is the scheme's own. `user` is one for ssh, if the URL names one.
     """
 
     url: str
     scheme: str
     origin: str
+    host: str = ""
+    port: int | None = None
+    user: str = ""
     path: Path | None = None
     addresses: tuple[str, ...] = ()
     """The addresses of its host, from `located`. git connects only to these, through no proxy."""
@@ -85,7 +90,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sends_in_the_clear(self) -> bool:
-        return self.scheme == "http" and not is_loopback(urlsplit(self.url).hostname or "")
+        return self.scheme == "http" and not is_loopback(self.host)
 
 
 def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
@@ -126,8 +131,7 @@ def _network(text: str) -> tuple[Remote, Credential | None]:
         raise _wrong(text, "characters beyond ASCII are written %XX in a URL")
     if scheme == SSH:
         return _over_ssh(text, parts.username, parts.password, host, port, path), None
-    origin = f"{scheme}://{host}" if port in (None, _PORTS[scheme]) else f"{scheme}://{host}:{port}"
-    remote = Remote(url=origin + path, scheme=scheme, origin=origin)
+    remote = _remote(scheme, host, port, path)
     if parts.username is None:
         return remote, None
     if scheme == "git":
@@ -140,9 +144,14 @@ def _over_ssh(text: str, user: str | None, password: str | None, host: str, port
         raise _wrong(text, "before the host stands a user's name, and no password: ssh knows you by a key")
     if "%" in path or "'" in path:
         raise _wrong(text, "a path for ssh is written as it is")
-    origin = f"ssh://{host}" if port in (None, _PORTS[SSH]) else f"ssh://{host}:{port}"
+    return _remote(SSH, host, port, path, user or "")
+
+
+def _remote(scheme: str, host: str, port: int | None, path: str, user: str = "") -> Remote:
+    port = None if port == _PORTS[scheme] else port
+    origin = f"{scheme}://{host}" if port is None else f"{scheme}://{host}:{port}"
     address = origin.replace("//", f"//{user}@") if user else origin
-    return Remote(url=address + path, scheme=SSH, origin=origin)
+    return Remote(url=address + path, scheme=scheme, origin=origin, host=host.strip("[]"), port=port, user=user)
 
 
 def _scp(text: str) -> Remote:
@@ -156,7 +165,8 @@ def _scp(text: str) -> Remote:
         raise _wrong(text, "its path names no repository")
     if path.startswith("/"):
         return _over_ssh(text, user, None, host, None, path)
-    return Remote(url=f"{user}@{host}:{path}" if user else f"{host}:{path}", scheme=SSH, origin=f"ssh://{host}")
+    url = f"{user}@{host}:{path}" if user else f"{host}:{path}"
+    return Remote(url=url, scheme=SSH, origin=f"ssh://{host}", host=host, user=user or "")
 
 
 def web(url: str) -> str:
@@ -225,7 +235,7 @@ async def located(remote: Remote) -> Remote:
     """Look up its host. A directory, a host behind a proxy and one of ssh stay as they are. PlatformError."""
     if remote.path is not None or remote.scheme == SSH or remote.addresses or _has_proxy(remote):
         return remote
-    host = _host_of(remote)
+    host = remote.host
     try:
         async with asyncio.timeout(_LOOKUP_SECONDS):
             entries = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -238,16 +248,12 @@ async def located(remote: Remote) -> Remote:
 
 def names(remote: Remote) -> Mapping[str, str]:
     """Return the files by which git looks names up: the host at its addresses, and no others."""
-    lines = [f"{address} {_host_of(remote)}\n" for address in remote.addresses]
+    lines = [f"{address} {remote.host}\n" for address in remote.addresses]
     return {"/etc/hosts": "".join(lines), **_NAMES} if lines else {}
 
 
 def _is_public(address: str) -> bool:
     return is_public(address) and not is_own(address)
-
-
-def _host_of(remote: Remote) -> str:
-    return urlsplit(remote.url).hostname or ""
 
 
 def _has_proxy(remote: Remote) -> bool:
@@ -256,7 +262,7 @@ def _has_proxy(remote: Remote) -> bool:
     if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & variables.keys():
         return False
     direct = variables.get("no_proxy", "").lower().replace(",", " ").split()
-    return not any(_is_of(_host_of(remote).lower(), name.lstrip(".")) for name in direct)
+    return not any(_is_of(remote.host, name.lstrip(".")) for name in direct)
 
 
 def _is_of(host: str, name: str) -> bool:

@@ -255,7 +255,7 @@ async def open_forge(remote: Remote, credential: Credential | None, dialect: str
             f"no forge speaks {dialect!r}", hint=f"--forge {' or '.join(DIALECTS)}", field="forge"
         )
     prefix, owner, repository = _parts(remote)
-    if urlsplit(remote.origin).hostname == _GITHUB:
+    if remote.host == _GITHUB:
         return GitHub(_GITHUB_API, owner, repository, credential)
     v1, v3 = f"{remote.origin}{prefix}/api/v1", f"{remote.origin}/api/v3"
     if dialect == Gitea.name or (dialect is None and await _answers(v1, "/version", _Version)):
