@@ -64,8 +64,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._sink: ProxyStream | None = None
         self._source: ProxyStream | None = None
         self._guarded: ProxyStream | None = None
-        self._more: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._changed, self._drained = asyncio.Event(), asyncio.Event()
         self.full = False
         """Whether the other side has not taken enough."""
         self._has_news = False
@@ -106,11 +105,8 @@ class ProxyStream(asyncio.BufferedProtocol):
         return news
 
     async def _stirred(self) -> None:
-        self._more = self._loop.create_future()
-        try:
-            await self._more
-        finally:
-            self._more = None
+        self._changed.clear()
+        await self._changed.wait()
 
     def _check(self) -> None:
         if self.error is not None:
@@ -119,7 +115,7 @@ class ProxyStream(asyncio.BufferedProtocol):
     def stir(self) -> None:
         """End the waiting of `more`."""
         self._has_news = True
-        self._wake()
+        self._changed.set()
 
     def watch(self, on: bool) -> None:
         """Count an end from the other side as the connection's loss, while `on`: no one reads it."""
@@ -152,7 +148,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._has_news = True
         if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink.full):
             self._hold()
-        self._wake()
+        self._changed.set()
 
     def eof_received(self) -> bool:
         self._end()
@@ -166,11 +162,7 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._sink.write_eof()
         if self._watched:
             self._lose(ConnectionResetError("the other side has left"))
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._more is not None and not self._more.done():
-            self._more.set_result(None)
+        self._changed.set()
 
     def _hold(self) -> None:
         if self._inbound is Inbound.OPEN and self._transport is not None and not self._transport.is_closing():
@@ -197,11 +189,8 @@ class ProxyStream(asyncio.BufferedProtocol):
         """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
         while self.full:
-            self._drained = self._loop.create_future()
-            try:
-                await self._drained
-            finally:
-                self._drained = None
+            self._drained.clear()
+            await self._drained.wait()
             self._check()
 
     def pause_writing(self) -> None:
@@ -211,8 +200,7 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.full = False
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self._drained.set()
         if self._source is not None:
             self._source._flow_on()
         if self.on_room is not None:
@@ -425,9 +413,8 @@ class ProxyStream(asyncio.BufferedProtocol):
             self._sink._lose(error)
         if self._guarded is not None:
             self._guarded.reset()
-        self._wake()
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self._changed.set()
+        self._drained.set()
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:
