@@ -161,21 +161,21 @@ def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
 
 def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tuple[int, str]]:
     """Return where the chain begins after earlier removals, and where each part of `remove` ends."""
-    found: list[tuple[int, str]] = []
-    line = first(directory, name)
-    if name == HEADS:
-        head = peek_head(line)
-        number, prev = head.n, head.prev
-    else:
-        number, prev, _ = link(line)
-    if number:
-        found.append((number - 1, prev))
+    number, prev, _ = _link(name, first(directory, name))
+    found = [(number - 1, prev)] if number else []
     for part in remove:
         if part.name == name:
-            line = part.last()
-            number, _, own = (peek_head(line).n, "", line_digest(line)) if name == HEADS else link(line)
+            number, _, own = _link(name, part.last())
             found.append((number, own))
     return found
+
+
+def _link(name: str, line: bytes) -> tuple[int, str, str]:
+    """Return number, `prev` and digest of a line of a chain, be it of records or of heads. Raises Broken."""
+    if name != HEADS:
+        return link(line)
+    head = peek_head(line)
+    return head.n, head.prev, line_digest(line)
 
 
 def peek_head(line: bytes) -> Head:

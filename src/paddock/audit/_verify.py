@@ -28,7 +28,8 @@ from ._signing import key_id
 class Faulty(Exception):
     """The first link that does not hold."""
 
-    def __init__(self, segment: str, line: int, cause: str, *, place: str = "segment ") -> None:
+    def __init__(self, segment: str, line: int, cause: str, *, of_export: bool = False) -> None:
+        place = "" if of_export or segment == HEADS else "segment "
         super().__init__(f"{place}{segment}, line {line}: {cause}")
         self.fault = AuditFault(segment=segment, line=line, seq=line - 1, cause=cause)
 
@@ -170,7 +171,7 @@ class _Reading:
             for line, n, digest in chain.signed_links:
                 self._check_signed(chain, line, n, digest)
         if self._trusted and not self.head_digests:
-            raise Faulty(HEADS, 1, "nothing was signed with the key that was given", place="")
+            raise Faulty(HEADS, 1, "nothing was signed with the key that was given")
 
     def _check_begins(self) -> None:
         """Tell a beginning that retention removed from a fault."""
@@ -179,9 +180,8 @@ class _Reading:
             begins.append((HEADS, self._first_head, self._before_heads))
         for name, begin, before in begins:
             if begin and (name, begin - 1, before) not in self._removed:
-                place = "" if name == HEADS else "segment "
                 cause = f"it is record {begin}, not 0: the records before it are gone, and no signed head says why"
-                raise Faulty(name, 1, cause, place=place)
+                raise Faulty(name, 1, cause)
 
     def _take_heads(self) -> None:
         for raw in self.more_heads():
@@ -191,7 +191,7 @@ class _Reading:
         try:
             head, public = unseal_head(raw)
         except Broken as error:
-            raise Faulty(HEADS, line, str(error), place="") from None
+            raise Faulty(HEADS, line, str(error)) from None
         if not self.head_digests and not self.part:  # `_check_begins` looks at that
             self._first_head, self._before_heads = head.n, head.prev
         prev = self.head_digests[-1] if self.head_digests else self._before_heads
@@ -200,9 +200,9 @@ class _Reading:
             follows = head.n > (self._head_numbers[-1] if self._head_numbers else -1)
             self.gaps += 1
         if not follows:
-            raise Faulty(HEADS, line, "it does not follow the head before it", place="")
+            raise Faulty(HEADS, line, "it does not follow the head before it")
         if self._trusted and public not in self._trusted:
-            raise Faulty(HEADS, line, f"it was signed with another key, {key_id(public)}", place="")
+            raise Faulty(HEADS, line, f"it was signed with another key, {key_id(public)}")
         self._removed.update((name, seq, digest) for name, ends in head.removed.items() for seq, digest in ends)
         for target, (seq, digest, _) in head.heads.items():
             self._check(Link(HEADS, line, target, seq, digest))
@@ -330,7 +330,7 @@ class _Export(_Reading):
                 try:
                     line = parse_line(raw)
                 except Broken as error:
-                    raise Faulty(path.name, number, str(error), place="") from None
+                    raise Faulty(path.name, number, str(error), of_export=True) from None
                 match line:
                     case ExportHeader():
                         self.part = self.part or line.filtered or (number == 1 and line.resumed)
@@ -340,7 +340,7 @@ class _Export(_Reading):
                         self._chain(line.segment).accept(line.raw)
                     case None:
                         if number == 1:
-                            raise Faulty(path.name, 1, "not an export of an audit log", place="")
+                            raise Faulty(path.name, 1, "not an export of an audit log", of_export=True)
         self.check()
 
     def _chain(self, name: str) -> Chain:
