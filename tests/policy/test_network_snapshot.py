@@ -231,14 +231,13 @@ def test_nothing_is_published_unless_a_person_is_asked() -> None:
 
 @pytest.mark.parametrize("address", ["203.0.114.7", "::ffff:203.0.114.7", "64:ff9b::cb00:7207"])
 def test_the_hosts_own_addresses_are_refused_but_where_a_rule_names_exactly_that_one(address: str) -> None:
-    own = ["203.0.114.7"]
     target = Target("a.test", 443)
     wide = load("egress: {allow: [{host: a.test}, {cidr: 203.0.114.0/24, ports: [443]}]}\n").snapshot
     assert wide.address(target, address).allowed
-    assert not wide.address(target, address, own=own).allowed
+    assert not wide.address(target, address, own=True).allowed
     narrow = load("egress: {allow: [{host: a.test}, {cidr: 203.0.114.7, ports: [443]}]}\n").snapshot
-    assert narrow.address(target, address, own=own).allowed
-    assert not narrow.address(Target("a.test", 80), address, own=own).allowed
+    assert narrow.address(target, address, own=True).allowed
+    assert not narrow.address(Target("a.test", 80), address, own=True).allowed
 
 
 def test_metadata_is_not_reached_by_a_network_that_is_wider_than_it() -> None:
@@ -259,7 +258,7 @@ def test_an_index_of_one_s_own_is_one_line_and_may_be_at_a_private_address_but_n
     target = Target("pypi.corp.test", 8443)
     for address, allowed in {"10.1.2.3": True, "169.254.169.254": False, "127.0.0.1": False, "::1": False}.items():
         assert snapshot.address(target, address).allowed is allowed, address
-    assert not snapshot.address(target, "10.1.2.3", own=("10.1.2.3",)).allowed, "the host itself"
+    assert not snapshot.address(target, "10.1.2.3", own=True).allowed, "the host itself"
     assert not snapshot.connect(Target("10.1.2.3", 8443)).allowed, "by its name alone"
     denied = load(text.replace("}]}", "}], deny: [{cidr: 10.0.0.0/8}]}")).snapshot
     assert not denied.address(target, "10.1.2.3").allowed

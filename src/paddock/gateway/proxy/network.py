@@ -303,7 +303,7 @@ class SandboxNetwork:
         return self._address(target, address).allowed
 
     def _address(self, target: Target, address: str) -> Verdict:
-        return self.policy.address(target, address, own=(address,) if is_own(address) else ())
+        return self.policy.address(target, address, own=is_own(address))
 
     def hold(self, size: int) -> None:
         """Count so many more (or fewer) buffered bytes of requests. Raise Refused if there are too many."""

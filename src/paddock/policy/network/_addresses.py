@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
-from bisect import bisect_right
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
 
-Number: TypeAlias = tuple[int, int]
-"""4 or 6, and the address as a number."""
-
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Block(msgspec.Struct, frozen=True):
     """A range of addresses that paddock refuses, except for the part that a rule names by CIDR."""
 
-    version: int
-    first: int
-    last: int
+    network: Network
     name: str
-
-    def contains(self, network: Network | None) -> bool:
-        """Tell whether a network of the same version lies within this range."""
-        return (
-            network is not None
-            and self.first <= int(network.network_address)
-            and int(network.broadcast_address) <= self.last
-        )
 
 
 _NAMED = {
@@ -51,63 +38,45 @@ _NAMED = {
 }
 """The first match gives the name: the metadata services lie within wider blocks."""
 SPECIAL = tuple(
-    Block(one.version, int(one.network_address), int(one.broadcast_address), name)
-    for name, networks in _NAMED.items()
-    for one in map(ipaddress.ip_network, networks.split())
+    Block(ipaddress.ip_network(network), name) for name, networks in _NAMED.items() for network in networks.split()
 )
 WITHIN = frozenset({"private", "shared by a carrier (CGNAT)", "documentation"})
 """The ranges of the servers inside a private network."""
 
 
-def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
-    """Return where each block begins or ends, and which block is there."""
-    blocks = [block for block in SPECIAL if block.version == version]
-    breaks = sorted({edge for block in blocks for edge in (block.first, block.last + 1)})
-    containing = (next((block for block in blocks if block.first <= edge <= block.last), None) for edge in breaks)
-    return tuple(breaks), (None, *containing)
-
-
-_TABLES = {4: _table(4), 6: _table(6)}
 TRANSLATED = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0/96", "64:ff9b::/96", "2002::/16")))
 """Ranges of IPv6 addresses that embed an IPv4 address, the last of them before its other bits."""
-_COMPATIBLE, _MAPPED, _NAT64, _6TO4 = (int(one.network_address) for one in TRANSLATED)
+_COMPATIBLE, _, _NAT64, _ = TRANSLATED
 _LOW32 = (1 << 32) - 1
 
 
-def number(text: str) -> Number | None:
+def parse(text: str) -> Address | None:
     """Parse an address as `ipaddress` writes it, and no other spelling that resolvers take."""
     try:
-        if ":" in text:
-            return 6, int.from_bytes(socket.inet_pton(socket.AF_INET6, text))
-        return 4, int.from_bytes(socket.inet_pton(socket.AF_INET, text))
-    except (OSError, UnicodeError, ValueError):
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
         return None
 
 
-def unwrapped(address: Number) -> Number:
+def unwrapped(address: Address) -> Address:
     """Return the address at the far end: the one inside a v4-mapped, NAT64 or 6to4 address."""
-    version, value = address
-    if version == 4:
+    if isinstance(address, ipaddress.IPv4Address):
         return address
-    high = value >> 32 << 32
-    if high in (_MAPPED, _NAT64) or (high == _COMPATIBLE and value > 1):
-        return 4, value & _LOW32
-    if value >> 112 << 112 == _6TO4:
-        return 4, value >> 80 & _LOW32
-    return address
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+        return ipaddress.IPv4Address(int(address) & _LOW32)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
-def special(address: Number) -> Block | None:
+@lru_cache(1024)
+def special(address: Address) -> Block | None:
     """Return the block of an unwrapped address."""
-    version, value = address
-    breaks, blocks = _TABLES[version]
-    return blocks[bisect_right(breaks, value)]
+    return next((block for block in SPECIAL if address in block.network), None)
 
 
 def is_public(text: str) -> bool:
     """Tell whether the gateway connects to this address without a rule that names it. An own address of the machine
     passes here: `linux.routes` knows those."""
-    address = number(text)
+    address = parse(text)
     return address is not None and special(unwrapped(address)) is None
 
 
@@ -122,8 +91,3 @@ def network(text: str) -> Network:
     except ValueError:
         raise ValueError("is neither an address nor a network such as 10.1.0.0/16 or 2001:db8::/32") from None
     raise ValueError(f"has bits beside its prefix; {loose} is the network around it")
-
-
-def written(address: Number) -> str:
-    """Write an address as `ipaddress` does."""
-    return str(ipaddress.IPv4Address(address[1]) if address[0] == 4 else ipaddress.IPv6Address(address[1]))

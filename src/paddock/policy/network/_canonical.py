@@ -18,7 +18,7 @@ from paddock.policy.commands import command_faults, file_faults
 
 from ._addresses import TRANSLATED
 from ._addresses import network as parse_network
-from ._addresses import number as parse_number
+from ._addresses import parse as parse_address
 from ._mocks import METHOD, TOKEN, canonical_source, check_answer, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
@@ -257,9 +257,9 @@ def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) ->
     try:
         if not star and "*" in text:
             raise NotAName("has a `*`, which only stands in front, as in `*.example.com`")
-        if "/" in text or (":" in text and parse_number(text) is None):
+        if "/" in text or (":" in text and parse_address(text) is None):
             raise NotAName("has more than a name: scheme, port and path are not part of a host")
-        if parse_number(text) is not None:
+        if parse_address(text) is not None:
             raise Problem(path, f"{text!r} is an address", f"write `cidr: {text}` with its ports")
         name = canonical_name(text[2:] if star else text)
         if star and not wide:

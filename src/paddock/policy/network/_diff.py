@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
+from ipaddress import IPv4Address, IPv6Address
 from itertools import groupby, pairwise
 from typing import Literal, NamedTuple, cast
 
@@ -16,7 +17,7 @@ import msgspec
 from paddock.errors import InvalidArgumentError
 from paddock.model import Allow, Target, Tier
 
-from ._addresses import SPECIAL, TRANSLATED, Network, Number, written
+from ._addresses import SPECIAL, TRANSLATED, Address, Network
 from ._globs import Glob, union
 from ._paths import Pattern, is_overlong, normal_path
 from ._rules import Rule
@@ -309,9 +310,9 @@ def _addresses(before: Snapshot, after: Snapshot) -> Iterator[Change]:
             yield from _at(first, last, (low, above - 1), before, after)
 
 
-def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    where = written(first) if first == last else f"{written(first)} to {written(last)}"
-    target = Target(written(first), ports[0])
+def _at(first: Address, last: Address, ports: tuple[int, int], before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    where = str(first) if first == last else f"{first} to {last}"
+    target = Target(str(first), ports[0])
     dialled = [Outcome(allowed=one.connect(target).allowed) for one in (before, after)]
     by_name = [Outcome(allowed=one.may_lead_to(first, ports[0])) for one in (before, after)]
     for (old, new), what in ((dialled, "connections to the address"), (by_name, "names that lead there")):
@@ -327,17 +328,17 @@ def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, a
             )
 
 
-def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
+def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Address, Address]]:
     """Yield spans of addresses that no rule and no kind of address tells apart."""
-    for version in (4, 6):
+    for of in (IPv4Address, IPv6Address):
         networks: list[Network] = [
-            one for rule in rules if (one := rule.network) is not None and one.version == version
+            one for rule in rules if (one := rule.network) is not None and isinstance(one.network_address, of)
         ]
         if not networks:
             continue
-        networks += TRANSLATED if version == 6 else ()  # the spans of IPv4 decide about those
+        networks += TRANSLATED if of is IPv6Address else ()  # the spans of IPv4 decide about those
+        networks += [block.network for block in SPECIAL if isinstance(block.network.network_address, of)]
         ends = [(int(network.network_address), int(network.broadcast_address) + 1) for network in networks]
-        ends += [(one.first, one.last + 1) for one in SPECIAL if one.version == version]
-        edges = sorted({0, 1 << (32 if version == 4 else 128), *(edge for pair in ends for edge in pair)})
+        edges = sorted({0, 1 << networks[0].max_prefixlen, *(edge for pair in ends for edge in pair)})
         for low, above in pairwise(edges):
-            yield (version, low), (version, above - 1)
+            yield of(low), of(above - 1)

@@ -11,7 +11,7 @@ import msgspec
 from paddock.model import Allow, Approve, Binding, Deny, Mock, PolicyDocument, Tier
 from paddock.model.policy import Port
 
-from ._addresses import Block, Network, Number
+from ._addresses import Address, Network
 from ._addresses import network as parse_network
 from ._canonical import REGISTRIES, span
 from ._globs import Glob, compile_glob, tokens_of
@@ -252,11 +252,11 @@ class Networks:
             for version in (4, 6)
         }
 
-    def find(self, address: Number, port: int, block: Block | None = None) -> Rule | None:
-        """Find the narrowest rule for this address and port. Its network lies within `block`."""
-        version, value = address
-        for shift, table in self._tables[version]:
+    def find(self, address: Address, port: int, least: int = 0) -> Rule | None:
+        """Find the narrowest rule for this address and port. Its network has a prefix of at least so many bits."""
+        bits, value = address.max_prefixlen, int(address)
+        for shift, table in self._tables[address.version]:
             for rule in table.get(value >> shift, ()):
-                if rule.has_port(port) and (block is None or block.contains(rule.network)):
+                if rule.has_port(port) and bits - shift >= least:
                     return rule
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from functools import lru_cache
 
 import msgspec
@@ -12,7 +11,7 @@ from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 from paddock.model.egress import host_matches
 
-from ._addresses import WITHIN, Block, Number, number, special, unwrapped, written
+from ._addresses import WITHIN, Address, parse, special, unwrapped
 from ._buckets import Bucket, allowed, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
@@ -26,7 +25,7 @@ _decode = msgspec.json.Decoder(PolicyDocument).decode
 
 
 class Snapshot:
-    """A compiled policy, which never changes: pure, total, closed by default. Every method takes about a microsecond
+    """A compiled policy, which never changes: pure, total, closed by default. Every method takes microseconds
     and never raises.
 
     `revision` is the SHA-256 of `to_bytes()`, which is the canonical document as JSON.
@@ -109,29 +108,30 @@ class Snapshot:
             if verdict is not None:
                 return verdict
         else:
-            address = number(target.host)
+            address = parse(target.host)
             if address is not None:
-                return self._to_address(address, target.port, ())
+                return self._to_address(address, target.port)
         return self._refused(f"nothing allows {target.host}:{target.port}")
 
-    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
+    def address(self, target: Target, address: str, *, own: bool = False) -> Verdict:
         """Decide whether `target`, which a rule allows, may resolve to this address.
 
-        Loopback, link-local, private, metadata and translated addresses, and the host's `own`, need a rule that names
-        them by CIDR. The host of an `index` may have a private one. Addresses are as `ipaddress` writes them.
+        Loopback, link-local, private, metadata and translated addresses, and the host's own, need a rule that names
+        them by CIDR. The host of an `index` may have a private one. The address is as `ipaddress` writes it. `own`: it
+        is one of the host's.
         """
-        found = number(address)
+        found = parse(address)
         if found is None:
             return self._refused(f"{address!r} is not an address")
-        literal = number(target.host)
+        literal = parse(target.host)
         if literal is not None:
             if literal != found:
                 return self._refused(f"{address} is not {target.host}")
-            return self._to_address(found, target.port, own)
+            return self._to_address(found, target.port, own=own)
         verdict = self.connect(target)
         if not verdict.allowed:
             return verdict
-        return self._judged(found, target.port, own, within=target.host in self._indexes) or verdict
+        return self._judged(found, target.port, own=own, within=target.host in self._indexes) or verdict
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
         """Decide on a request.
@@ -174,9 +174,9 @@ class Snapshot:
         """Return the names and `*.suffix`es that rules are about."""
         return frozenset(self._buckets)
 
-    def may_lead_to(self, address: Number, port: int) -> bool:
+    def may_lead_to(self, address: Address, port: int) -> bool:
         """Tell whether an allowed name on that port may resolve to this address."""
-        verdict = self._judged(address, port, (), within=bool(self._indexes))
+        verdict = self._judged(address, port, within=bool(self._indexes))
         return verdict is None or verdict.allowed
 
     # --- how ---
@@ -195,8 +195,8 @@ class Snapshot:
             found = buckets.get(f"*.{host}")
         return found
 
-    def _to_address(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict:
-        judged = self._judged(address, port, own)
+    def _to_address(self, address: Address, port: int, *, own: bool = False) -> ConnectVerdict:
+        judged = self._judged(address, port, own=own)
         if judged is not None:
             return judged
         rule = self._allowed_networks.find(unwrapped(address), port)
@@ -204,9 +204,7 @@ class Snapshot:
             return self._refused(f"no rule names {_rule(unwrapped(address), port)}")
         return self._by_network[rule.order]
 
-    def _judged(
-        self, address: Number, port: int, own: Collection[str], *, within: bool = False
-    ) -> ConnectVerdict | None:
+    def _judged(self, address: Address, port: int, *, own: bool = False, within: bool = False) -> ConnectVerdict | None:
         """Judge an address by the rules about networks and by its kind.
 
         Return None if neither decides.
@@ -219,13 +217,16 @@ class Snapshot:
             denied = self._denied_networks.find(address, port)
         if denied is not None:
             return self._refused(f"{denied.name} denies it", denied.name)
-        is_own = bool(own) and _is_own(inner, own)
-        block = Block(inner[0], inner[1], inner[1], "an address of this machine") if is_own else special(inner)
-        if block is None or (within and block.name in WITHIN):
+        block = special(inner)
+        if own:
+            kind, least = "an address of this machine", inner.max_prefixlen
+        elif block is None or (within and block.name in WITHIN):
             return None
-        rule = self._allowed_networks.find(inner, port, block)
+        else:
+            kind, least = block.name, block.network.prefixlen
+        rule = self._allowed_networks.find(inner, port, least)
         if rule is None:
-            reason = f"the address {written(inner)} is {block.name}: only a rule that names it could allow it"
+            reason = f"the address {inner} is {kind}: only a rule that names it could allow it"
             return self._refused(f"{reason}, such as {_rule(inner, port)}")
         return self._by_network[rule.order]
 
@@ -279,15 +280,11 @@ class Snapshot:
         return ConnectVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
 
 
-def _rule(address: Number, port: int) -> str:
+def _rule(address: Address, port: int) -> str:
     """Write a rule that would allow it."""
-    text = written(address)
+    text = str(address)
     quoted = f'"{text}"' if ":" in text else text
     return f"`{{cidr: {quoted}, ports: [{port}]}}`"
-
-
-def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:
-    return any(unwrapped(found) == address for text in own if (found := number(text)) is not None)
 
 
 def compile(document: PolicyDocument) -> Snapshot:
