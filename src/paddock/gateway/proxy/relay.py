@@ -75,17 +75,9 @@ class Relay:
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """Read the whole body, and leave it in the buffer. Raise Refused if it is larger than `most`."""
-        request = self._request
-
-        def enough(_: bytes) -> bool:
-            if len(self._body.begun) > most:
-                raise Refused(
-                    f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
-                )
-            return False
-
-        await self.begin(enough)
-        content = bytes(self._body.begun)
+        request, content = self._request, await self.peek(most)
+        if content is None:
+            raise Refused(f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body")
         self._client.buffer[:0] = content
         if request.chunked or request.length is not None:
             request.chunked, request.length = False, len(content)

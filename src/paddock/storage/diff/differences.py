@@ -59,9 +59,7 @@ class LayerDiff:
         return found
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:
-        if depth > _MOST_DEPTH:
-            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
-        names = self.layer.names(path)
+        names = _names(self.layer, path, depth)
         for name in names:
             below = path + b"/" + name if path else name
             if not self._overlaps_request(below):
@@ -98,9 +96,7 @@ class LayerDiff:
             yield from self._deleted_below(path, depth)
 
     def _deleted_below(self, path: bytes, depth: int) -> Iterator[Difference]:
-        if depth > _MOST_DEPTH:
-            raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
-        for name in self.host.names(path):
+        for name in _names(self.host, path, depth):
             below = path + b"/" + name
             node = self.host.node(below) if self._overlaps_request(below) else None
             if node is not None:
@@ -134,6 +130,12 @@ class LayerDiff:
 
     def _is_requested(self, path: bytes) -> bool:
         return not self._only or any(_is_below(path, wanted) for wanted in self._only)
+
+
+def _names(tree: HostileTree, path: bytes, depth: int) -> list[bytes]:
+    if depth > _MOST_DEPTH:
+        raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
+    return tree.names(path)
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:

@@ -40,11 +40,8 @@ class VaultKeys(ABC):
     """A description of the keys' place."""
 
     @abstractmethod
-    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
-        """Return the keys, the newest first.
-
-        Without any, `make` creates one. Raises NotConfiguredError for invalid keys.
-        """
+    def ring(self) -> tuple[bytes, ...]:
+        """Return the keys, the newest first. Raises NotConfiguredError for invalid keys."""
 
     def begin(self) -> tuple[bytes, ...]:
         """Keep a new key in front of the others."""
@@ -78,11 +75,11 @@ class FileKeys(VaultKeys):
     def __init__(self, path: Path) -> None:
         self._path, self.where = path, str(path)
 
-    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+    def ring(self) -> tuple[bytes, ...]:
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return self._keep((os.urandom(KEY_BYTES),)) if make else ()
+            return ()
         except OSError as error:
             raise NotConfiguredError(f"{self._path} cannot be read: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
@@ -114,7 +111,7 @@ class CommandKeys(VaultKeys):
             raise NotConfiguredError(f"vault_key_command: {self._argv[0]} gave no keys: {_why(error)}") from None
         return _decoded(done.stdout[:_MOST_BYTES].decode("ascii", "replace").split(), self.where)
 
-    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+    def ring(self) -> tuple[bytes, ...]:
         return self._keys
 
     def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -129,11 +126,9 @@ class KeyringKeys(VaultKeys):
     def __init__(self, state_dir: Path) -> None:
         self._account = str(state_dir)
 
-    def ring(self, *, make: bool = False) -> tuple[bytes, ...]:
+    def ring(self) -> tuple[bytes, ...]:
         encoded: str | None = _keyring().get_password(_SERVICE, self._account)
-        if encoded:
-            return _decoded(encoded.split(","), self.where)
-        return self._keep((os.urandom(KEY_BYTES),)) if make else ()
+        return _decoded(encoded.split(","), self.where) if encoded else ()
 
     def _keep(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
         encoded = ",".join(base64.b64encode(key).decode() for key in keys)
@@ -203,7 +198,7 @@ class Vault:
 
     def seal(self, value: bytes, place: ValuePlace) -> SealedValue:
         """Encrypt a value under the newest key, and create a key if there is none."""
-        data_key, newest = os.urandom(KEY_BYTES), self.keys.ring(make=True)[0]
+        data_key, newest = os.urandom(KEY_BYTES), (self.keys.ring() or self.keys.begin())[0]
         return SealedValue(
             key_id(newest),
             _encrypt(newest, data_key, place.authenticated("key")),
@@ -217,7 +212,7 @@ class Vault:
 
     def rewrap(self, sealed: SealedValue, place: ValuePlace) -> SealedValue:
         """Wrap the data key with the newest key. The value itself doesn't change."""
-        data_key, newest = self._unwrap(sealed, place), self.keys.ring(make=True)[0]
+        data_key, newest = self._unwrap(sealed, place), self.keys.ring()[0]
         wrapped = _encrypt(newest, data_key, place.authenticated("key"))
         return SealedValue(key_id(newest), wrapped, sealed.sealed)
 

@@ -33,11 +33,6 @@ _LEFT = "left.json"
 WORKDIR = "/workspace"
 
 
-class BuiltTree(NamedTuple):
-    tree: str
-    chain: tuple[str, ...]
-
-
 class Accounts(NamedTuple):
     users: tuple[User, ...]
     user: User
@@ -60,8 +55,8 @@ def workdir_of(found: FoundImage) -> str:
 
 def build(
     pool: Pool, versions: Versions, limits: ImageLimits, found: FoundImage, source: Source, say: Progress
-) -> BuiltTree:
-    """Build the missing trees of an image.
+) -> tuple[str, tuple[str, ...]]:
+    """Build the missing trees of an image. Return its own, and those of its layers if the pool has them.
 
     Raises ImageInvalidError, ResourceExhaustedError, and the errors of the source.
     """
@@ -90,7 +85,7 @@ def build(
             versions.ensure(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
             below = name
         versions.ensure(tree, f"image {found.digest[:19]}", finish, say, on=below)
-    return BuiltTree(tree, chain)
+    return tree, chain
 
 
 def accounts_of(pool: Pool, tree: str, found: FoundImage) -> Accounts:

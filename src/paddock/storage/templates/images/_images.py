@@ -164,22 +164,22 @@ class Images:
         found = source.find()
         workdir_of(found)  # what can't be, before anything is fetched
         environment = _environment(found)
-        built = build(self._pool, self._versions, self._limits, found, source, progress)
-        who = accounts_of(self._pool, built.tree, found)
+        tree, chain = build(self._pool, self._versions, self._limits, found, source, progress)
+        who = accounts_of(self._pool, tree, found)
         record = Record(
             image=self._image(reference, found, who),
             template=Template(
                 name=reference.text,
                 digest=found.digest.partition(":")[2],
-                layers=(built.tree,),
+                layers=(tree,),
                 host_usr=False,
                 users=who.users,
                 default_user=who.user.name,
                 workdir=workdir_of(found),
                 env=environment,
             ),
-            tree=built.tree,
-            chain=built.chain,
+            tree=tree,
+            chain=chain,
         )
         before = self._records.find(reference.text)
         self._records.write(record)
