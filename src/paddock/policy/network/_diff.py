@@ -330,14 +330,14 @@ def _at(first: Address, last: Address, ports: tuple[int, int], before: Snapshot,
 
 def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Address, Address]]:
     """Yield spans of addresses that no rule and no kind of address tells apart."""
-    for of in (IPv4Address, IPv6Address):
+    for version, of in ((4, IPv4Address), (6, IPv6Address)):
         networks: list[Network] = [
-            one for rule in rules if (one := rule.network) is not None and isinstance(one.network_address, of)
+            one for rule in rules if (one := rule.network) is not None and one.version == version
         ]
         if not networks:
             continue
-        networks += TRANSLATED if of is IPv6Address else ()  # the spans of IPv4 decide about those
-        networks += [block.network for block in SPECIAL if isinstance(block.network.network_address, of)]
+        networks += TRANSLATED if version == 6 else ()  # the spans of IPv4 decide about those
+        networks += [block.network for block in SPECIAL if block.network.version == version]
         ends = [(int(network.network_address), int(network.broadcast_address) + 1) for network in networks]
         edges = sorted({0, 1 << networks[0].max_prefixlen, *(edge for pair in ends for edge in pair)})
         for low, above in pairwise(edges):

@@ -140,7 +140,7 @@ def rules_of(document: PolicyDocument) -> Rules:
     return Rules(
         allow=tuple(_allow(one, index, publish="publish" in deeds) for index, one in enumerate(egress.allow)),
         deny=tuple(_deny(one, index) for index, one in enumerate(egress.deny)),
-        mock=tuple(_secret_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
+        mock=tuple(_of_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
         approve=tuple(asked),
         deeds=deeds,
         bindings=tuple(_bindings(document)),
@@ -167,11 +167,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         )
     if rule.git is not None:
         return _git(rule.git, new, fetch=rule.fetch is not False, refs=rule.push or ())
-    return msgspec.structs.replace(_secret_host(rule, path, index), tier=rule.tier)
-
-
-def _secret_host(rule: Allow | Mock, path: Path, index: int) -> Rule:
-    return msgspec.structs.replace(_of_host(rule, path, index), secrets=tuple(rule.secret or ()))
+    return _of_host(rule, path, index)
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:
@@ -195,13 +191,15 @@ def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) ->
 def _deny(rule: Deny, index: int) -> Rule:
     path: Path = ("egress", "deny", index)
     if rule.cidr is None:
-        return msgspec.structs.replace(_of_host(rule, path, index), ports=_spans(rule.ports, ALL_PORTS))
+        return _of_host(rule, path, index, ALL_PORTS)
     network = parse_network(rule.cidr)
     return Rule(path=path, name=dotted(path), order=index, network=network, ports=_spans(rule.ports, ALL_PORTS))
 
 
-def _of_host(rule: Allow | Deny | Mock | Approve | Binding, path: Path, index: int) -> Rule:
-    ports = ((rule.port, rule.port),) if isinstance(rule, Binding) else _spans(rule.ports, WEB_PORTS)
+def _of_host(
+    rule: Allow | Deny | Mock | Approve | Binding, path: Path, index: int, default: tuple[Span, ...] = WEB_PORTS
+) -> Rule:
+    ports = ((rule.port, rule.port),) if isinstance(rule, Binding) else _spans(rule.ports, default)
     return Rule(
         path=path,
         name=dotted(path),
@@ -210,6 +208,8 @@ def _of_host(rule: Allow | Deny | Mock | Approve | Binding, path: Path, index: i
         ports=ports,
         methods=None if rule.methods is None else frozenset(rule.methods),
         paths=None if rule.paths is None else tuple(map(pattern, rule.paths)),
+        tier=rule.tier if isinstance(rule, Allow) else None,
+        secrets=tuple(rule.secret or ()) if isinstance(rule, (Allow, Mock)) else (),
     )
 
 
