@@ -285,7 +285,7 @@ def _write(fd: int, left: int, events: Content) -> None:
 
 @contextmanager
 def _naming(entry: tar.Entry) -> Generator[None]:
-    """Say which entry the kernel refuses. Errors of the disk are no fault of the image's."""
+    """Say which entry the kernel refuses. Errors of the disk pass, because the image didn't cause them."""
     try:
         yield
     except OSError as error:
