@@ -168,7 +168,11 @@ def _write_place(path: Path, cursor: str | None, output: int | None) -> None:
     argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)"),
 )
 def list_some(options: argparse.Namespace) -> int:
-    """List the actions, decisions and outcomes, the newest last."""
+    """List the actions, decisions and outcomes, the newest last.
+
+    Examples:
+        paddock audit ls box --trouble
+    """
     records = ask(model.ListAudit, options, tag=options.action)
     headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
     others = [record for record in records if record.action != "audit.list" or record.ok is not None]  # not this one
@@ -231,6 +235,9 @@ def verify(options: argparse.Namespace) -> int:
 
     It follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or an export,
     it needs nothing else of this machine. Exit code 1 if a link or a signature is wrong.
+
+    Examples:
+        paddock audit verify
     """
     began = time.monotonic()
     report = _verified(options)
@@ -399,6 +406,9 @@ _LAST = 5
 def verb_why(options: argparse.Namespace) -> int:
     """Explain why a sandbox died (or that it lives), which limits it exceeded, what the policy refused and by which
     rule, and the next step. Without ID: the latest refusals and failures.
+
+    Examples:
+        paddock why box
     """
     known = None if options.sandbox is None else perform(model.InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id

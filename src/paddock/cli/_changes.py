@@ -132,6 +132,9 @@ def verb_diff(options: argparse.Namespace) -> int:
     """Show the changes of a workspace since its first commit.
 
     With --mount or without a workspace, show a sandbox's changes in a copy-on-write mount.
+
+    Examples:
+        paddock diff T42
     """
     target, paths = target_and_paths(options)
     if options.mount is None and not paths and not _is_mounted(options):
@@ -157,6 +160,9 @@ def verb_patch(options: argparse.Namespace) -> int:
     """Print the changes of a workspace since its first commit, with untracked files, as a patch for `git apply`.
 
     Example: paddock patch T42 > T42.patch
+
+    Examples:
+        paddock patch T42 | git apply
     """
     diff = perform(model.DiffWorkspace(workspace=options.workspace, patch=True))
     return answer(options, diff, show=lambda: show_patch(diff.patch or b"", colour=False))
@@ -175,6 +181,9 @@ def verb_promote(options: argparse.Namespace) -> int:
 
     It writes all or nothing. It refuses device nodes, set-id bits, links that lead out, and files that the host has
     changed since. Changes in .git stay in the sandbox.
+
+    Examples:
+        paddock promote box --dry-run
     """
     target, paths = target_and_paths(options)
     done = ask(model.PromoteMount, options, target=target, paths=paths)
@@ -195,6 +204,9 @@ def verb_branch(options: argparse.Namespace) -> int:
     """Push a workspace to its repository, with the credentials of your git.
 
     Uncommitted changes become a commit. The workspace doesn't change. Prints the commit.
+
+    Examples:
+        paddock branch T42 fix -m Fix
     """
     pushed = ask(model.PushBranch, options, branch=options.name, author=options.author or _author())
     note = f"{pushed.branch} of {pushed.repository} {'is' if pushed.pushed else 'was already'} at {pushed.commit}"
@@ -231,6 +243,9 @@ def verb_pr(options: argparse.Namespace) -> int:
     """Push a workspace, as `paddock branch` does, and open a pull request for that branch: GitHub, Gitea or Forgejo.
 
     If there is an open one, use it. Prints its address.
+
+    Examples:
+        paddock pr T42 --title Fix
     """
     message, author = options.message or options.title, options.author or _author()
     pushed = ask(model.PushBranch, options, message=message, author=author)

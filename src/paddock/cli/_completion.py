@@ -44,6 +44,9 @@ def verb_completion(options: argparse.Namespace) -> int:
     """Print the start-up code of a shell: `eval "$(paddock completion bash)"` (or zsh) in its start-up file, or
     `paddock completion fish | source`. `names` prints the ids and names of living objects. `words` prints the
     candidates for the last of the words that follow, for those scripts.
+
+    Examples:
+        eval "$(paddock completion bash)"
     """
     if options.shell == "words":
         *before, last = options.words or [""]

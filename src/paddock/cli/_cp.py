@@ -30,6 +30,10 @@ def verb_cp(options: argparse.Namespace) -> int:
 
     One of both is ID:PATH. If the target is a directory, a file goes into it; ID:PATH/ always is one. A directory from
     the sandbox goes into a new one, without links that lead out.
+
+    Examples:
+        paddock cp main.py box:
+        paddock cp box:out ./out
     """
     from ._progress import progress
 
@@ -97,7 +101,12 @@ def _ports(text: str) -> tuple[int, int]:
     argument("--host", default="127.0.0.1", metavar="ADDRESS", help="of this machine (default: 127.0.0.1)"),
 )
 def verb_forward(options: argparse.Namespace) -> int:
-    """Have a port of this machine lead to a port that a program inside listens on, until Ctrl-C. Prints the URL."""
+    """Have a port of this machine lead to a port that a program inside listens on, until Ctrl-C. Prints the URL.
+
+    Examples:
+        paddock forward box 8000
+        paddock forward box 8080:80
+    """
     local_port, port = options.ports
     sandbox = client.Sandbox.connect(options.sandbox)
     try:

@@ -38,6 +38,9 @@ def verb_doctor(options: argparse.Namespace) -> int:
 
     It makes a sandbox of each available level and runs `true` in it. Exit code 1 if that fails at the default level, or
     at one that you name.
+
+    Examples:
+        paddock doctor
     """
     if options.storage:
         return _storage(options)
@@ -101,6 +104,9 @@ def verb_gc(options: argparse.Namespace) -> int:
     """Delete unneeded files, and, while the pool is too full, files that paddock can fetch again.
 
     It keeps all that a living sandbox, a snapshot or a workspace needs.
+
+    Examples:
+        paddock gc --dry-run
     """
     report = ask(model.CollectGarbage, options)
     return answer(options, report, show=lambda: _tell_garbage(report))

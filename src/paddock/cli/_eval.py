@@ -33,6 +33,9 @@ def _injection(options: argparse.Namespace) -> int:
     An agent obeys all texts in poisoned repositories. The outside network is simulated, and the secrets are fake.
     Nothing leaves this machine, under any policy. Exit code 0 if nothing leaked and the honest twin of each attack
     worked, 1 if not.
+
+    Examples:
+        paddock eval injection --policy p.yaml
     """
     from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
 
@@ -83,6 +86,9 @@ def verb_bench(options: argparse.Namespace) -> int:
 
     It shows the time of each step, the cost of work inside relative to outside, and which of several harmless attacks
     by root inside succeed. It takes minutes with emulated machines. It changes no sandbox's level.
+
+    Examples:
+        paddock bench --levels
     """
     from paddock.eval import levels
 

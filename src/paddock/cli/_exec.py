@@ -51,7 +51,13 @@ _START_FAILED = {
     COMMAND,
 )
 def verb_exec(options: argparse.Namespace) -> int:
-    """Run a command in a sandbox. At its end paddock kills its remaining processes. Options come first."""
+    """Run a command in a sandbox. At its end paddock kills its remaining processes. Options come first.
+
+    Examples:
+        paddock exec box -- pytest -q
+        paddock exec box -i -- python3 - <cell.py
+        paddock exec box -d -- ./server
+    """
     argv = _checked(options)
     if not options.detach:
         return _run(client.Sandbox.connect(options.sandbox), options, argv)
@@ -85,6 +91,11 @@ def verb_run(options: argparse.Namespace) -> int:
 
     It prints output at once. In an OCI image, the command is the arguments of the image's entrypoint. Without a command
     the image's own runs.
+
+    Examples:
+        paddock run -- python3 -c 'print(6 * 7)'
+        paddock run --network pypi --mount . -- sh -c 'pip install -q . && pytest -q'
+        paddock run --mount . --diff -- ./untrusted.sh
     """
     _complete(options)
     argv = _checked(options)
@@ -165,6 +176,10 @@ def verb_sh(options: argparse.Namespace) -> int:
     Without ID, open it in a new sandbox (with a TTL of an hour), which ends with the shell. It behaves like ssh: all
     keys go inside, Ctrl-C and Ctrl-Z too. At the beginning of a line ~. ends the session, ~^Z suspends it, and ~?
     prints help. Without a terminal the shell reads its commands from stdin.
+
+    Examples:
+        paddock sh box
+        paddock sh --mount .
     """
     argv, stays = ["/bin/sh", "-c", _SHELL], options.sandbox is not None
     with contextlib.nullcontext(client.Sandbox.connect(options.sandbox)) if stays else _disposable(options) as sandbox:

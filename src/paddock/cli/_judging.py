@@ -156,7 +156,11 @@ _PATCH_BYTES = 16 << 20
 @_judging(argument("patches", nargs="+", metavar="PATCH", help="a file that `git apply` understands"))
 def verb_try(options: argparse.Namespace) -> int:
     """Mount a directory copy-on-write, set up once, and fork once per patch: applied there, and judged by the tests.
-    The best diff goes to stdout, the table to stderr. Exit code 0 if one passes, 1 if none does."""
+    The best diff goes to stdout, the table to stderr. Exit code 0 if one passes, 1 if none does.
+
+    Examples:
+        paddock try --test "pytest -q" patches/*.patch >best.patch
+    """
     from paddock.agents import compare
 
     patches = {name: _read(name) for name in options.patches}
@@ -233,6 +237,9 @@ def verb_agent(options: argparse.Namespace) -> int:
 
     The tests judge each change as a diff in a fresh fork. The best diff goes to stdout, the table to stderr. Exit code
     0 if one passes, 1 if none. Limits of tokens, money and time apply to all attempts together.
+
+    Examples:
+        paddock agent "make the tests pass" --test "pytest -q" --best-of 5 --model anthropic:NAME
     """
     from paddock.agents import Agent, Budget, agent_attempt, best_of
 

@@ -30,6 +30,9 @@ def _pull(options: argparse.Namespace) -> int:
     """Fetch the missing parts of an image, and make it a template for `paddock run --template IMAGE`.
 
     Prints its digest.
+
+    Examples:
+        paddock image pull docker://python:3.12
     """
     with progress("fetching the image"):
         image = perform(model.PullImage(reference=client.absolute_template(options.image)))
@@ -58,7 +61,11 @@ def _remove_images(options: argparse.Namespace) -> int:
 
 @usage()
 def _list_templates(options: argparse.Namespace) -> int:
-    """List which there are, and images that are here."""
+    """List which there are, and images that are here.
+
+    Examples:
+        paddock template ls
+    """
     found = [
         *perform(model.ListTemplates()),
         *(
@@ -71,7 +78,11 @@ def _list_templates(options: argparse.Namespace) -> int:
 
 @usage()
 def _list_repositories(options: argparse.Namespace) -> int:
-    """List the repositories in the cache."""
+    """List the repositories in the cache.
+
+    Examples:
+        paddock repos ls
+    """
     found = perform(model.ListRepositories())
     empty = "no repositories: paddock up URL --task NAME"
     return listing(options, found, "ID, URL, SCOPE, DEFAULT, BRANCHES, TAGS, SEEN", _repository_row, empty)

@@ -42,6 +42,9 @@ def verb_logs(options: argparse.Namespace) -> int:
 
     Of a background command (`exec -d`) that is all output. Of a completed command it is the output that didn't fit into
     its result. Its stdout goes to stdout, its stderr to stderr. It exists as long as the sandbox.
+
+    Examples:
+        paddock logs -f box
     """
     from paddock import Sandbox
 

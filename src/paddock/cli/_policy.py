@@ -25,7 +25,11 @@ _FILE = argument("file", metavar="FILE")
 
 @usage(_FILE)
 def _check(options: argparse.Namespace) -> int:
-    """Check whether a policy is valid, and count its rules."""
+    """Check whether a policy is valid, and count its rules.
+
+    Examples:
+        paddock policy check paddock.yaml
+    """
     snapshot = _load(options.file).snapshot
     rules = snapshot.rules
     document = snapshot.document
@@ -49,7 +53,11 @@ def _check(options: argparse.Namespace) -> int:
     argument("--delete", metavar="PATH", help="or one that is to be deleted"),
 )
 def _explain(options: argparse.Namespace) -> int:
-    """Show which rule decides on a request, and why. Exit code 0 if it allows the request, 1 if not."""
+    """Show which rule decides on a request, and why. Exit code 0 if it allows the request, 1 if not.
+
+    Examples:
+        paddock policy explain paddock.yaml POST https://api.github.com/repos/acme/app
+    """
     from paddock.policy.network import explain
 
     loaded = _load(options.file)
@@ -208,7 +216,11 @@ _MOST_SECRET_BYTES = 1 << 20
 @usage(argument("name", metavar="NAME", help="as a variable is named"))
 def _set_secret(options: argparse.Namespace) -> int:
     """Keep a value, or another one. Reads the value from stdin, or asks for it on a terminal. A newline at its end is
-    not part of it."""
+    not part of it.
+
+    Examples:
+        paddock secret set GITHUB_TOKEN <token
+    """
     model.check_secret_name(options.name)
     secret = perform(model.SetSecret(name=options.name, value=_read_secret(options.name)))
     return answer(options, secret, f"{secret.name}, version {secret.version}")
@@ -262,7 +274,11 @@ _APPROVAL = argument("approval", metavar="APPROVAL", help="id or unique prefix o
     argument("--watch", action="store_true", help="and what comes, until Ctrl-C"),
 )
 def _list_approvals(options: argparse.Namespace) -> int:
-    """List the pending approvals."""
+    """List the pending approvals.
+
+    Examples:
+        paddock approvals ls --watch
+    """
     if options.watch:
         return _watch(options)
     found, headings = ask(model.ListApprovals, options), "ID, STATE, KIND, SANDBOX, ASKED, UNTIL, WHAT"
@@ -306,7 +322,11 @@ def _show_approval(options: argparse.Namespace) -> int:
 
 @usage(_APPROVAL)
 def _approve(options: argparse.Namespace) -> int:
-    """Grant an approval: once, for exactly the requested action."""
+    """Grant an approval: once, for exactly the requested action.
+
+    Examples:
+        paddock approvals approve ap_0tx7
+    """
     one = ask(model.GrantApproval, options)
     return answer(options, one, f"approved {one.id}: {one.summary}, once, until {_render.when(one.expires_at)}")
 

@@ -32,7 +32,11 @@ _SANDBOXES = argument("sandboxes", nargs="+", metavar="ID", help="id, unique pre
     sandbox_spec(),
 )
 def verb_create(options: argparse.Namespace) -> int:
-    """Make a sandbox that stays until `paddock kill` or its TTL, and print its id."""
+    """Make a sandbox that stays until `paddock kill` or its TTL, and print its id.
+
+    Examples:
+        paddock create --name box --ttl 2h --memory 1g
+    """
     from ._progress import progress
 
     with progress("making the sandbox"):
@@ -70,14 +74,22 @@ def _each(options: argparse.Namespace, action: Callable[[str], model.Action[mode
 
 @usage(SANDBOX, argument("ttl_seconds", type=seconds, metavar="TIME", help="from now on: seconds, 5m, 2h or 1d"))
 def verb_extend(options: argparse.Namespace) -> int:
-    """Have a sandbox end a time from now, in place of when it would have ended."""
+    """Have a sandbox end a time from now, in place of when it would have ended.
+
+    Examples:
+        paddock extend box 2h
+    """
     info = ask(model.ExtendSandbox, options)
     return answer(options, info, f"{info.id} ends in {_render.span(info.expires_at - time.time())}")
 
 
 @usage(_SANDBOXES)
 def verb_kill(options: argparse.Namespace) -> int:
-    """End sandboxes at once and for good."""
+    """End sandboxes at once and for good.
+
+    Examples:
+        paddock kill box
+    """
     return _each(options, lambda name: model.KillSandbox(sandbox=name))
 
 
@@ -87,19 +99,31 @@ def verb_kill(options: argparse.Namespace) -> int:
     argument("--force", action="store_true", help="also while commands run in it: they stand still with it"),
 )
 def verb_pause(options: argparse.Namespace) -> int:
-    """Pause all processes in sandboxes until their next use."""
+    """Pause all processes in sandboxes until their next use.
+
+    Examples:
+        paddock pause box
+    """
     return _each(options, lambda name: model.PauseSandbox(sandbox=name, to_disk=options.to_disk, force=options.force))
 
 
 @usage(_SANDBOXES)
 def verb_resume(options: argparse.Namespace) -> int:
-    """Have paused sandboxes go on."""
+    """Have paused sandboxes go on.
+
+    Examples:
+        paddock resume box
+    """
     return _each(options, lambda name: model.ResumeSandbox(sandbox=name))
 
 
 @usage(argument("-a", "--all", action="store_true", help="those that have ended too"))
 def verb_ls(options: argparse.Namespace) -> int:
-    """List the sandboxes of this machine."""
+    """List the sandboxes of this machine.
+
+    Examples:
+        paddock ls --all
+    """
     found = [sandbox.info for sandbox in client.Sandbox.list(ended=options.all)]
     headings = "ID, NAME, STATE, LEVEL, TEMPLATE, ENDS, WHY"
     return listing(options, found, headings, _sandbox_row, "no sandboxes: paddock create makes one")
@@ -122,6 +146,9 @@ def verb_ps(options: argparse.Namespace) -> int:
 
     The list comes from the host's kernel, so none can hide, and only the command is the process's own text. Numbers are
     the ones inside. Number 1 and its children named paddock are the guest agent's.
+
+    Examples:
+        paddock ps box
     """
     found = ask(model.ListProcesses, options)
     headings = "PID, PARENT, UID, STATE, THREADS, CPU, MEMORY, AGE, COMMAND"
@@ -149,7 +176,11 @@ def _process_row(process: model.Process) -> tuple[str, ...]:
 )
 def verb_fork(options: argparse.Namespace) -> int:
     """Make sandboxes with the files of one that lives, at one instant, and print their ids. They stay until `paddock
-    kill` or their TTL."""
+    kill` or their TTL.
+
+    Examples:
+        paddock fork box -n 3
+    """
     # The children stay, also of a parent that doesn't, because this program ends at once.
     children = ask(model.ForkSandbox, options, ttl_seconds=options.ttl, persistent=True)
     return answer(options, children, *(child.id for child in children))
@@ -159,6 +190,9 @@ def verb_fork(options: argparse.Namespace) -> int:
 def verb_inspect(options: argparse.Namespace) -> int:
     """Show a sandbox: its source, its limits and its use of them, its times, its state with the reason, and its
     isolation as the kernel shows it now. Exit code 1 if some isolation is missing.
+
+    Examples:
+        paddock inspect box --json
     """
     known = ask(model.InspectSandbox, options)
     answer(options, known, show=lambda: _tell(known))
@@ -234,7 +268,11 @@ def _of(used: int | None, most: int) -> str:
 
 @usage(SANDBOX, argument("--name", help="a name to use in place of the id; unique among snapshots"))
 def _make_snapshot(options: argparse.Namespace) -> int:
-    """Keep the files of a sandbox as they are at this instant, and print the snapshot's id."""
+    """Keep the files of a sandbox as they are at this instant, and print the snapshot's id.
+
+    Examples:
+        paddock snapshot create box --name before
+    """
     snapshot = ask(model.CreateSnapshot, options)
     return answer(options, snapshot, snapshot.id)
 
@@ -247,7 +285,11 @@ def _make_snapshot(options: argparse.Namespace) -> int:
     sandbox_spec(ttl_seconds=3600.0, template=False, files=False),
 )
 def _build_snapshot(options: argparse.Namespace) -> int:
-    """Build a snapshot from a Dockerfile, and print its id. It does FROM, RUN, COPY, ENV, WORKDIR, USER and ARG."""
+    """Build a snapshot from a Dockerfile, and print its id. It does FROM, RUN, COPY, ENV, WORKDIR, USER and ARG.
+
+    Examples:
+        paddock snapshot build . --name tools --network pypi
+    """
     given = {name: value for name, value in spec(options).items() if name not in ("template", "mounts", "snapshot")}
     snapshot = client.Snapshot.build(
         options.directory,
@@ -284,6 +326,10 @@ verb_snapshot = Verbs(create=_make_snapshot, build=_build_snapshot, ls=_list_sna
 
 @usage(SANDBOX, argument("snapshot", metavar="SNAPSHOT", help="id, unique prefix of one, or name"))
 def verb_rollback(options: argparse.Namespace) -> int:
-    """End all processes of a sandbox and restore the files of a snapshot. Its id stays."""
+    """End all processes of a sandbox and restore the files of a snapshot. Its id stays.
+
+    Examples:
+        paddock rollback box before
+    """
     info = ask(model.RollbackSandbox, options)
     return answer(options, info, info.id)

@@ -42,6 +42,9 @@ def verb_stats(options: argparse.Namespace) -> int:
     """Show a live table of the sandboxes' consumption (default: all), until Ctrl-C or until the last one has ended.
 
     If stdout isn't a terminal, show it once. With --json, print one line for each sandbox and sample.
+
+    Examples:
+        paddock stats box
     """
     once = options.once or not (options.json or sys.stdout.isatty())
     looks = _looks(client.default_transport(), options, once=once)

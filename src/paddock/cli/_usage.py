@@ -43,11 +43,13 @@ def exclusive(*parts: Part) -> Part:
 
 
 class Usage:
-    """One verb. The docstring of `run` describes it, and lists of verbs show its first sentence."""
+    """One verb. The docstring of `run` describes it, and has its examples. Lists of verbs show its first sentence."""
 
     def __init__(self, run: Run, parts: tuple[Part, ...], json: str | None, defaults: dict[str, object]) -> None:
         self.run, self._parts, self._json, self._defaults = run, parts, json, defaults
-        self.description = " ".join((run.__doc__ or "").split())
+        text, _, examples = (run.__doc__ or "").partition("Examples:\n")
+        self.description = " ".join(text.split())
+        self.examples = [line.strip() for line in examples.rstrip().splitlines()]
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         parser.description = self.description or parser.description
@@ -70,6 +72,7 @@ class Verbs:
 
     def __init__(self, about: str | None = None, *, otherwise: str | None = None, **verbs: Usage) -> None:
         self._about, self._verbs, self._otherwise = about, verbs, otherwise
+        self.examples = [text for one in verbs.values() for text in one.examples]
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         parser.description = self._about or parser.description

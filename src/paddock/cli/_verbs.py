@@ -13,150 +13,75 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    from ._usage import Usage, Verbs
+
 
 class Verb:
     """A verb.
 
     `module` has `verb_<verb>`, a `Usage` or `Verbs`. `names`: completion offers ids and names of sandboxes.
-
-    `examples` follow its help, one a line.
     """
 
-    def __init__(self, module: str, help: str, names: bool = False, examples: str = "") -> None:
+    def __init__(self, module: str, help: str, names: bool = False) -> None:
         self.module, self.help, self.names = module, help, names
-        self.examples = "".join(f"\n  {text}" for text in examples.splitlines())
 
 
 GROUPS: dict[str, dict[str, Verb]] = {
     "sandboxes": {
-        "run": Verb(
-            "_exec",
-            "run a command in a new sandbox, and delete the sandbox",
-            examples="paddock run -- python3 -c 'print(6 * 7)'\n"
-            "paddock run --network pypi --mount . -- sh -c 'pip install -q . && pytest -q'\n"
-            "paddock run --mount . --diff -- ./untrusted.sh",
-        ),
-        "create": Verb(
-            "_sandboxes",
-            "make a sandbox that stays until `kill` or its TTL; print its id",
-            examples="paddock create --name box --ttl 2h --memory 1g",
-        ),
-        "exec": Verb(
-            "_exec",
-            "run a command in a living sandbox",
-            True,
-            "paddock exec box -- pytest -q\npaddock exec box -i -- python3 - <cell.py\npaddock exec box -d -- ./server",
-        ),
-        "sh": Verb(
-            "_exec", "open a shell in a living sandbox or in a new one", True, "paddock sh box\npaddock sh --mount ."
-        ),
-        "cp": Verb(
-            "_cp", "copy a file or a directory in or out", True, "paddock cp main.py box:\npaddock cp box:out ./out"
-        ),
-        "forward": Verb(
-            "_cp",
-            "have a port of this machine lead to one inside",
-            True,
-            "paddock forward box 8000\npaddock forward box 8080:80",
-        ),
-        "ls": Verb("_sandboxes", "list sandboxes", examples="paddock ls --all"),
-        "ps": Verb("_sandboxes", "list the processes inside, as the kernel shows them", True, "paddock ps box"),
-        "logs": Verb("_logs", "print what commands have printed", True, "paddock logs -f box"),
-        "stats": Verb("_stats", "show processor, memory, processes and disk, live", True, "paddock stats box"),
-        "inspect": Verb("_sandboxes", "show all that is known of a sandbox", True, "paddock inspect box --json"),
-        "extend": Verb("_sandboxes", "have a sandbox live longer", True, "paddock extend box 2h"),
-        "kill": Verb("_sandboxes", "end sandboxes at once and for good", True, "paddock kill box"),
+        "run": Verb("_exec", "run a command in a new sandbox, and delete the sandbox"),
+        "create": Verb("_sandboxes", "make a sandbox that stays until `kill` or its TTL; print its id"),
+        "exec": Verb("_exec", "run a command in a living sandbox", True),
+        "sh": Verb("_exec", "open a shell in a living sandbox or in a new one", True),
+        "cp": Verb("_cp", "copy a file or a directory in or out", True),
+        "forward": Verb("_cp", "have a port of this machine lead to one inside", True),
+        "ls": Verb("_sandboxes", "list sandboxes"),
+        "ps": Verb("_sandboxes", "list the processes inside, as the kernel shows them", True),
+        "logs": Verb("_logs", "print what commands have printed", True),
+        "stats": Verb("_stats", "show processor, memory, processes and disk, live", True),
+        "inspect": Verb("_sandboxes", "show all that is known of a sandbox", True),
+        "extend": Verb("_sandboxes", "have a sandbox live longer", True),
+        "kill": Verb("_sandboxes", "end sandboxes at once and for good", True),
     },
     "state": {
-        "fork": Verb("_sandboxes", "make sandboxes with the files of a living one", True, "paddock fork box -n 3"),
-        "snapshot": Verb(
-            "_sandboxes",
-            "keep a sandbox's files, or a Dockerfile's: create, build, ls, rm",
-            True,
-            "paddock snapshot create box --name before\npaddock snapshot build . --name tools --network pypi",
-        ),
-        "rollback": Verb("_sandboxes", "take a sandbox back to a snapshot", True, "paddock rollback box before"),
-        "pause": Verb("_sandboxes", "stop all that runs in a sandbox until it is used", True, "paddock pause box"),
-        "resume": Verb("_sandboxes", "let a paused sandbox go on", True, "paddock resume box"),
+        "fork": Verb("_sandboxes", "make sandboxes with the files of a living one", True),
+        "snapshot": Verb("_sandboxes", "keep a sandbox's files, or a Dockerfile's: create, build, ls, rm", True),
+        "rollback": Verb("_sandboxes", "take a sandbox back to a snapshot", True),
+        "pause": Verb("_sandboxes", "stop all that runs in a sandbox until it is used", True),
+        "resume": Verb("_sandboxes", "let a paused sandbox go on", True),
     },
     "tasks": {
-        "up": Verb(
-            "_workspaces",
-            "open the workspace of a task, and a sandbox over it",
-            examples="paddock up https://example.org/app.git --branch fix --task T42\npaddock up --task T42",
-        ),
-        "workspace": Verb(
-            "_workspaces",
-            "workspaces: ls, status, pin, unpin, rm",
-            True,
-            "paddock workspace ls\npaddock workspace rm T42 --discard",
-        ),
-        "status": Verb("_workspaces", "show what a workspace holds that is nowhere else", True, "paddock status T42"),
-        "diff": Verb("_changes", "show what changed in a workspace or a mounted directory", True, "paddock diff T42"),
-        "patch": Verb("_changes", "print those changes for `git apply`", True, "paddock patch T42 | git apply"),
-        "promote": Verb(
-            "_changes", "write what changed in a mounted directory to it", True, "paddock promote box --dry-run"
-        ),
-        "branch": Verb("_changes", "push a workspace to a branch of its remote", True, "paddock branch T42 fix -m Fix"),
-        "pr": Verb("_changes", "open a pull request for that branch", True, "paddock pr T42 --title Fix"),
+        "up": Verb("_workspaces", "open the workspace of a task, and a sandbox over it"),
+        "workspace": Verb("_workspaces", "workspaces: ls, status, pin, unpin, rm", True),
+        "status": Verb("_workspaces", "show what a workspace holds that is nowhere else", True),
+        "diff": Verb("_changes", "show what changed in a workspace or a mounted directory", True),
+        "patch": Verb("_changes", "print those changes for `git apply`", True),
+        "promote": Verb("_changes", "write what changed in a mounted directory to it", True),
+        "branch": Verb("_changes", "push a workspace to a branch of its remote", True),
+        "pr": Verb("_changes", "open a pull request for that branch", True),
         "artifact": Verb("_kept", "keep files of a sandbox by name: add, get, list, rm"),
-        "repos": Verb("_kept", "cached repositories: ls, fetch, rm", examples="paddock repos ls"),
+        "repos": Verb("_kept", "cached repositories: ls, fetch, rm"),
     },
     "agents": {
-        "try": Verb(
-            "_judging",
-            "try patches side by side in forks, and print the best",
-            examples='paddock try --test "pytest -q" patches/*.patch >best.patch',
-        ),
-        "agent": Verb(
-            "_judging",
-            "let a model work on a task in forks, and print the best diff",
-            examples='paddock agent "make the tests pass" --test "pytest -q" --best-of 5 --model anthropic:NAME',
-        ),
-        "eval": Verb(
-            "_eval", "play prompt injections against a policy", examples="paddock eval injection --policy p.yaml"
-        ),
+        "try": Verb("_judging", "try patches side by side in forks, and print the best"),
+        "agent": Verb("_judging", "let a model work on a task in forks, and print the best diff"),
+        "eval": Verb("_eval", "play prompt injections against a policy"),
     },
     "policy": {
-        "policy": Verb(
-            "_policy",
-            "what sandboxes may reach and do: check, explain, set, show",
-            examples="paddock policy check paddock.yaml\n"
-            "paddock policy explain paddock.yaml POST https://api.github.com/repos/acme/app",
-        ),
-        "secret": Verb(
-            "_policy",
-            "values that sandboxes can use and never see: set, ls, rm, rekey",
-            examples="paddock secret set GITHUB_TOKEN <token",
-        ),
-        "approvals": Verb(
-            "_policy",
-            "what waits for your answer: ls, show, approve, deny",
-            examples="paddock approvals ls --watch\npaddock approvals approve ap_0tx7",
-        ),
+        "policy": Verb("_policy", "what sandboxes may reach and do: check, explain, set, show"),
+        "secret": Verb("_policy", "values that sandboxes can use and never see: set, ls, rm, rekey"),
+        "approvals": Verb("_policy", "what waits for your answer: ls, show, approve, deny"),
         "record": Verb("_policy", "record what a sandbox is answered from outside: start, take"),
-        "why": Verb("_audit", "say why a sandbox ended, and what was refused", True, "paddock why box"),
-        "audit": Verb(
-            "_audit",
-            "what was asked, decided and done: ls, tail, show, verify",
-            True,
-            "paddock audit ls box --trouble\npaddock audit verify",
-        ),
+        "why": Verb("_audit", "say why a sandbox ended, and what was refused", True),
+        "audit": Verb("_audit", "what was asked, decided and done: ls, tail, show, verify", True),
     },
     "system": {
-        "doctor": Verb(
-            "_doctor", "say what this machine can do, and how to fix what it can't", examples="paddock doctor"
-        ),
-        "template": Verb("_kept", "what sandboxes start from: ls", examples="paddock template ls"),
-        "image": Verb(
-            "_kept", "OCI images as templates: pull, ls, rm", examples="paddock image pull docker://python:3.12"
-        ),
+        "doctor": Verb("_doctor", "say what this machine can do, and how to fix what it can't"),
+        "template": Verb("_kept", "what sandboxes start from: ls"),
+        "image": Verb("_kept", "OCI images as templates: pull, ls, rm"),
         "daemon": Verb("_daemon", "the process behind all verbs: status, stop, restart, logs"),
-        "gc": Verb("_doctor", "delete what nothing needs", examples="paddock gc --dry-run"),
-        "bench": Verb("_eval", "measure the levels of this machine, side by side", examples="paddock bench --levels"),
-        "completion": Verb(
-            "_completion", "completion for bash, zsh and fish", examples='eval "$(paddock completion bash)"'
-        ),
+        "gc": Verb("_doctor", "delete what nothing needs"),
+        "bench": Verb("_eval", "measure the levels of this machine, side by side"),
+        "completion": Verb("_completion", "completion for bash, zsh and fish"),
     },
 }
 VERBS: dict[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
@@ -294,11 +219,13 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
             name,
             help=verb.help,
             description=verb.help,
-            epilog=f"examples:{verb.examples}" if verb.examples else None,
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
-        getattr(import_module(f"{__package__}.{verb.module}"), f"verb_{name}").add_to(one)
+        declared: Usage | Verbs = getattr(import_module(f"{__package__}.{verb.module}"), f"verb_{name}")
+        declared.add_to(one)
+        if examples := [text for text in declared.examples if f"{one.prog} " in f"{text} "]:
+            one.epilog = "\n  ".join(("examples:", *examples))
     return root
 
 

@@ -38,6 +38,10 @@ def verb_up(options: argparse.Namespace) -> int:
 
     The sandbox stays until `paddock kill` or its TTL. The workspace outlives it: `paddock up --task TASK` continues
     from its files.
+
+    Examples:
+        paddock up https://example.org/app.git --branch fix --task T42
+        paddock up --task T42
     """
     from ._progress import progress
 
@@ -127,7 +131,11 @@ _TASK = argument("workspace", metavar="TASK", help="name, id, or unique prefix o
     argument("--discard", action="store_true", help="lose what is nowhere else"),
 )
 def _remove(options: argparse.Namespace) -> int:
-    """Delete workspaces. Without --discard, one with data that exists in no other place stays."""
+    """Delete workspaces. Without --discard, one with data that exists in no other place stays.
+
+    Examples:
+        paddock workspace rm T42 --discard
+    """
     for reference in options.tasks:
         client.Workspace.get(reference).delete(discard=options.discard)
     return answer(options, options.tasks)
@@ -154,7 +162,11 @@ def _unpin(options: argparse.Namespace) -> int:
 
 @usage()
 def _list(options: argparse.Namespace) -> int:
-    """List workspaces, those used least recently first."""
+    """List workspaces, those used least recently first.
+
+    Examples:
+        paddock workspace ls
+    """
     found = [workspace.info for workspace in client.Workspace.list()]
     headings = "TASK, ID, STATE, SANDBOX, REPOSITORY, BRANCH, COMMIT, USED"
     return listing(options, found, headings, _row, "no workspaces: paddock up --task NAME")
@@ -176,7 +188,11 @@ def _row(info: model.Workspace) -> tuple[str, ...]:
 
 @usage(_TASK)
 def verb_status(options: argparse.Namespace) -> int:
-    """Show the data in the workspace of a task that exists in no other place, computed now in a separate sandbox."""
+    """Show the data in the workspace of a task that exists in no other place, computed now in a separate sandbox.
+
+    Examples:
+        paddock status T42
+    """
     from ._progress import progress
 
     with progress("looking at the workspace"):
