@@ -60,42 +60,9 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
-__all__ = [
-    "AsyncConnection",
-    "AsyncProcess",
-    "AsyncSandbox",
-    "AsyncSnapshot",
-    "AsyncWorkspace",
-    "CommandFailedError",
-    "Connection",
-    "ExecResult",
-    "ExitStatus",
-    "FileInfo",
-    "Forward",
-    "Level",
-    "Limit",
-    "Limits",
-    "Mount",
-    "MountMode",
-    "PaddockError",
-    "Process",
-    "PtySize",
-    "Sandbox",
-    "Snapshot",
-    "State",
-    "Usage",
-    "Workspace",
-    "__version__",
-    "approvals",
-    "async_approvals",
-    "async_secrets",
-    "local",
-    "local_async",
-    "secrets",
-]
-
 
 if not TYPE_CHECKING:  # to a type checker any name would be one, modules of the package too
+    __all__ = sorted([*_HOMES, "__version__"])
 
     def __getattr__(name: str) -> object:
         home = _HOMES.get(name)
@@ -106,6 +73,5 @@ if not TYPE_CHECKING:  # to a type checker any name would be one, modules of the
         value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
         return value
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    def __dir__() -> list[str]:
+        return __all__
