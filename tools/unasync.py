@@ -17,7 +17,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "paddock"
 TARGETS = {
-    "client/_sync": ("client/_async/*.py", "model/streams.py"),
+    "client/_sync": ("client/_async/*.py",),
     "agents/_sync": ("agents/_async/*.py",),
 }
 """Directories that hold what is generated here and nothing else, and from what."""
@@ -80,7 +80,6 @@ NAMES = {
     "local_async": "local",
     "paddock.client._async_connections": "paddock.client._connections",
     "paddock.client._opening": "paddock.client._command",
-    "paddock.model.streams": "paddock.client._sync.streams",
 }
 """The new name of each name. A dotted key matches where exactly these names are joined by dots."""
 

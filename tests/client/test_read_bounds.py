@@ -12,13 +12,18 @@ from paddock.client._async.process import AsyncReader
 from paddock.errors import FileError, ResourceExhaustedError
 
 
-class Endless:
+class Endless(AsyncReader):
+    """A transport, and what it opens."""
+
     taken = 0
+
+    def __init__(self) -> None:
+        pass
 
     async def perform(self, action: Any) -> Endless:
         return self
 
-    async def read(self, size: int) -> bytes:
+    async def _receive(self, size: int) -> bytes:
         self.taken += 1000
         return bytes(1000)
 
@@ -38,5 +43,5 @@ def test_reading_ends_with_the_first_byte_too_many(most: int, taken: int) -> Non
 def test_a_reader_gives_up_with_the_first_byte_too_many() -> None:
     endless: Any = Endless()
     with pytest.raises(ResourceExhaustedError, match="more than 10500 bytes"):
-        asyncio.run(AsyncReader(endless).read_all(max_bytes=10_500))
+        asyncio.run(endless.read_all(max_bytes=10_500))
     assert endless.taken == 11_000

@@ -110,8 +110,7 @@ def test_what_has_no_colour_is_untouched(parts: list[str]) -> None:
 
 def a_project(root: Path) -> Path:
     (root / "client" / "_async").mkdir(parents=True)
-    (root / "model").mkdir()
-    (root / "model" / "streams.py").write_text('"""s"""\n')
+    (root / "client" / "_async" / "streams.py").write_text('"""s"""\n')
     every_name = "".join(f"{name}\n" for name in unasync.NAMES)
     (root / "client" / "_async" / "a.py").write_text(every_name)
     assert unasync.main([], root) == 0

@@ -48,7 +48,7 @@ def tail(options: argparse.Namespace) -> int:
         raise InvalidArgumentError("-n takes 0 to 100000", field="last")
     action = model.StreamAudit(sandbox=options.sandbox, tag=options.kind, last=options.last, follow=options.follow)
     none = options.last > 0
-    with client.Reader(client.default_transport().perform(action)) as reader:
+    with client.default_transport().perform(action) as reader:
         for raw in lines(reader):
             line = parse_line(raw)
             if not isinstance(line, RecordLine):
@@ -100,7 +100,7 @@ def export(options: argparse.Namespace) -> int:
     before: dict[str, Any] = {} if place is None else _read_place(place)
     action = model.StreamAudit(sandbox=options.sandbox, since=options.since, cursor=before.get("cursor"))
     cursor: str | None = None
-    reader = client.Reader(client.default_transport().perform(action))
+    reader = client.default_transport().perform(action)
     with reader, _output(options.output, before.get("bytes"), resume=place is not None) as out:
         for raw in lines(reader):
             cursor = cursor_of(raw) or cursor

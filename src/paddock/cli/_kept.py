@@ -145,7 +145,7 @@ def _get(options: argparse.Namespace) -> int:
     if options.json and options.output is None:
         raise InvalidArgumentError("stdout holds the content or a document, not both", hint="-o FILE")
     action = model.GetArtifact(workspace=options.workspace, name=options.name)
-    with client.Reader(client.default_transport().perform(action)) as reader:
+    with client.default_transport().perform(action) as reader:
         sys.stdout.flush()
         descriptor = 1
         if options.output is not None:

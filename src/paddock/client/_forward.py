@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from ._sync.streams import ByteStream
+    from ._sync.connection import Connection
     from ._sync.transport import Transport
 
 _CHUNK_BYTES = 1 << 16
@@ -135,7 +135,7 @@ def _serve(peer: socket.socket, transport: Transport, sandbox: str, port: int) -
             inside.close()
 
 
-def _outward(inside: ByteStream, peer: socket.socket) -> None:
+def _outward(inside: Connection, peer: socket.socket) -> None:
     try:
         while data := inside.read(_CHUNK_BYTES):
             peer.sendall(data)

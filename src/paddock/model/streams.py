@@ -1,7 +1,7 @@
 """Handles: the results of `perform` that carry streams.
 
-Streams bypass the action's checks, but not its limits, deadline and record. These protocols are the ones of the
-asynchronous side. The synchronous client wraps them.
+Streams bypass the action's checks, but not its limits, deadline and record. These are the daemon's own. A client's are
+`AsyncReader`, `AsyncProcess` and so on.
 """
 
 from __future__ import annotations
@@ -69,14 +69,6 @@ class ExecHandle(Protocol):
     async def resize(self, size: PtySize) -> None: ...
     async def aclose(self) -> None:
         """Release the handle. That kills a foreground command. A background command continues."""
-        ...
-
-
-class HeldExecHandle(ExecHandle, Protocol):
-    """A command in the hands of the caller's program."""
-
-    async def wait(self, seconds: float | None = None) -> ExitStatus:
-        """Raise TimeoutError if the command still runs after so many seconds."""
         ...
 
 

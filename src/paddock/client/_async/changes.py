@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from paddock.model import FileChange
-from paddock.model.streams import ChangeStream
+from paddock.model import FileChange, codec
 
-from .process import AsyncBlock
+from .handles import AsyncBlock, Handle
 
 
 class AsyncChanges(AsyncBlock):
@@ -23,7 +22,7 @@ class AsyncChanges(AsyncBlock):
         ```
     """
 
-    def __init__(self, handle: ChangeStream) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._ready: list[FileChange] = []
 
@@ -36,14 +35,16 @@ class AsyncChanges(AsyncBlock):
             await changes.aclose()
             ```
         """
-        await self._handle.aclose()
+        if self._handle.end():
+            await self._handle.call("close", cancels=False)
 
     def __aiter__(self) -> AsyncChanges:
         return self
 
     async def __anext__(self) -> FileChange:
         if not self._ready:
-            self._ready.extend(reversed(await self._handle.next()))
+            changes = codec.decode(await self._handle.call("next"), tuple[FileChange, ...])
+            self._ready.extend(reversed(changes))
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.pop()

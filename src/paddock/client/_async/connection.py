@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from .process import AsyncBlock
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from paddock.model.streams import ByteStream
+from .handles import Incoming, Outgoing
 
 _CHUNK_BYTES = 1 << 16
 
 
-class AsyncConnection(AsyncBlock):
+class AsyncConnection(Incoming, Outgoing):
     """Bytes both ways, to and from a program inside that listens on a port.
 
     `sandbox.dial` opens it. A `with` block closes it.
@@ -23,9 +19,6 @@ class AsyncConnection(AsyncBlock):
             print(await connection.read())  # b'ping'
         ```
     """
-
-    def __init__(self, handle: ByteStream) -> None:
-        self._handle = handle
 
     async def read(self, size: int = _CHUNK_BYTES) -> bytes:
         """Return some bytes as soon as there are any; b"" at the end.
@@ -46,7 +39,7 @@ class AsyncConnection(AsyncBlock):
                 print(await connection.read(2))  # b'pi'
             ```
         """
-        return await self._handle.read(size)
+        return await self._receive(size)
 
     async def write(self, data: str | bytes) -> None:
         """Write all of it, and wait until the other side has taken it.
@@ -64,7 +57,7 @@ class AsyncConnection(AsyncBlock):
                 await connection.write(b"ping")
             ```
         """
-        await self._handle.write(data.encode() if isinstance(data, str) else data)
+        await self._send(data.encode() if isinstance(data, str) else data)
 
     async def write_eof(self) -> None:
         """Tell the other side that no more follows. It can still answer.
@@ -80,7 +73,7 @@ class AsyncConnection(AsyncBlock):
                 print(await connection.read())  # b'ping'
             ```
         """
-        await self._handle.write_eof()
+        await self._stream.call("eof")
 
     async def aclose(self) -> None:
         """Close both directions.
@@ -91,4 +84,4 @@ class AsyncConnection(AsyncBlock):
             await connection.aclose()
             ```
         """
-        await self._handle.aclose()
+        await super().aclose()

@@ -202,14 +202,14 @@ class AsyncFilesystem:
         """
         if mode in ("wb", "ab"):
             action = self._about(model.WriteFile, path=path, mode=permissions, append=mode == "ab")
-            return AsyncWriter(await self._transport.perform(action))
+            return await self._transport.perform(action)
         if mode != "rb":
             raise InvalidArgumentError(
                 f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
                 hint="read_text() reads text, write() takes it",
             )
         source = self._about(model.ReadFile, path=path, offset=offset, length=length)
-        return AsyncReader(await self._transport.perform(source))
+        return await self._transport.perform(source)
 
     async def write(self, path: Path, data: AsyncContent, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Write a file, in constant memory. It creates missing directories.
@@ -235,14 +235,10 @@ class AsyncFilesystem:
             ```
         """
         action = self._about(model.WriteFile, path=path, mode=mode, append=append)
-        handle = await self._transport.perform(action)
-        try:
+        async with await self._transport.perform(action) as file:
             async for chunk in achunks(data):
-                await handle.write(chunk)
-            info = await handle.aclose()
-        except BaseException:
-            await handle.abort()
-            raise
+                await file.write(chunk)
+            info = await file.aclose()
         if info is None:
             raise InternalError(f"nothing is known of {os.fspath(path)!r} after it was written")
         return info
@@ -534,7 +530,7 @@ class AsyncFilesystem:
             ```
         """
         action = self._about(model.WatchFiles, path=path, recursive=recursive)
-        return AsyncChanges(await self._transport.perform(action))
+        return await self._transport.perform(action)
 
     async def upload(
         self,
@@ -573,16 +569,11 @@ class AsyncFilesystem:
         from paddock.client._pack import Packer
 
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
-        handle = await self._transport.perform(self._about(model.UploadTree, path=path))
-        try:
+        async with await self._transport.perform(self._about(model.UploadTree, path=path)) as archive:
             async for chunk in achunks(packer):
-                await handle.write(chunk)
+                await archive.write(chunk)
                 if on_progress is not None:
                     on_progress(len(chunk))
-            await handle.aclose()
-        except BaseException:
-            await handle.abort()
-            raise
         return packer.report()
 
     async def download(
@@ -633,7 +624,7 @@ class AsyncFilesystem:
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )
         try:
-            async with AsyncReader(await self._transport.perform(action)) as reader:
+            async with await self._transport.perform(action) as reader:
                 while not unpacker.complete and (data := await reader.read(CHUNK_BYTES)):
                     await arun_blocking(unpacker.feed, data)
                     if on_progress is not None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from paddock.client._command import seconds
-from paddock.errors import InvalidStateError, ResourceExhaustedError
-from paddock.model import PtySize
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, ResourceExhaustedError
+from paddock.model import ExitStatus, PtySize, codec
+
+from .handles import AsyncBlock, Command, Incoming, Outgoing, decoded, streams_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
-    from typing import Self, TypeVar
+    from typing import Any, TypeVar
 
     from paddock.client._command import Duration
-    from paddock.model import ExitStatus
-    from paddock.model.streams import ByteReader, ByteWriter, HeldExecHandle
+    from paddock.model import Action, FileInfo
+    from paddock.wire import Frame
+
+    from .calls import AsyncCalls
+    from .handles import Stream
 
     S = TypeVar("S")
 
@@ -23,21 +28,7 @@ MOST_BYTES = 256 << 20
 """How much `read_all` takes, unless the caller says it."""
 
 
-class AsyncBlock:
-    """What a `with` block closes."""
-
-    async def aclose(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class AsyncReader(AsyncBlock):
+class AsyncReader(Incoming):
     """Bytes as they come. Bytes that you don't read block the writer: it loses none.
 
     Iterate over it, or call its methods. It is `process.stdout`, or an open file.
@@ -49,9 +40,6 @@ class AsyncReader(AsyncBlock):
                 print(len(chunk))
         ```
     """
-
-    def __init__(self, handle: ByteReader) -> None:
-        self._handle = handle
 
     async def read(self, size: int | None = None) -> bytes:
         """Return some bytes as soon as there are any, or all to the end without `size`.
@@ -72,7 +60,7 @@ class AsyncReader(AsyncBlock):
                 print((await file.read(5)).decode())  # root:
             ```
         """
-        return await self.read_all() if size is None else await self._handle.read(size)
+        return await self.read_all() if size is None else await self._receive(size)
 
     async def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
         """Read to the end.
@@ -94,7 +82,7 @@ class AsyncReader(AsyncBlock):
             ```
         """
         whole = bytearray()
-        while data := await self._handle.read(CHUNK_BYTES):
+        while data := await self._receive(CHUNK_BYTES):
             whole += data
             if len(whole) > max_bytes:
                 raise ResourceExhaustedError(
@@ -143,7 +131,7 @@ class AsyncReader(AsyncBlock):
             await file.aclose()
             ```
         """
-        await self._handle.aclose()
+        await super().aclose()
 
     def __aiter__(self) -> AsyncReader:
         return self
@@ -155,7 +143,7 @@ class AsyncReader(AsyncBlock):
         return data
 
 
-class AsyncWriter(AsyncBlock):
+class AsyncWriter(Outgoing):
     """Bytes that go in: `process.stdin`, or an open file.
 
     A `with` block closes it at its end. If the block raises, a file stays as it was.
@@ -166,9 +154,6 @@ class AsyncWriter(AsyncBlock):
             await file.write("first line")
         ```
     """
-
-    def __init__(self, handle: ByteWriter) -> None:
-        self._handle = handle
 
     async def write(self, data: str | bytes) -> None:
         """Write all of it, and wait until the other side has taken it.
@@ -189,15 +174,13 @@ class AsyncWriter(AsyncBlock):
                 print(await process.stdout.read())
             ```
         """
-        view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
-        if len(view) <= CHUNK_BYTES:
-            await self._handle.write(bytes(view))
-            return
-        for start in range(0, len(view), CHUNK_BYTES):
-            await self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
+        await self._send(data.encode() if isinstance(data, str) else data)
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> FileInfo | None:
         """End the stream. A file is in place when this returns.
+
+        Returns:
+            Size, permissions and owner of the file. None for a command's stdin, and if it was closed before.
 
         Raises:
             FileError: The user can't write the file.
@@ -209,7 +192,7 @@ class AsyncWriter(AsyncBlock):
             await file.aclose()
             ```
         """
-        await self._handle.aclose()
+        return await super().aclose()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -217,7 +200,50 @@ class AsyncWriter(AsyncBlock):
         if kind is None:
             await self.aclose()
         else:
-            await self._handle.abort()
+            await self.abort()
+
+
+class _Input(AsyncWriter):
+    """The stdin of a command.
+
+    The pipe stays open until all data has arrived: the next daemon may have to continue it.
+    """
+
+    def __init__(self, stream: Stream, command: Command) -> None:
+        super().__init__(stream)
+        self._command, self._is_closed = command, False
+
+    async def _send(self, data: bytes) -> None:
+        if self._is_closed:
+            raise InvalidStateError("this stream is closed")
+        view = memoryview(data).cast("B")
+        while view:
+            number = self._command.number
+            try:
+                view = view[await self._stream.pipe.write(view[:CHUNK_BYTES]) :]
+            except BrokenPipeError:
+                try:
+                    await self._stream.calls.call(number, "stdin.close")  # raises what broke it, if it was ours
+                except (DaemonLostError, DaemonUnavailableError):
+                    if await self._command.take_up(number):
+                        continue
+                    raise
+                raise
+
+    async def aclose(self) -> None:
+        await self._end("stdin.close")
+
+    async def abort(self) -> None:
+        await self._end("stdin.abort", cancels=False)
+
+    async def _end(self, method: str, *, cancels: bool = True) -> None:
+        if self._is_closed or self._stream.pipe.closed:
+            return
+        self._is_closed = True
+        try:
+            await self._command.call(method, cancels=cancels)
+        finally:
+            self._stream.pipe.close()
 
 
 class AsyncProcess(AsyncBlock):
@@ -236,22 +262,29 @@ class AsyncProcess(AsyncBlock):
         ```
     """
 
-    def __init__(self, handle: HeldExecHandle) -> None:
-        self._handle = handle
+    def __init__(self, calls: AsyncCalls, frame: Frame, action: Action[Any]) -> None:
+        handle = decoded(frame)
+        assert handle.pid is not None
+        self._command = command = Command(calls, handle, action)
+        self._pid = handle.pid
         self._status: ExitStatus | None = None
-        self._stdin = None if handle.stdin is None else AsyncWriter(handle.stdin)
-        self._stdout = None if handle.stdout is None else AsyncReader(handle.stdout)
-        self._stderr = None if handle.stderr is None else AsyncReader(handle.stderr)
+        streams = streams_of(calls, handle, frame)
+        command.stdin = stdin = streams.get("stdin.end")
+        self._stdin = None if stdin is None else _Input(stdin, command)
+        self._stdout, self._stderr = (
+            AsyncReader(streams[method], method, command) if method in streams else None
+            for method in ("stdout.end", "stderr.end")
+        )
 
     @property
     def id(self) -> str:
         """The id, for `attach`, if it is a background command."""
-        return self._handle.id
+        return self._command.id
 
     @property
     def pid(self) -> int:
         """The process id inside the sandbox."""
-        return self._handle.pid
+        return self._pid
 
     @property
     def stdin(self) -> AsyncWriter:
@@ -302,8 +335,10 @@ class AsyncProcess(AsyncBlock):
                 print((await process.wait()).exit_code)  # 3
             ```
         """
-        self._status = await self._handle.wait(seconds(timeout, "timeout"))
-        return self._status
+        answer = await self._command.call("wait", seconds=seconds(timeout, "timeout"))
+        self._status = status = codec.decode(answer, ExitStatus)
+        self._command.warns = False
+        return status
 
     async def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:
         """Write `input`, close stdin, read both outputs to their end, and wait.
@@ -367,7 +402,7 @@ class AsyncProcess(AsyncBlock):
                 print((await process.wait()).exit_code)  # 130
             ```
         """
-        await self._handle.signal(number)
+        await self._command.call("signal", number=number)
 
     async def kill(self) -> None:
         """Kill everything that the command started, daemons included.
@@ -382,7 +417,7 @@ class AsyncProcess(AsyncBlock):
             print((await server.wait()).signal)  # 9
             ```
         """
-        await self._handle.kill()
+        await self._command.call("kill", cancels=False)
 
     async def resize(self, *, rows: int, columns: int) -> None:
         """Change the size of its terminal.
@@ -401,7 +436,7 @@ class AsyncProcess(AsyncBlock):
                 await process.resize(rows=40, columns=120)
             ```
         """
-        await self._handle.resize(PtySize(rows=rows, columns=columns))
+        await self._command.call("resize", size=PtySize(rows=rows, columns=columns))
 
     async def aclose(self) -> None:
         """Drop the handle. paddock kills a foreground command, a background command lives on.
@@ -412,7 +447,19 @@ class AsyncProcess(AsyncBlock):
             await process.aclose()
             ```
         """
-        await self._handle.aclose()
+        command = self._command
+        if not command.end():
+            return
+        try:
+            await command.call("close", cancels=False)
+        except DaemonLostError:
+            pass  # no daemon has it: it has ended, or runs in the background
+        for reader in (self._stdout, self._stderr):
+            if reader is not None:
+                await reader.aclose()
+        for stream in (command.stdin, *command.streams.values()):
+            if stream is not None:
+                stream.pipe.close()
 
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"

@@ -479,9 +479,7 @@ class AsyncSandbox:
             (timeout,) = renamed("start", old, timeout=(timeout, None))
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=stdin, pty=pty)
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
-        from .process import AsyncProcess
-
-        return AsyncProcess(await waiting(self._transport, wait_for_approval).perform(action))
+        return await waiting(self._transport, wait_for_approval).perform(action)
 
     @aopens
     async def attach(self, exec_id: str) -> AsyncProcess:
@@ -505,9 +503,7 @@ class AsyncSandbox:
                 await again.kill()
             ```
         """
-        from .process import AsyncProcess
-
-        return AsyncProcess(await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
+        return await self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id))
 
     @aopens
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
@@ -533,11 +529,7 @@ class AsyncSandbox:
                 print(len(await reader.read_all()))  # 3893
             ```
         """
-        from .process import AsyncReader
-
-        return AsyncReader(
-            await self._transport.perform(model.ReadOutput(sandbox=self.id, exec=exec_id, stream=stream))
-        )
+        return await self._transport.perform(model.ReadOutput(sandbox=self.id, exec=exec_id, stream=stream))
 
     async def processes(self) -> tuple[ExecInfo, ...]:
         """List the commands that run, and the background commands that have ended.
@@ -657,9 +649,7 @@ class AsyncSandbox:
                 print(await connection.read())  # b'ping'
             ```
         """
-        from .connection import AsyncConnection
-
-        return AsyncConnection(await self._transport.perform(model.ConnectPort(sandbox=self.id, port=port)))
+        return await self._transport.perform(model.ConnectPort(sandbox=self.id, port=port))
 
     async def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
         """Have a port of this machine lead to one inside.

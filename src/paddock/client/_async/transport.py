@@ -18,7 +18,10 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
-from paddock.model.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, HeldExecHandle
+
+from .changes import AsyncChanges
+from .connection import AsyncConnection
+from .process import AsyncProcess, AsyncReader, AsyncWriter
 
 R = TypeVar("R")
 
@@ -28,15 +31,17 @@ class AsyncTransport(Protocol):
 
     # Carries an action to paddock and its result back. Raises the errors of `paddock.errors`.
     @overload
-    async def perform(self, action: StartExec | AttachExec) -> HeldExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: StartExec | AttachExec) -> AsyncProcess: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(
+        self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit
+    ) -> AsyncReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: WriteFile | UploadTree) -> AsyncWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: ConnectPort) -> ByteStream: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: ConnectPort) -> AsyncConnection: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: WatchFiles) -> ChangeStream: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: WatchFiles) -> AsyncChanges: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     async def perform(self, action: Action[R]) -> R: ...
 

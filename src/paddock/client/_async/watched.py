@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paddock.model import StartExec
-    from paddock.model.streams import ByteReader
 
+    from .process import AsyncReader
     from .transport import AsyncTransport
 
 _CHUNK_BYTES = 1 << 16
@@ -34,28 +34,28 @@ async def watched(
     """
     out, err = Capture(capture_bytes, on_stdout), Capture(capture_bytes, on_stderr)
     try:
-        handle = await transport.perform(action)
+        process = await transport.perform(action)
     except (ProgramNotFoundError, ProgramNotExecutableError) as error:
         err.feed(error.message.encode() + b"\n")
         status = ExitStatus(code=127 if isinstance(error, ProgramNotFoundError) else 126)
         return ExecResult(id=ExecId(action.id or ""), status=status, out=out.output(), err=err.output())
 
     async def feed() -> None:
-        if handle.stdin is not None:
+        if data is not None:
             try:
-                await handle.stdin.write(data or b"")
-                await handle.stdin.aclose()
+                await process.stdin.write(data)
+                await process.stdin.aclose()
             except BrokenPipeError:  # it reads no more
                 pass
 
-    async def drain(source: ByteReader | None, capture: Capture) -> None:
-        while source is not None and (chunk := await source.read(_CHUNK_BYTES)):
+    async def drain(source: AsyncReader, capture: Capture) -> None:
+        while chunk := await source.read(_CHUNK_BYTES):
             capture.feed(chunk)
         capture.end()
 
     try:
-        await atogether(handle.kill, feed, lambda: drain(handle.stdout, out), lambda: drain(handle.stderr, err))
-        status = await handle.wait()
+        await atogether(process.kill, feed, lambda: drain(process.stdout, out), lambda: drain(process.stderr, err))
+        status = await process.wait()
     finally:
-        await handle.aclose()
-    return ExecResult(id=handle.id, status=status, out=out.output(), err=err.output())
+        await process.aclose()
+    return ExecResult(id=ExecId(process.id), status=status, out=out.output(), err=err.output())

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from paddock.model import FileChange
-from paddock.client._sync.streams import ChangeStream
+from paddock.model import FileChange, codec
 
-from .process import Block
+from .handles import Block, Handle
 
 
 class Changes(Block):
@@ -24,7 +23,7 @@ class Changes(Block):
         ```
     """
 
-    def __init__(self, handle: ChangeStream) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._ready: list[FileChange] = []
 
@@ -37,14 +36,16 @@ class Changes(Block):
             changes.close()
             ```
         """
-        self._handle.close()
+        if self._handle.end():
+            self._handle.call("close", cancels=False)
 
     def __iter__(self) -> Changes:
         return self
 
     def __next__(self) -> FileChange:
         if not self._ready:
-            self._ready.extend(reversed(self._handle.next()))
+            changes = codec.decode(self._handle.call("next"), tuple[FileChange, ...])
+            self._ready.extend(reversed(changes))
         if not self._ready:
             raise StopIteration
         return self._ready.pop()

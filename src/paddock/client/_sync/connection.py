@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-from .process import Block
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from paddock.client._sync.streams import ByteStream
+from .handles import Incoming, Outgoing
 
 _CHUNK_BYTES = 1 << 16
 
 
-class Connection(Block):
+class Connection(Incoming, Outgoing):
     """Bytes both ways, to and from a program inside that listens on a port.
 
     `sandbox.dial` opens it. A `with` block closes it.
@@ -24,9 +20,6 @@ class Connection(Block):
             print(connection.read())  # b'ping'
         ```
     """
-
-    def __init__(self, handle: ByteStream) -> None:
-        self._handle = handle
 
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
         """Return some bytes as soon as there are any; b"" at the end.
@@ -47,7 +40,7 @@ class Connection(Block):
                 print(connection.read(2))  # b'pi'
             ```
         """
-        return self._handle.read(size)
+        return self._receive(size)
 
     def write(self, data: str | bytes) -> None:
         """Write all of it, and wait until the other side has taken it.
@@ -65,7 +58,7 @@ class Connection(Block):
                 connection.write(b"ping")
             ```
         """
-        self._handle.write(data.encode() if isinstance(data, str) else data)
+        self._send(data.encode() if isinstance(data, str) else data)
 
     def write_eof(self) -> None:
         """Tell the other side that no more follows. It can still answer.
@@ -81,7 +74,7 @@ class Connection(Block):
                 print(connection.read())  # b'ping'
             ```
         """
-        self._handle.write_eof()
+        self._stream.call("eof")
 
     def close(self) -> None:
         """Close both directions.
@@ -92,4 +85,4 @@ class Connection(Block):
             connection.close()
             ```
         """
-        self._handle.close()
+        super().close()

@@ -203,14 +203,14 @@ class Filesystem:
         """
         if mode in ("wb", "ab"):
             action = self._about(model.WriteFile, path=path, mode=permissions, append=mode == "ab")
-            return Writer(self._transport.perform(action))
+            return self._transport.perform(action)
         if mode != "rb":
             raise InvalidArgumentError(
                 f"mode={mode!r}: files are opened as 'rb', 'wb' or 'ab'",
                 hint="read_text() reads text, write() takes it",
             )
         source = self._about(model.ReadFile, path=path, offset=offset, length=length)
-        return Reader(self._transport.perform(source))
+        return self._transport.perform(source)
 
     def write(self, path: Path, data: Content, *, mode: int | None = None, append: bool = False) -> FileInfo:
         """Write a file, in constant memory. It creates missing directories.
@@ -236,14 +236,10 @@ class Filesystem:
             ```
         """
         action = self._about(model.WriteFile, path=path, mode=mode, append=append)
-        handle = self._transport.perform(action)
-        try:
+        with self._transport.perform(action) as file:
             for chunk in chunks(data):
-                handle.write(chunk)
-            info = handle.close()
-        except BaseException:
-            handle.abort()
-            raise
+                file.write(chunk)
+            info = file.close()
         if info is None:
             raise InternalError(f"nothing is known of {os.fspath(path)!r} after it was written")
         return info
@@ -535,7 +531,7 @@ class Filesystem:
             ```
         """
         action = self._about(model.WatchFiles, path=path, recursive=recursive)
-        return Changes(self._transport.perform(action))
+        return self._transport.perform(action)
 
     def upload(
         self,
@@ -574,16 +570,11 @@ class Filesystem:
         from paddock.client._pack import Packer
 
         packer = run_blocking(Packer, local_dir, exclude=exclude)
-        handle = self._transport.perform(self._about(model.UploadTree, path=path))
-        try:
+        with self._transport.perform(self._about(model.UploadTree, path=path)) as archive:
             for chunk in chunks(packer):
-                handle.write(chunk)
+                archive.write(chunk)
                 if on_progress is not None:
                     on_progress(len(chunk))
-            handle.close()
-        except BaseException:
-            handle.abort()
-            raise
         return packer.report()
 
     def download(
@@ -634,7 +625,7 @@ class Filesystem:
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe
         )
         try:
-            with Reader(self._transport.perform(action)) as reader:
+            with self._transport.perform(action) as reader:
                 while not unpacker.complete and (data := reader.read(CHUNK_BYTES)):
                     run_blocking(unpacker.feed, data)
                     if on_progress is not None:

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 from paddock.client._command import seconds
-from paddock.errors import InvalidStateError, ResourceExhaustedError
-from paddock.model import PtySize
+from paddock.errors import DaemonLostError, DaemonUnavailableError, InvalidStateError, ResourceExhaustedError
+from paddock.model import ExitStatus, PtySize, codec
+
+from .handles import Block, Command, Incoming, Outgoing, decoded, streams_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
-    from typing import Self, TypeVar
+    from typing import Any, TypeVar
 
     from paddock.client._command import Duration
-    from paddock.model import ExitStatus
-    from paddock.client._sync.streams import ByteReader, ByteWriter, HeldExecHandle
+    from paddock.model import Action, FileInfo
+    from paddock.wire import Frame
+
+    from .calls import Calls
+    from .handles import Stream
 
     S = TypeVar("S")
 
@@ -24,21 +29,7 @@ MOST_BYTES = 256 << 20
 """How much `read_all` takes, unless the caller says it."""
 
 
-class Block:
-    """What a `with` block closes."""
-
-    def close(self) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Reader(Block):
+class Reader(Incoming):
     """Bytes as they come. Bytes that you don't read block the writer: it loses none.
 
     Iterate over it, or call its methods. It is `process.stdout`, or an open file.
@@ -50,9 +41,6 @@ class Reader(Block):
                 print(len(chunk))
         ```
     """
-
-    def __init__(self, handle: ByteReader) -> None:
-        self._handle = handle
 
     def read(self, size: int | None = None) -> bytes:
         """Return some bytes as soon as there are any, or all to the end without `size`.
@@ -73,7 +61,7 @@ class Reader(Block):
                 print((file.read(5)).decode())  # root:
             ```
         """
-        return self.read_all() if size is None else self._handle.read(size)
+        return self.read_all() if size is None else self._receive(size)
 
     def read_all(self, *, max_bytes: int = MOST_BYTES) -> bytes:
         """Read to the end.
@@ -95,7 +83,7 @@ class Reader(Block):
             ```
         """
         whole = bytearray()
-        while data := self._handle.read(CHUNK_BYTES):
+        while data := self._receive(CHUNK_BYTES):
             whole += data
             if len(whole) > max_bytes:
                 raise ResourceExhaustedError(
@@ -144,7 +132,7 @@ class Reader(Block):
             file.close()
             ```
         """
-        self._handle.close()
+        super().close()
 
     def __iter__(self) -> Reader:
         return self
@@ -156,7 +144,7 @@ class Reader(Block):
         return data
 
 
-class Writer(Block):
+class Writer(Outgoing):
     """Bytes that go in: `process.stdin`, or an open file.
 
     A `with` block closes it at its end. If the block raises, a file stays as it was.
@@ -167,9 +155,6 @@ class Writer(Block):
             file.write("first line")
         ```
     """
-
-    def __init__(self, handle: ByteWriter) -> None:
-        self._handle = handle
 
     def write(self, data: str | bytes) -> None:
         """Write all of it, and wait until the other side has taken it.
@@ -190,15 +175,13 @@ class Writer(Block):
                 print(process.stdout.read())
             ```
         """
-        view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
-        if len(view) <= CHUNK_BYTES:
-            self._handle.write(bytes(view))
-            return
-        for start in range(0, len(view), CHUNK_BYTES):
-            self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
+        self._send(data.encode() if isinstance(data, str) else data)
 
-    def close(self) -> None:
+    def close(self) -> FileInfo | None:
         """End the stream. A file is in place when this returns.
+
+        Returns:
+            Size, permissions and owner of the file. None for a command's stdin, and if it was closed before.
 
         Raises:
             FileError: The user can't write the file.
@@ -210,7 +193,7 @@ class Writer(Block):
             file.close()
             ```
         """
-        self._handle.close()
+        return super().close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -218,7 +201,50 @@ class Writer(Block):
         if kind is None:
             self.close()
         else:
-            self._handle.abort()
+            self.abort()
+
+
+class _Input(Writer):
+    """The stdin of a command.
+
+    The pipe stays open until all data has arrived: the next daemon may have to continue it.
+    """
+
+    def __init__(self, stream: Stream, command: Command) -> None:
+        super().__init__(stream)
+        self._command, self._is_closed = command, False
+
+    def _send(self, data: bytes) -> None:
+        if self._is_closed:
+            raise InvalidStateError("this stream is closed")
+        view = memoryview(data).cast("B")
+        while view:
+            number = self._command.number
+            try:
+                view = view[self._stream.pipe.write(view[:CHUNK_BYTES]) :]
+            except BrokenPipeError:
+                try:
+                    self._stream.calls.call(number, "stdin.close")  # raises what broke it, if it was ours
+                except (DaemonLostError, DaemonUnavailableError):
+                    if self._command.take_up(number):
+                        continue
+                    raise
+                raise
+
+    def close(self) -> None:
+        self._end("stdin.close")
+
+    def abort(self) -> None:
+        self._end("stdin.abort", cancels=False)
+
+    def _end(self, method: str, *, cancels: bool = True) -> None:
+        if self._is_closed or self._stream.pipe.closed:
+            return
+        self._is_closed = True
+        try:
+            self._command.call(method, cancels=cancels)
+        finally:
+            self._stream.pipe.close()
 
 
 class Process(Block):
@@ -237,22 +263,29 @@ class Process(Block):
         ```
     """
 
-    def __init__(self, handle: HeldExecHandle) -> None:
-        self._handle = handle
+    def __init__(self, calls: Calls, frame: Frame, action: Action[Any]) -> None:
+        handle = decoded(frame)
+        assert handle.pid is not None
+        self._command = command = Command(calls, handle, action)
+        self._pid = handle.pid
         self._status: ExitStatus | None = None
-        self._stdin = None if handle.stdin is None else Writer(handle.stdin)
-        self._stdout = None if handle.stdout is None else Reader(handle.stdout)
-        self._stderr = None if handle.stderr is None else Reader(handle.stderr)
+        streams = streams_of(calls, handle, frame)
+        command.stdin = stdin = streams.get("stdin.end")
+        self._stdin = None if stdin is None else _Input(stdin, command)
+        self._stdout, self._stderr = (
+            Reader(streams[method], method, command) if method in streams else None
+            for method in ("stdout.end", "stderr.end")
+        )
 
     @property
     def id(self) -> str:
         """The id, for `attach`, if it is a background command."""
-        return self._handle.id
+        return self._command.id
 
     @property
     def pid(self) -> int:
         """The process id inside the sandbox."""
-        return self._handle.pid
+        return self._pid
 
     @property
     def stdin(self) -> Writer:
@@ -303,8 +336,10 @@ class Process(Block):
                 print((process.wait()).exit_code)  # 3
             ```
         """
-        self._status = self._handle.wait(seconds(timeout, "timeout"))
-        return self._status
+        answer = self._command.call("wait", seconds=seconds(timeout, "timeout"))
+        self._status = status = codec.decode(answer, ExitStatus)
+        self._command.warns = False
+        return status
 
     def communicate(self, input: str | bytes | None = None) -> tuple[bytes, bytes]:
         """Write `input`, close stdin, read both outputs to their end, and wait.
@@ -368,7 +403,7 @@ class Process(Block):
                 print((process.wait()).exit_code)  # 130
             ```
         """
-        self._handle.signal(number)
+        self._command.call("signal", number=number)
 
     def kill(self) -> None:
         """Kill everything that the command started, daemons included.
@@ -383,7 +418,7 @@ class Process(Block):
             print((server.wait()).signal)  # 9
             ```
         """
-        self._handle.kill()
+        self._command.call("kill", cancels=False)
 
     def resize(self, *, rows: int, columns: int) -> None:
         """Change the size of its terminal.
@@ -402,7 +437,7 @@ class Process(Block):
                 process.resize(rows=40, columns=120)
             ```
         """
-        self._handle.resize(PtySize(rows=rows, columns=columns))
+        self._command.call("resize", size=PtySize(rows=rows, columns=columns))
 
     def close(self) -> None:
         """Drop the handle. paddock kills a foreground command, a background command lives on.
@@ -413,7 +448,19 @@ class Process(Block):
             process.close()
             ```
         """
-        self._handle.close()
+        command = self._command
+        if not command.end():
+            return
+        try:
+            command.call("close", cancels=False)
+        except DaemonLostError:
+            pass  # no daemon has it: it has ended, or runs in the background
+        for reader in (self._stdout, self._stderr):
+            if reader is not None:
+                reader.close()
+        for stream in (command.stdin, *command.streams.values()):
+            if stream is not None:
+                stream.pipe.close()
 
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"

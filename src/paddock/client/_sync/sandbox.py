@@ -480,9 +480,7 @@ class Sandbox:
             (timeout,) = renamed("start", old, timeout=(timeout, None))
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout=timeout, stdin=stdin, pty=pty)
         action = model.StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
-        from .process import Process
-
-        return Process(waiting(self._transport, wait_for_approval).perform(action))
+        return waiting(self._transport, wait_for_approval).perform(action)
 
     @opens
     def attach(self, exec_id: str) -> Process:
@@ -506,9 +504,7 @@ class Sandbox:
                 again.kill()
             ```
         """
-        from .process import Process
-
-        return Process(self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id)))
+        return self._transport.perform(model.AttachExec(sandbox=self.id, exec=exec_id))
 
     @opens
     def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
@@ -534,11 +530,7 @@ class Sandbox:
                 print(len(reader.read_all()))  # 3893
             ```
         """
-        from .process import Reader
-
-        return Reader(
-            self._transport.perform(model.ReadOutput(sandbox=self.id, exec=exec_id, stream=stream))
-        )
+        return self._transport.perform(model.ReadOutput(sandbox=self.id, exec=exec_id, stream=stream))
 
     def processes(self) -> tuple[ExecInfo, ...]:
         """List the commands that run, and the background commands that have ended.
@@ -658,9 +650,7 @@ class Sandbox:
                 print(connection.read())  # b'ping'
             ```
         """
-        from .connection import Connection
-
-        return Connection(self._transport.perform(model.ConnectPort(sandbox=self.id, port=port)))
+        return self._transport.perform(model.ConnectPort(sandbox=self.id, port=port))
 
     def forward(self, port: int, *, local_port: int = 0, host: str = "127.0.0.1") -> Forward:
         """Have a port of this machine lead to one inside.

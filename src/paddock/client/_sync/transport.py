@@ -19,7 +19,10 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
-from paddock.client._sync.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, HeldExecHandle
+
+from .changes import Changes
+from .connection import Connection
+from .process import Process, Reader, Writer
 
 R = TypeVar("R")
 
@@ -29,15 +32,17 @@ class Transport(Protocol):
 
     # Carries an action to paddock and its result back. Raises the errors of `paddock.errors`.
     @overload
-    def perform(self, action: StartExec | AttachExec) -> HeldExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: StartExec | AttachExec) -> Process: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(
+        self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit
+    ) -> Reader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: WriteFile | UploadTree) -> Writer: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: ConnectPort) -> ByteStream: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: ConnectPort) -> Connection: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: WatchFiles) -> ChangeStream: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: WatchFiles) -> Changes: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def perform(self, action: Action[R]) -> R: ...
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paddock.model import StartExec
-    from paddock.client._sync.streams import ByteReader
 
+    from .process import Reader
     from .transport import Transport
 
 _CHUNK_BYTES = 1 << 16
@@ -35,28 +35,28 @@ def watched(
     """
     out, err = Capture(capture_bytes, on_stdout), Capture(capture_bytes, on_stderr)
     try:
-        handle = transport.perform(action)
+        process = transport.perform(action)
     except (ProgramNotFoundError, ProgramNotExecutableError) as error:
         err.feed(error.message.encode() + b"\n")
         status = ExitStatus(code=127 if isinstance(error, ProgramNotFoundError) else 126)
         return ExecResult(id=ExecId(action.id or ""), status=status, out=out.output(), err=err.output())
 
     def feed() -> None:
-        if handle.stdin is not None:
+        if data is not None:
             try:
-                handle.stdin.write(data or b"")
-                handle.stdin.close()
+                process.stdin.write(data)
+                process.stdin.close()
             except BrokenPipeError:  # it reads no more
                 pass
 
-    def drain(source: ByteReader | None, capture: Capture) -> None:
-        while source is not None and (chunk := source.read(_CHUNK_BYTES)):
+    def drain(source: Reader, capture: Capture) -> None:
+        while chunk := source.read(_CHUNK_BYTES):
             capture.feed(chunk)
         capture.end()
 
     try:
-        together(handle.kill, feed, lambda: drain(handle.stdout, out), lambda: drain(handle.stderr, err))
-        status = handle.wait()
+        together(process.kill, feed, lambda: drain(process.stdout, out), lambda: drain(process.stderr, err))
+        status = process.wait()
     finally:
-        handle.close()
-    return ExecResult(id=handle.id, status=status, out=out.output(), err=err.output())
+        process.close()
+    return ExecResult(id=ExecId(process.id), status=status, out=out.output(), err=err.output())
