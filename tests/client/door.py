@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from paddock.client import AsyncCalls, AsyncDaemonTransport, Calls, DaemonTransport
+from paddock.client import AsyncDaemonTransport, DaemonTransport
 from paddock.client import Session as ClientSession
 from paddock.daemon.main._listener import SOCKET, Listener
 from paddock.daemon.main._recent_requests import RecentRequests
@@ -375,8 +375,8 @@ class Rig:
         self.door = FakeDoor(root)
         self.served = Served(self.door, root)
         self.session = ClientSession(root)
-        self.transport = DaemonTransport(Calls(self.session))
-        self.async_transport = AsyncDaemonTransport(AsyncCalls(self.session))
+        self.transport = DaemonTransport(self.session)
+        self.async_transport = AsyncDaemonTransport(self.session)
 
     def connect(self) -> socket.socket:
         """A raw connection that does not block."""

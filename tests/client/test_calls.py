@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from paddock.client import AsyncSandbox, Calls, DaemonTransport, Sandbox, Session
+from paddock.client import AsyncSandbox, DaemonTransport, Sandbox, Session
 from paddock.model import CreateSandbox, ListSandboxes, RunExec, State, codec
 from paddock.wire import PROTOCOL, Connection, Frame, Kind
 from tests.client.door import Rig
@@ -231,7 +231,7 @@ def test_what_may_be_asked_twice_survives_many_connections_to_a_daemon_that_dies
     with contextlib.closing(daemon), contextlib.closing(session):
         for connection in [session.take() for _ in range(3)]:
             session.give_back(connection)
-        assert DaemonTransport(Calls(session)).perform(ListSandboxes()) == ()
+        assert DaemonTransport(session).perform(ListSandboxes()) == ()
         assert daemon.requests == 1
 
 
@@ -241,5 +241,5 @@ def test_a_request_that_did_not_reach_the_daemon_is_sent_again(tmp_path: Path) -
     with contextlib.closing(daemon), contextlib.closing(session):
         session.give_back(session.take())
         daemon.sockets[0].shutdown(socket.SHUT_RD)  # so that a send fails, and nothing is there to be received
-        assert Calls(session).ask(b"{}", ()).body == b"[]"
+        assert DaemonTransport(session).ask(b"{}", ()).body == b"[]"
         assert daemon.requests == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox
-from paddock.client import Calls, DaemonTransport, Session, default_transport
+from paddock.client import DaemonTransport, Session, default_transport
 from paddock.errors import GuestLostError, LevelUnavailableError, PaddockError, SandboxDiedError, SandboxError
 from paddock.model import Limit, Limits
 from tests.conformance.leaks import Snapshot, wait_until_clean
@@ -176,7 +176,7 @@ def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: DaemonTrans
 
 
 def test_two_clients_that_kill_one_sandbox_at_once_both_succeed(transport: DaemonTransport, state_dir: Path) -> None:
-    second = DaemonTransport(Calls(Session(state_dir)))  # a session of its own
+    second = DaemonTransport(Session(state_dir))  # a session of its own
     for _ in range(8):
         mine = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
         theirs = Sandbox.connect(mine.id, transport=second)

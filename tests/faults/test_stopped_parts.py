@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from paddock import Sandbox
-from paddock.client import Calls, DaemonTransport, Session, _daemon, default_transport
+from paddock.client import DaemonTransport, Session, _daemon, default_transport
 from paddock.errors import DaemonUnavailableError, LevelUnavailableError
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
@@ -84,6 +84,6 @@ def test_a_stopped_daemon_is_named(
     monkeypatch.setattr(_daemon, "TELL_SECONDS", 0.1)
     monkeypatch.setattr(_daemon, "WAIT_SECONDS", 0.1)
     with stopped(daemon), pytest.raises(DaemonUnavailableError, match=f"\\(pid {daemon}\\) has not answered") as caught:
-        Sandbox.list(transport=DaemonTransport(Calls(Session(state_dir))))
+        Sandbox.list(transport=DaemonTransport(Session(state_dir)))
     assert f"kill -9 {daemon}" in str(caught.value.hint)
     assert Sandbox.list(transport=transport) == ()

@@ -9,7 +9,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._async import approvals as _async_approvals
     from ._async import secrets as _async_secrets
-    from ._async.calls import AsyncCalls as AsyncCalls
     from ._async.changes import AsyncChanges as AsyncChanges
     from ._async.connection import AsyncConnection as AsyncConnection
     from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ._session import session as session
     from ._sync import approvals as approvals
     from ._sync import secrets as secrets
-    from ._sync.calls import Calls as Calls
     from ._sync.changes import Changes as Changes
     from ._sync.connection import Connection as Connection
     from ._sync.daemon import DaemonTransport as DaemonTransport
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 HOMES = {
     name: module
     for module, names in {
-        "._async.calls": "AsyncCalls",
         "._async.changes": "AsyncChanges",
         "._async.connection": "AsyncConnection",
         "._async.daemon": "AsyncDaemonTransport default_async_transport",
@@ -67,7 +64,6 @@ HOMES = {
         "._forward": "Forward",
         "._session": "Session session",
         "._sync": "approvals secrets",
-        "._sync.calls": "Calls",
         "._sync.changes": "Changes",
         "._sync.connection": "Connection",
         "._sync.daemon": "DaemonTransport default_transport",

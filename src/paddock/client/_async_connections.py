@@ -8,16 +8,14 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from paddock.errors import InvalidStateError
+from paddock.model import Action
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Kind, NotSent, close_all, copy_all
 from paddock.wire.duplex import Duplex
 
-from ._session import Session, tell
-
-if TYPE_CHECKING:
-    from ._session import Undo
+from ._session import Session, tell, undo_of
 
 
 class AsyncDaemonConnections:
@@ -65,7 +63,7 @@ class AsyncDaemonConnection(Duplex):
         return not self.closed and not self.leaves and self._owner == os.getpid()
 
     async def perform(
-        self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int
+        self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, action: Action[Any] | None, flags: int
     ) -> Frame:
         """Send a request like `ask`.
 
@@ -81,7 +79,7 @@ class AsyncDaemonConnection(Duplex):
             with contextlib.suppress(OSError):
                 if not answer.done() and cancels:
                     self.send(Kind.CLOSE, channel)
-                for body in undo(await answer) if cancels else ():
+                for body in undo_of(action, await answer) if cancels else ():
                     self.send(Kind.OPEN, next(self._channels), body, flags=NO_REPLY)
             raise
         finally:

@@ -8,14 +8,16 @@ from _thread import allocate_lock
 from paddock.errors import InvalidStateError
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, NotSent, WireError, close_all
 
-from ._session import tell, too_many_under_way
+from ._session import tell, too_many_under_way, undo_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ._session import Session, Undo
+    from paddock.model import Action
+
+    from ._session import Session
 
 
 class DaemonConnections:
@@ -37,7 +39,9 @@ class DaemonConnection:
     def __init__(self, session: Session, connection: Connection) -> None:
         self._session, self._connection = session, connection
 
-    def perform(self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int) -> Frame:
+    def perform(
+        self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, action: Action[Any] | None, flags: int
+    ) -> Frame:
         """Return the answer, ERROR too. Raises NotSent, and OSError or WireError if the outcome isn't known."""
         connection = self._connection
         channel = connection.next_channel()
@@ -55,7 +59,7 @@ class DaemonConnection:
                 raise
             raise NotSent(str(error)) from None
         except BaseException:
-            self._interrupted(channel, cancels, undo)
+            self._interrupted(channel, cancels, action)
             raise
         self._session.give_back(connection)
         return frame
@@ -71,7 +75,7 @@ class DaemonConnection:
             close_all(frame.descriptors)
         raise ConnectionResetError
 
-    def _interrupted(self, channel: int, cancels: bool, undo: Undo) -> None:
+    def _interrupted(self, channel: int, cancels: bool, action: Action[Any] | None) -> None:
         """Cancel the request and wait for its undo. An exception in here ends the wait, and the connection."""
         frame, connection = None, self._connection
         try:
@@ -85,7 +89,7 @@ class DaemonConnection:
             if frame is None:
                 connection.close()  # a request that the daemon is not told to cancel by name ends with its connection
         if frame is not None:
-            for body in undo(frame):
+            for body in undo_of(action, frame):
                 connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
             self._session.give_back(connection)
 

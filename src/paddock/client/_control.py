@@ -17,7 +17,6 @@ from paddock.model import codec
 
 from . import _daemon
 from ._session import Session
-from ._sync.calls import Calls
 from ._sync.daemon import DaemonTransport
 
 _LEAVE_SECONDS = 60.0
@@ -28,7 +27,7 @@ def daemon_status(state_dir: Path) -> codec.Status | None:
     """Return the daemon's status, or None without a daemon."""
     session = Session(state_dir, _existing, any_protocol=True)
     try:
-        return codec.decode(DaemonTransport(Calls(session)).control("status"), codec.Status)
+        return codec.decode(DaemonTransport(session).control("status"), codec.Status)
     except _daemon.NoDaemon:
         return None
     finally:
@@ -53,7 +52,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
 
         session = Session(state_dir, connect, any_protocol=True)
         try:
-            DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
+            DaemonTransport(session).control("stop" if ends_sessions else "restart")
         except DaemonLostError:  # it has begun to leave by itself
             pass
         except _daemon.NoDaemon:

@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     import logging
     import socket
     from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import Any
 
     from paddock.errors import ResourceExhaustedError
 
-    Undo: TypeAlias = Callable[[Frame], list[bytes]]
-    """Returns the requests that undo an answer whose caller had left."""
-    Lost: TypeAlias = Callable[[str], DaemonLostError]
-    """Returns the error of a request with an unknown outcome, for a problem."""
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
@@ -259,10 +255,10 @@ def handle_methods(handle: int, method: str, *, id: str | None = None, **fields:
     return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields), id=id))
 
 
-def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
+def undo_of(action: Action[Any] | None, frame: Frame) -> list[bytes]:
     """Return requests that undo an answer whose caller had left. Closes the frame's descriptors."""
     close_all(frame.descriptors)
-    if frame.kind is not Kind.REPLY:
+    if frame.kind is not Kind.REPLY or action is None:
         return []
     if isinstance(action, CreateSandbox) and not action.idempotency_key:
         return [_kill(codec.decode_result(frame.body, CreateSandbox).id)]
@@ -270,12 +266,6 @@ def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
         return [_kill(child.id) for child in codec.decode_result(frame.body, ForkSandbox)]
     if frame.descriptors:
         return [_let_go(frame)]
-    return []
-
-
-def nothing(late: Frame) -> list[bytes]:
-    """Return the undo of a call that needs none."""
-    close_all(late.descriptors)
     return []
 
 
@@ -320,16 +310,6 @@ def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLostEr
     else:
         return DaemonLostError(message, hint=f"look first, then ask again: {_look(what)}")
     return DaemonLostError(message, hint=hint, id=id)
-
-
-def lost_call(problem: str) -> DaemonLostError:
-    return lost(None, None, problem)
-
-
-def not_started(problem: str) -> DaemonUnavailableError:
-    return DaemonUnavailableError(
-        f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
-    )
 
 
 def too_many_under_way(error: Exception) -> ResourceExhaustedError | None:

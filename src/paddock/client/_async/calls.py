@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 
 from paddock.client._async_connections import AsyncDaemonConnections
-from paddock.client._session import answered, handle_methods, lost_call, not_started, nothing, too_many_under_way
-from paddock.errors import DaemonLostError, PaddockError
+from paddock.client._session import answered, handle_methods, lost, too_many_under_way
+from paddock.errors import DaemonLostError, DaemonUnavailableError, PaddockError
 from paddock.wire import AGAIN, Frame, NotSent, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from paddock.client._session import Lost, Session, Undo
-
+    from paddock.client._session import Session
+    from paddock.model import Action
 
 _ATTEMPTS = 5
 """Methods that the next daemon can repeat, five times in all."""
@@ -29,14 +29,11 @@ class AsyncCalls:
     def __init__(self, session: Session) -> None:
         self._connections = AsyncDaemonConnections(session)
         self.session = session
-        self.give_up, self.state_dir = session.give_up, session.state_dir
 
-    async def call(
-        self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
-    ) -> bytes:
+    async def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         """Call a method of a handle, and return its encoded answer."""
         body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
-        return (await self.ask(body, (), cancels=cancels, lost=lost)).body
+        return (await self.ask(body, (), cancels=cancels)).body
 
     async def ask(
         self,
@@ -46,12 +43,12 @@ class AsyncCalls:
         again: bool = True,
         repeatable: bool = False,
         cancels: bool = True,
-        undo: Undo = nothing,
-        lost: Lost = lost_call,
+        action: Action[Any] | None = None,
+        id: str | None = None,
     ) -> Frame:
         """Return the REPLY.
 
-        Raise the daemon's error, or `lost` if the outcome isn't known.
+        Raise the daemon's error, or DaemonLostError if the outcome of `action` isn't known.
 
         If the connection ends, this sends the request once more, on a new connection: the others may lead to a dying
         daemon. If the daemon had the whole request, it gets it as `AGAIN`, unless not `again`. It then knows the
@@ -69,7 +66,7 @@ class AsyncCalls:
                 problem = str(error)
                 break
             try:
-                frame = await connection.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
+                frame = await connection.perform(body, descriptors, cancels=cancels, action=action, flags=flags)
             except NotSent as error:
                 problem = str(error)
                 continue
@@ -79,10 +76,14 @@ class AsyncCalls:
                 problem = str(error)
             else:
                 try:  # the answer may be an OSError too, such as that of a file
-                    return answered(frame, self.give_up)
+                    return answered(frame, self.session.give_up)
                 except DaemonLostError as error:  # it leaves, or it is the next one
                     problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:
                 break
-        raise lost(problem) if flags else not_started(problem)
+        if flags:
+            raise lost(action, id, problem)
+        raise DaemonUnavailableError(
+            f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
+        )

@@ -1,10 +1,10 @@
-"""The transport to the daemon."""
+"""The transport to the daemon: the request of an action, and the result of its answer."""
 
 from __future__ import annotations
 
 import os
 
-from paddock.client._session import lost, new_id, request_of, session, undo_of
+from paddock.client._session import new_id, request_of, session
 from paddock.errors import DaemonLostError, PaddockError
 from paddock.model import CreateSandbox, KillSandbox, RunExec, codec
 from paddock.wire import Frame, close_all
@@ -18,23 +18,20 @@ if TYPE_CHECKING:
     from paddock.model import Action
 
 
-class AsyncDaemonTransport:
-    """Carries actions to the daemon. An interrupted or cancelled call ends after its undo."""
-
-    def __init__(self, calls: AsyncCalls) -> None:
-        self._calls = calls
+class AsyncDaemonTransport(AsyncCalls):
+    """Carries actions to the daemon, for any number of threads and tasks."""
 
     async def perform(self, action: Action[Any]) -> Any:
         id = new_id(action)
         body, descriptors = request_of(action, id)
         try:
-            frame = await self._calls.ask(
+            frame = await self.ask(
                 body,
                 descriptors,
                 repeatable=action.REPEATABLE or isinstance(action, CreateSandbox | RunExec),
                 cancels=not isinstance(action, KillSandbox),
-                undo=lambda late: undo_of(action, late),
-                lost=lambda problem: lost(action, id, problem),
+                action=action,
+                id=id,
             )
         except (PaddockError, OSError) as error:
             raise error.with_traceback(None)  # noqa: B904 - it is the same error, without the frames of the protocol
@@ -44,40 +41,39 @@ class AsyncDaemonTransport:
             case "ExecHandle":
                 from .process import AsyncProcess
 
-                return AsyncProcess(self._calls, frame, action)
+                return AsyncProcess(self, frame, action)
             case "ByteReader":
                 from .process import AsyncReader
 
-                return AsyncReader.opened(self._calls, frame)
+                return AsyncReader.opened(self, frame)
             case "ByteWriter":
                 from .process import AsyncWriter
 
-                return AsyncWriter.opened(self._calls, frame)
+                return AsyncWriter.opened(self, frame)
             case "ByteStream":
                 from .connection import AsyncConnection
 
-                return AsyncConnection.opened(self._calls, frame)
+                return AsyncConnection.opened(self, frame)
             case "ChangeStream":
                 from .changes import AsyncChanges
                 from .handles import Handle, decoded
 
-                return AsyncChanges(Handle(self._calls, decoded(frame).handle, "close"))
+                return AsyncChanges(Handle(self, decoded(frame).handle, "close"))
             case "Promotion" | "PushedBranch" | "PullRequest":
-                return await _carry_out(self._calls, frame, action)
+                return await _carry_out(self, frame, action)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
     def blocking(self) -> object:
         """Return the transport of the same session for threads."""
-        from paddock.client._sync.calls import Calls
         from paddock.client._sync.daemon import DaemonTransport
 
-        return DaemonTransport(Calls(self._calls.session))
+        return DaemonTransport(self.session)
 
     async def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
         body = codec.encode(codec.Request(control=what))
-        return (await self._calls.ask(body, (), again=what == "status")).body
+        return (await self.ask(body, (), again=what == "status")).body
 
     async def aclose(self) -> None:
         """Do nothing: the session belongs to this process, not to this transport."""
@@ -101,7 +97,7 @@ def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> 
             print(other.state)  # running
         ```
     """
-    return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
+    return AsyncDaemonTransport(session(state_dir))
 
 
 async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> Any:
@@ -124,7 +120,7 @@ async def _carry_out(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> An
             else:
                 from paddock.client._publish import publish
 
-                done["published"] = await arun_whole(publish, handle, calls.state_dir)
+                done["published"] = await arun_whole(publish, handle, calls.session.state_dir)
         finally:
             close_all(frame.descriptors)
         return codec.decode_result(await calls.call(handle.handle, "finish", cancels=False, **done), type(action))

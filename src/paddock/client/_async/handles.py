@@ -10,7 +10,7 @@ import os
 import sys
 
 from paddock.client._async_connections import AsyncMutex, AsyncPipe
-from paddock.client._session import handle_methods, lost, request_of
+from paddock.client._session import handle_methods, request_of
 from paddock.errors import DaemonLostError, DaemonUnavailableError, PaddockError
 from paddock.model import AttachExec, ExecId, StartExec, codec
 from paddock.wire import Frame, close_all
@@ -58,7 +58,7 @@ class Handle:
 
     def __del__(self) -> None:
         if self._is_held and not sys.is_finalizing():
-            self.calls.give_up(handle_methods(self.number, self._freed))
+            self.calls.session.give_up(handle_methods(self.number, self._freed))
 
 
 class Stream(Handle):
@@ -173,14 +173,11 @@ class Command(Handle):
 
     async def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         """Call a method of its handle. If the first daemon has ended, call a repeatable one at the next."""
-
-        def unknown(problem: str) -> DaemonLostError:
-            return lost(self._action, self.id, problem)
-
         while True:
             number = self.number
+            body = handle_methods(number, method, id=os.urandom(16).hex(), **fields)
             try:
-                return await self.calls.call(number, method, cancels=cancels, lost=unknown, **fields)
+                return (await self.calls.ask(body, (), cancels=cancels, action=self._action, id=self.id)).body
             except (DaemonLostError, DaemonUnavailableError):
                 if not await self.take_up(number) or method not in _AGAIN:
                     raise

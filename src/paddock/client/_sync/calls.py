@@ -6,16 +6,16 @@ from __future__ import annotations
 import os
 
 from paddock.client._connections import DaemonConnections
-from paddock.client._session import answered, handle_methods, lost_call, not_started, nothing, too_many_under_way
-from paddock.errors import DaemonLostError, PaddockError
+from paddock.client._session import answered, handle_methods, lost, too_many_under_way
+from paddock.errors import DaemonLostError, DaemonUnavailableError, PaddockError
 from paddock.wire import AGAIN, Frame, NotSent, WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from paddock.client._session import Lost, Session, Undo
-
+    from paddock.client._session import Session
+    from paddock.model import Action
 
 _ATTEMPTS = 5
 """Methods that the next daemon can repeat, five times in all."""
@@ -30,14 +30,11 @@ class Calls:
     def __init__(self, session: Session) -> None:
         self._connections = DaemonConnections(session)
         self.session = session
-        self.give_up, self.state_dir = session.give_up, session.state_dir
 
-    def call(
-        self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
-    ) -> bytes:
+    def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         """Call a method of a handle, and return its encoded answer."""
         body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
-        return (self.ask(body, (), cancels=cancels, lost=lost)).body
+        return (self.ask(body, (), cancels=cancels)).body
 
     def ask(
         self,
@@ -47,12 +44,12 @@ class Calls:
         again: bool = True,
         repeatable: bool = False,
         cancels: bool = True,
-        undo: Undo = nothing,
-        lost: Lost = lost_call,
+        action: Action[Any] | None = None,
+        id: str | None = None,
     ) -> Frame:
         """Return the REPLY.
 
-        Raise the daemon's error, or `lost` if the outcome isn't known.
+        Raise the daemon's error, or DaemonLostError if the outcome of `action` isn't known.
 
         If the connection ends, this sends the request once more, on a new connection: the others may lead to a dying
         daemon. If the daemon had the whole request, it gets it as `AGAIN`, unless not `again`. It then knows the
@@ -70,7 +67,7 @@ class Calls:
                 problem = str(error)
                 break
             try:
-                frame = connection.perform(body, descriptors, cancels=cancels, undo=undo, flags=flags)
+                frame = connection.perform(body, descriptors, cancels=cancels, action=action, flags=flags)
             except NotSent as error:
                 problem = str(error)
                 continue
@@ -80,10 +77,14 @@ class Calls:
                 problem = str(error)
             else:
                 try:  # the answer may be an OSError too, such as that of a file
-                    return answered(frame, self.give_up)
+                    return answered(frame, self.session.give_up)
                 except DaemonLostError as error:  # it leaves, or it is the next one
                     problem, again = error.message, again and repeatable and "unknown" not in error.details
             flags = AGAIN
             if not again:
                 break
-        raise lost(problem) if flags else not_started(problem)
+        if flags:
+            raise lost(action, id, problem)
+        raise DaemonUnavailableError(
+            f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
+        )

@@ -11,7 +11,7 @@ import os
 import sys
 
 from paddock.client._connections import Mutex, Pipe
-from paddock.client._session import handle_methods, lost, request_of
+from paddock.client._session import handle_methods, request_of
 from paddock.errors import DaemonLostError, DaemonUnavailableError, PaddockError
 from paddock.model import AttachExec, ExecId, StartExec, codec
 from paddock.wire import Frame, close_all
@@ -59,7 +59,7 @@ class Handle:
 
     def __del__(self) -> None:
         if self._is_held and not sys.is_finalizing():
-            self.calls.give_up(handle_methods(self.number, self._freed))
+            self.calls.session.give_up(handle_methods(self.number, self._freed))
 
 
 class Stream(Handle):
@@ -174,14 +174,11 @@ class Command(Handle):
 
     def call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
         """Call a method of its handle. If the first daemon has ended, call a repeatable one at the next."""
-
-        def unknown(problem: str) -> DaemonLostError:
-            return lost(self._action, self.id, problem)
-
         while True:
             number = self.number
+            body = handle_methods(number, method, id=os.urandom(16).hex(), **fields)
             try:
-                return self.calls.call(number, method, cancels=cancels, lost=unknown, **fields)
+                return (self.calls.ask(body, (), cancels=cancels, action=self._action, id=self.id)).body
             except (DaemonLostError, DaemonUnavailableError):
                 if not self.take_up(number) or method not in _AGAIN:
                     raise
