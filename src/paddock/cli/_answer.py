@@ -28,6 +28,13 @@ def ask(kind: type[model.Action[R]], options: argparse.Namespace, **more: Any) -
     return perform(kind(**{**values, **more}))
 
 
+def remove(options: argparse.Namespace, names: Sequence[str], action: Callable[[str], model.Action[None]]) -> int:
+    """Perform `action` on each, and print the names as a document. Return the exit code."""
+    for name in names:
+        perform(action(name))
+    return answer(options, names)
+
+
 def answer(
     options: argparse.Namespace,
     value: object,

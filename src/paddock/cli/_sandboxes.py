@@ -12,7 +12,7 @@ from paddock import client, model
 from paddock.errors import PaddockError
 
 from . import _render
-from ._answer import answer, ask, listing, perform
+from ._answer import answer, ask, listing, perform, remove
 from ._usage import Verbs, argument, usage
 from ._values import ENV, IDLE, SANDBOX, pair, positive, sandbox_spec, seconds, spec
 
@@ -305,9 +305,7 @@ def _build_snapshot(options: argparse.Namespace) -> int:
 @usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
 def _remove_snapshots(options: argparse.Namespace) -> int:
     """Delete snapshots."""
-    for snapshot in options.snapshots:
-        perform(model.DeleteSnapshot(snapshot=snapshot))
-    return answer(options, options.snapshots)
+    return remove(options, options.snapshots, lambda one: model.DeleteSnapshot(snapshot=one))
 
 
 @usage(argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"))

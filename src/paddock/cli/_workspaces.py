@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from paddock import client, model
 
 from . import _render
-from ._answer import answer, listing
+from ._answer import answer, ask, listing, perform, remove
 from ._usage import Verbs, argument, group, usage
 from ._values import ENV, IDLE, age, mebibytes, sandbox_spec, seconds, spec
 
@@ -136,28 +136,22 @@ def _remove(options: argparse.Namespace) -> int:
     Examples:
         paddock workspace rm T42 --discard
     """
-    for reference in options.tasks:
-        client.Workspace.get(reference).delete(discard=options.discard)
-    return answer(options, options.tasks)
+    return remove(options, options.tasks, lambda one: model.DeleteWorkspace(workspace=one, discard=options.discard))
 
 
 @usage(
     _TASK,
-    argument("--for", type=seconds, default=86_400.0, dest="period", metavar="TIME", help="how long (default: 24h)"),
+    argument("--for", type=seconds, default=86_400.0, dest="seconds", metavar="TIME", help="how long (default: 24h)"),
 )
 def _pin(options: argparse.Namespace) -> int:
     """Keep a workspace from eviction."""
-    workspace = client.Workspace.get(options.workspace)
-    workspace.pin(options.period)
-    return answer(options, workspace.info)
+    return answer(options, ask(model.PinWorkspace, options))
 
 
-@usage(_TASK)
+@usage(_TASK, seconds=0.0)
 def _unpin(options: argparse.Namespace) -> int:
     """Allow the eviction of a workspace again."""
-    workspace = client.Workspace.get(options.workspace)
-    workspace.pin(0)
-    return answer(options, workspace.info)
+    return answer(options, ask(model.PinWorkspace, options))
 
 
 @usage()
@@ -167,7 +161,7 @@ def _list(options: argparse.Namespace) -> int:
     Examples:
         paddock workspace ls
     """
-    found = [workspace.info for workspace in client.Workspace.list()]
+    found = perform(model.ListWorkspaces())
     headings = "TASK, ID, STATE, SANDBOX, REPOSITORY, BRANCH, COMMIT, USED"
     return listing(options, found, headings, _row, "no workspaces: paddock up --task NAME")
 
@@ -196,7 +190,7 @@ def verb_status(options: argparse.Namespace) -> int:
     from ._progress import progress
 
     with progress("looking at the workspace"):
-        status = client.Workspace.get(options.workspace).status()
+        status = ask(model.InspectWorkspace, options)
     paths = [f"  {path}" for path in status.paths]
     more = status.modified + status.untracked - len(status.paths)
     if status.paths and more > 0:

@@ -336,15 +336,10 @@ def _kill(sandbox: str) -> bytes:
 
 
 def _memory(data: bytes) -> int:
-    descriptor = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
-    view = memoryview(data)
-    try:
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    with open(os.memfd_create("paddock-input", os.MFD_CLOEXEC), "wb") as file:
+        file.write(data)
+        file.flush()
+        return os.dup(file.fileno())
 
 
 def _refuse_non_finite(value: object, name: str = "") -> None:
