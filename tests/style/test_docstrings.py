@@ -210,7 +210,7 @@ class Scene:
         self._workspace = paddock.Workspace.open(name, url=url)
         self._names: dict[str, Any] = {name: getattr(paddock.model, name) for name in paddock.model.HOMES}
         self._names |= vars(paddock.errors) | vars(paddock.agents)
-        self._names |= {name: getattr(paddock, name) for name in paddock.__all__} | {"url": url}
+        self._names |= {name: getattr(paddock, name) for name in dir(paddock)} | {"url": url}
         self._names |= self._runner.run(self._asynchronous()) if asynchronous else self._synchronous()
 
     def _synchronous(self) -> dict[str, Any]:
