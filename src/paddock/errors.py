@@ -89,7 +89,7 @@ class PaddockError(Exception):
 def _rebuild(code: str, message: str, hint: str | None, details: dict[str, object]) -> PaddockError:
     error = BY_CODE.get(code, PaddockError)(message, hint=hint)
     error.details = details
-    return as_os_error(error)
+    return as_python_error(error)
 
 
 class RequestError(PaddockError, code="request", status=400): ...
@@ -172,11 +172,17 @@ _FILE_ERRORS = {
 }
 
 
-def as_os_error(error: PaddockError) -> PaddockError:
-    """Return the OSError that a program would catch for its own files, with `errno`; others as they are.
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """An argument has a wrong type. `details["wrong_type"]` is its name."""
 
-    Only the client does this: in the daemon an OSError is one of the machine.
+
+def as_python_error(error: PaddockError) -> PaddockError:
+    """Return the error that a program would catch for its own files and functions too; others as they are.
+
+    An OSError has its `errno`. Only the client does this: in the daemon an OSError is one of the machine.
     """
+    if type(error) is InvalidArgumentError and "wrong_type" in error.details:
+        return WrongTypeError(error.message, hint=error.hint, **error.details)
     name = str(error.details.get("errno"))
     kind = _FILE_ERRORS.get(name)
     if kind is None or type(error) is not FileError:

@@ -155,7 +155,7 @@ def test_execs_are_listed_and_signalled_by_id(tmp_path):
 def test_trees_of_the_pool_are_refused_in_words(long_directory):
     async def main():
         mount = TreeMount(tree="ws_1", target="/workspace", writable=True)
-        with pytest.raises(UnsupportedError, match="'process' cannot do 'trees'"):
+        with pytest.raises(UnsupportedError, match="'process' doesn't support workspaces"):
             await ProcessBackend(long_directory).create(msgspec.structs.replace(plan(), trees=(mount,)))
 
     asyncio.run(main())

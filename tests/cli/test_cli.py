@@ -93,6 +93,17 @@ def test_an_option_after_the_command_is_refused_with_the_line_to_type(paddock: P
     assert line in said.decode()
 
 
+def test_an_unknown_option_of_an_inner_verb_is_told_with_both_verbs(paddock: Paddock) -> None:
+    said = paddock("snapshot", "build", "--fil", "x").stderr.decode()
+    assert "`paddock snapshot build` has no option '--fil'" in said
+    assert "try: paddock snapshot build --file" in said
+
+
+def test_stdout_is_not_a_patch_and_a_document(paddock: Paddock) -> None:
+    done = paddock("run", "--json", "--mount", ".", "--patch", "-", "--", "true")
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "usage")
+
+
 @pytest.mark.parametrize("typed", ["-- echo --level --json -i", "echo --help -l --name=x", "-- echo -- --policy x"])
 def test_what_comes_after_two_dashes_or_is_no_option_of_ours_is_the_commands(paddock: Paddock, typed: str) -> None:
     done = paddock("run", *typed.split())

@@ -158,6 +158,7 @@ def test_run_leaves_nothing(paddock: Paddock) -> None:
     assert (done.stdout, done.returncode) == ("out\n", 4)
     assert living(paddock) == []
     assert paddock("run", "--", "no-such-program").returncode == 127
+    assert paddock("run", "--cwd", "/no/such", "--", "true").returncode == 125
     assert paddock("run", "--", "/etc/hostname").returncode in (126, 127)
 
 

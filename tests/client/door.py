@@ -19,7 +19,13 @@ from paddock.daemon.main._listener import SOCKET, Listener
 from paddock.daemon.main._recent_requests import RecentRequests
 from paddock.daemon.main._requests import Requests
 from paddock.daemon.main._sessions import Session
-from paddock.errors import FileError, InvalidArgumentError, NotFoundError
+from paddock.errors import (
+    FileError,
+    InvalidArgumentError,
+    NotFoundError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+)
 from paddock.linux import local_sockets
 from paddock.model import (
     Action,
@@ -82,9 +88,9 @@ class FakeDoor:
                 await asyncio.sleep(0.002)
             return result
         except FileNotFoundError as error:
-            raise NotFoundError(str(error), errno="ENOENT") from None
+            raise ProgramNotFoundError(str(error), errno="ENOENT") from None
         except PermissionError as error:
-            raise InvalidArgumentError(str(error), errno="EACCES") from None
+            raise ProgramNotExecutableError(str(error), errno="EACCES") from None
         except asyncio.CancelledError:
             self.cancelled.append(action)
             raise

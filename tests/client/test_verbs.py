@@ -19,7 +19,7 @@ import paddock.errors
 from paddock import AsyncSandbox, Sandbox, _renamed
 from paddock.client import _command
 from paddock.client._capture import Capture
-from paddock.errors import FileError, InvalidArgumentError, as_os_error
+from paddock.errors import FileError, InvalidArgumentError, as_python_error
 from tests.client.door import Rig
 
 HERE = Path(__file__).parent
@@ -84,8 +84,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a network": ({"network": ["https://x.org/a"]}, InvalidArgumentError, "isn't the name of a host"),
     "two": ({"network": ["pypi"], "policy": "p.yaml"}, InvalidArgumentError, "both say what it may reach"),
     "image": ({"image": "python:3.12", "template": "host"}, InvalidArgumentError, "two ways to say the same"),
-    "level": ({"level": "docker"}, InvalidArgumentError, r'no level \'docker\'.*\(level="container"\)'),
+    "level": ({"level": "docker"}, InvalidArgumentError, r"no level 'docker'.*\(`container`\?\)"),
     "ttl": ({"ttl": None}, TypeError, "ttl is None"),
+    "name": ({"name": 3}, TypeError, "name: expected str, got int"),
+    "one limit": ({"limits": {"memory_mib": "1g"}}, TypeError, "limits.memory_mib: expected int, got str"),
     "unknown": ({"parsecs": 3}, TypeError, r"create\(\) has no argument 'parsecs'$"),
     "a lifetime of others": ({"timeout": 3}, TypeError, r"create\(\) has no argument 'timeout': write ttl=\"5m\""),
     "memory of others": ({"memory": 512}, TypeError, r"'memory': write limits=\{\"memory_mib\": 512\}"),
@@ -142,6 +144,20 @@ def test_content_that_is_none_is_named(rig: Rig) -> None:
             sandbox.files.write("a", 5)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError, match="'/no/such' does not exist"):
             sandbox.files.upload("/no/such", "x")
+
+
+def test_an_argument_of_a_wrong_type_is_a_type_error_of_the_daemon_s_too(rig: Rig) -> None:
+    wrong: Any = "TERM"
+    with Sandbox.create(transport=rig.transport) as sandbox:
+        with pytest.raises(TypeError, match="signal: expected int, got str") as found:
+            sandbox.signal("ex_1", wrong)
+        assert isinstance(found.value, InvalidArgumentError)
+        copy = pickle.loads(pickle.dumps(found.value))
+        assert (type(copy), str(copy)) == (type(found.value), str(found.value))
+        with pytest.raises(TypeError, match=r"pty is the bool True: write PtySize\(rows=24, columns=80\)"):
+            sandbox.start("sh", pty=True)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="code is None: write the text of a program"):
+            sandbox.run_code(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("command", [123, b"ls", [1], None])
@@ -243,7 +259,7 @@ def test_a_capture_keeps_both_ends_and_counts_the_rest() -> None:
 def test_a_refused_file_is_also_python_s_own_error(name: str, kind: type[OSError]) -> None:
     import errno
 
-    error = as_os_error(FileError("it broke", hint="look", errno=name, path="/x"))
+    error = as_python_error(FileError("it broke", hint="look", errno=name, path="/x"))
     assert isinstance(error, FileError)
     assert isinstance(error, kind)
     assert (error.code, error.errno, str(error)) == ("file", getattr(errno, name), "it broke (look)")

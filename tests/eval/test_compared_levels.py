@@ -72,7 +72,7 @@ def test_a_comparison_has_a_figure_or_its_reason_for_each_step_and_is_shown_in_e
     }
     assert all(figure.values or figure.why for of_level in walls.values() for figure in of_level.values())
     assert walls["jail"]["fork"].values
-    assert "cannot do" in walls["process"]["fork"].why
+    assert "doesn't support" in walls["process"]["fork"].why
     table = levels.rows(found)
     assert {len(row) for row in table} == {len(levels.headings(found))} == {3}
     assert table[-1][2] == f"0 of {len(ATTACKS)}"

@@ -37,6 +37,16 @@ R = TypeVar("R")
 FROZEN = ".frozen"
 """In the root of a tree: where a level keeps the memory that it has saved. It means nothing to any other."""
 
+_FEATURES = {
+    "exits": "network policies",
+    "freeze": "snapshots, forks and rollbacks",
+    "idle": "idle timeouts",
+    "nested": "sandboxes inside",
+    "pause": "pausing",
+    "pty": "terminals",
+    "trees": "workspaces",
+}
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """State what a backend can do here. A request for more gets an error, never less than it asked for."""
@@ -71,7 +81,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     def require(self, feature: str, backend: str) -> None:
         if not getattr(self, feature):
             raise UnsupportedError(
-                f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature
+                f"level {backend!r} doesn't support {_FEATURES.get(feature, feature)} here",
+                hint="paddock doctor",
+                feature=feature,
             )
 
 

@@ -14,7 +14,13 @@ import threading
 import time
 
 from paddock import client
-from paddock.errors import ApprovalNeededError, InvalidArgumentError, PaddockError, RequestError
+from paddock.errors import (
+    ApprovalNeededError,
+    InvalidArgumentError,
+    PaddockError,
+    ProgramNotExecutableError,
+    ProgramNotFoundError,
+)
 
 from . import _render
 from ._answer import answer, perform
@@ -34,15 +40,6 @@ if TYPE_CHECKING:
 
 _SHELL = "command -v bash >/dev/null && exec bash -l; exec sh -l"
 _SOON_SECONDS = 0.25
-# The same codes as a shell's.
-_START_FAILED = {
-    "ENOENT": 127,
-    "ENOTDIR": 127,
-    "EACCES": 126,
-    "EPERM": 126,
-    "ENOEXEC": 126,
-    "EISDIR": 126,
-}
 
 
 @usage(
@@ -102,6 +99,8 @@ def verb_run(options: argparse.Namespace) -> int:
     asks = options.diff or options.patch or options.promote
     if asks and not options.mount:
         raise WrongUsage("--diff, --patch and --promote are about a mounted directory", "paddock run --mount . --diff")
+    if options.json and options.patch == "-":
+        raise WrongUsage("stdout holds the patch or a document, not both", "--patch FILE")
     with contextlib.ExitStack() as end:
         sandbox = end.enter_context(_disposable(options, persistent=options.keep))
         code = _run(sandbox, options, argv, ends=not asks and not options.keep)
@@ -237,14 +236,11 @@ def _run(sandbox: client.Sandbox, options: argparse.Namespace, argv: list[str], 
         if options.tty:
             return _on_terminal(sandbox, options, argv)
         return _live(sandbox, options, argv, ends=ends)
-    except RequestError as error:
-        code = _START_FAILED.get(str(error.details.get("errno")))
-        if code is None:
-            raise
+    except (ProgramNotFoundError, ProgramNotExecutableError) as error:
         if _names_image(argv[0]) and hasattr(options, "template"):
             error.hint = f"to run it as an image: paddock run --image {argv[0]} -- COMMAND"
         _render.failure(error, as_json=options.json)
-        return code
+        return 127 if isinstance(error, ProgramNotFoundError) else 126  # as a shell
     finally:
         if sandbox.policy is not None and not options.json:
             _tell_refused(sandbox, began)

@@ -252,7 +252,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown and hasattr(options, "paths") and not any(word.startswith("-") for word in unknown):
         options.paths += unknown  # argparse takes them in one place only, before the options or after
     elif unknown:
-        raise _unknown(root, asked, unknown)
+        raise _unknown(root, arguments, unknown)
     if isinstance(getattr(options, "command", None), list) and options.command:
         _refuse_late_options(verb_parser(root, asked), arguments, options.command)
     return options
@@ -350,11 +350,15 @@ def option_names(parser: argparse.ArgumentParser) -> tuple[str, ...]:
     return tuple(name for action in parser._actions for name in action.option_strings)  # pyright: ignore[reportPrivateUsage]
 
 
-def _unknown(root: argparse.ArgumentParser, verb: str, words: list[str]) -> WrongUsage:
+def _unknown(root: argparse.ArgumentParser, arguments: list[str], words: list[str]) -> WrongUsage:
+    verb, *rest = arguments
+    parser = verb_parser(root, verb)
+    if rest and rest[0] in (inner := inner_parsers(parser)):
+        verb, parser = f"{verb} {rest[0]}", inner[rest[0]]
     option = next((word for word in words if word.startswith("-")), None)
     if option is None:
         return WrongUsage(f"too many arguments: {' '.join(words)}", f"paddock {verb} --help")
-    name, known = option.partition("=")[0], option_names(verb_parser(root, verb))
+    name, known = option.partition("=")[0], option_names(parser)
     meant = _MEANT.get(name)
     if meant is not None and meant.startswith("-") and meant.split()[0] not in known:
         meant = None

@@ -95,6 +95,8 @@ def exec_spec(
     if not argv:
         raise InvalidArgumentError("a command is a text for the shell, or a list of at least one text", hint='["ls"]')
     env = texts(env, "env")
+    if pty is not None and not hasattr(pty, "rows"):
+        raise TypeError(f"pty is {kind_of(pty)}: write PtySize(rows=24, columns=80)")
     if any("\0" in text for text in (*argv, *env, *env.values())):
         raise InvalidArgumentError("a command, its arguments and its environment cannot hold NUL")
     limit = seconds(timeout, "timeout")
@@ -234,7 +236,7 @@ def level_of(level: Level | str | None) -> Level | None:
         return Level(level)
     except ValueError:
         near = meant.get(str(level).lower())
-        hint = f'level="{near}"' if near else "paddock doctor"
+        hint = f"`{near}`?" if near else "paddock doctor"
         raise InvalidArgumentError(
             f"no level {level!r}: there are jail, gvisor, microvm and container", hint=hint
         ) from None

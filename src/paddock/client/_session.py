@@ -14,7 +14,7 @@ from paddock.errors import (
     InvalidArgumentError,
     NotConfiguredError,
     PaddockError,
-    as_os_error,
+    as_python_error,
     exhaustion,
 )
 from paddock.model import (
@@ -277,8 +277,8 @@ def tell(body: bytes) -> None:
 
 
 def _for_callers(error: Exception) -> Exception:
-    """Return a refused file operation as Python's own error too."""
-    return as_os_error(error) if isinstance(error, PaddockError) else error
+    """Return a refused file operation, or an argument of a wrong type, as Python's own error too."""
+    return as_python_error(error) if isinstance(error, PaddockError) else error
 
 
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:

@@ -151,6 +151,14 @@ class Malformed(ValueError):
         return self
 
 
+class WrongType(Malformed):
+    """A value has another type than its field."""
+
+    def __init__(self, wanted: str, found: object) -> None:
+        self.wanted, self.found = wanted, _NAMES[type(found)]
+        super().__init__(f"Expected `{wanted}`, got `{self.found}`")
+
+
 def encode(value: object) -> bytes:
     try:
         return _encode(value).encode()
@@ -249,10 +257,6 @@ _parse = json.JSONDecoder(parse_constant=_refuse).decode
 # Readers: one for each type, made on its first use. Each takes the output of `json`, and returns the value or raises.
 
 
-def _wrong(wanted: str, found: object) -> Malformed:
-    return Malformed(f"Expected `{wanted}`, got `{_NAMES[type(found)]}`")
-
-
 _NAMES: dict[Any, str] = {
     dict: "object",
     list: "array",
@@ -266,14 +270,14 @@ _NAMES: dict[Any, str] = {
 
 def _entries(found: object) -> dict[str, Any]:
     if type(found) is not dict:
-        raise _wrong("object", found)
+        raise WrongType("object", found)
     return cast("dict[str, Any]", found)
 
 
 def _exactly(kind: type) -> Reader:
     def read(found: object) -> object:
         if type(found) is not kind:
-            raise _wrong(_NAMES[kind], found)
+            raise WrongType(_NAMES[kind], found)
         return found
 
     return read
@@ -281,7 +285,7 @@ def _exactly(kind: type) -> Reader:
 
 def _float(found: object) -> float:
     if type(found) is not float and type(found) is not int:
-        raise _wrong("float", found)
+        raise WrongType("float", found)
     try:
         number = float(found)
     except OverflowError:
@@ -293,7 +297,7 @@ def _float(found: object) -> float:
 
 def _bytes(found: object) -> bytes:
     if type(found) is not str:
-        raise _wrong("bytes", found)
+        raise WrongType("bytes", found)
     try:
         return binascii.a2b_base64(found, strict_mode=True)
     except ValueError:
@@ -345,7 +349,7 @@ def _array(of: Any) -> Reader:
 
     def read_all(found: Any) -> tuple[Any, ...]:
         if type(found) is not list:
-            raise _wrong("array", found)
+            raise WrongType("array", found)
         try:
             return tuple(map(read, cast("list[Any]", found)))
         except Malformed as error:
@@ -369,7 +373,7 @@ def _mapping(key: Any, of: Any) -> Reader:
 def _member(kind: type[Enum]) -> Reader:
     def read(found: object) -> Enum:
         if type(found) is not str:
-            raise _wrong("str", found)
+            raise WrongType("str", found)
         try:
             return kind(found)
         except ValueError:

@@ -89,7 +89,8 @@ def of_file(number: int, step: str, path: str, wanted: str = TEXT) -> PaddockErr
         return SandboxError("the work was ended from outside: killed, or out of memory")
     if step in _BEGINNING:
         return _failed(number, "the work could not be begun")
-    return FileError(f"{os.strerror(number)}: {path}", errno=errno.errorcode[number])
+    hint = "recursive=True removes it with all below it" if number == errno.ENOTEMPTY else None
+    return FileError(f"{os.strerror(number)}: {path}", hint=hint, errno=errno.errorcode[number])
 
 
 def of_copy(number: int, step: str, source: str) -> PaddockError:
@@ -100,7 +101,7 @@ def of_copy(number: int, step: str, source: str) -> PaddockError:
 
 def of_command(number: int, step: str, id: str) -> PaddockError:
     if number == errno.ENOENT:
-        return NotFoundError(f"no command {id[:100]}")
+        return NotFoundError(f"no command {id[:100]}", hint="`paddock logs ID` lists them")
     if number == errno.ESRCH:
         return InvalidStateError(f"the command {id} has ended")
     if number == errno.ENOTTY:

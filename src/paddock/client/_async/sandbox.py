@@ -409,6 +409,8 @@ class AsyncSandbox:
             print(result.stdout)  # 42
             ```
         """
+        if not isinstance(code, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"code is {kind_of(code)}: write the text of a program")
         argv = _INTERPRETERS.get(language)
         if argv is None:
             raise InvalidArgumentError(
@@ -1028,7 +1030,8 @@ class AsyncSandbox:
             import warnings
 
             warnings.warn(
-                f"sandbox {self._info.id} was never killed, and lives until its TTL ends: use a `with` block or kill()",
+                f"sandbox {self._info.id} was never killed, and lives until its TTL or this program ends: "
+                "use a `with` block or kill()",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

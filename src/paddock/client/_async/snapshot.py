@@ -145,6 +145,8 @@ class AsyncSnapshot:
                             await sandbox.exec("true", user="root")
                         except UnsupportedError as refused:
                             error.hint = f"if it needs root, useradd or chown: {refused.hint}"
+                    elif file.owner is None and "Permission denied" in error.message:
+                        error.hint = "write USER root above it, and the user's name below"
                     raise
             if sandbox.policy is not None:
                 await sandbox.set_policy(None)  # else sandboxes from it could reach what the build could

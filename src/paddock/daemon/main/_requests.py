@@ -96,7 +96,7 @@ class Requests:
         try:
             request = codec.decode(frame.body, codec.Request)
         except codec.Malformed as error:
-            return reply(Kind.ERROR, codec.encode_error(InvalidArgumentError(f"not a request: {error}")))
+            return reply(Kind.ERROR, codec.encode_error(_refusal(error)))
         task, key = asyncio.current_task(), (session.token, request.id or "")
         assert task is not None
         if request.id is not None:
@@ -233,6 +233,14 @@ class Requests:
         elif hasattr(result, "aclose"):
             await result.aclose()
         await all_of(self._api.perform(model.KillSandbox(sandbox=sandbox.id), self._principal) for sandbox in sandboxes)
+
+
+def _refusal(error: codec.Malformed) -> InvalidArgumentError:
+    """Name the argument of another type as the caller knows it. The client makes a TypeError of this."""
+    if not isinstance(error, codec.WrongType):
+        return InvalidArgumentError(f"not a request: {error}")
+    name = error.path.removeprefix(".call").removeprefix(".action").removeprefix(".spec").lstrip(".")
+    return InvalidArgumentError(f"{name}: expected {error.wanted}, got {error.found}", wrong_type=name)
 
 
 async def _encoded(result: object) -> bytes:

@@ -33,11 +33,11 @@ def check_spec(spec: SandboxSpec) -> None:
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgumentError(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
-    check_range("nested", spec.nested, 0, MAX_CHILDREN)
+    check_range("max_children", spec.nested, 0, MAX_CHILDREN)
     if spec.workspace is not None:
         _check_workspace(spec)
     if spec.idle_seconds is not None:
-        check_range("idle_seconds", spec.idle_seconds, MIN_IDLE_SECONDS, MAX_TTL_SECONDS)
+        check_range("idle_timeout", spec.idle_seconds, MIN_IDLE_SECONDS, MAX_TTL_SECONDS)
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
