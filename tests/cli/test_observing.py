@@ -62,7 +62,7 @@ def test_inspect_tells_limits_times_and_walls_of_the_living_and_of_the_dead(box:
     assert known["usage"] is not None
     shown = paddock("inspect", box)
     assert shown.returncode == 0
-    assert "WALLS" in shown.stdout
+    assert "ISOLATION" in shown.stdout
     paddock("kill", box)
     assert re.search("^state +killed: .*killed", paddock("inspect", box).stdout, re.MULTILINE)
 

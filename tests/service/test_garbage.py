@@ -209,6 +209,15 @@ async def test_what_walls_are_made_of_stays_while_one_stands(rig: Rig) -> None:
         assert "tp_kit_machine_old" not in rig.pool.names()
 
 
+async def test_a_template_in_use_is_kept_in_a_dry_run_too(rig: Rig) -> None:
+    async with rig.service(templates=Versions(rig.pool)) as service:
+        rig.pool.create("tp_kit_machine_new")
+        rig.pool.in_use.add("tp_kit_machine_new")
+        for dry_run in (True, False):
+            report = await service.perform(CollectGarbage(dry_run=dry_run), ME)
+            assert [item.kept_because for item in report.items] == ["the daemon has used it since its start"]
+
+
 async def test_a_tree_that_this_daemon_uses_is_no_orphan(rig: Rig) -> None:
     async with rig.service() as service:
         rig.pool.create("wv_waits")

@@ -359,7 +359,8 @@ def reason_of(record: model.AuditRecord) -> str | None:
     """
     if record.allowed is False:
         return record.reason
-    return record.message or (record.error if " " in (record.error or "") else None)
+    why = record.detail.get("why")
+    return record.message or (record.error if " " in (record.error or "") else why if isinstance(why, str) else None)
 
 
 def status_of(record: model.AuditRecord) -> Mapping[str, Any]:

@@ -75,7 +75,7 @@ def _list(options: argparse.Namespace) -> int:
         action="append",
         default=[],
         metavar="LEVEL",
-        help="this one only; may be given again; `process` shows what gets through without a wall",
+        help="this one only; may be given again; `process` shows what gets through without isolation",
     ),
     argument("--rounds", type=int, metavar="N", help="sandboxes of each level (default: 5)"),
     _TEMPLATE,

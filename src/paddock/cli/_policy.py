@@ -257,7 +257,7 @@ def _remove_secrets(options: argparse.Namespace) -> int:
 def _rekey(options: argparse.Namespace) -> int:
     """Make a new key for the keys of all secrets."""
     count = perform(model.RotateVaultKey())
-    return answer(options, {"sealed": count}, f"{count} sealed anew")
+    return answer(options, {"sealed": count}, f"{_render.count(count, 'secret')} encrypted again")
 
 
 verb_secret = Verbs(set=_set_secret, ls=_list_secrets, rm=_remove_secrets, rekey=_rekey)

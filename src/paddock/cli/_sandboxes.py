@@ -204,7 +204,7 @@ def _tell(known: model.Inspection) -> None:
     if known.posture:
         _render.line()
         rows = [(check.status, check.name, check.detail) for check in known.posture]
-        _render.table(("WALLS", "", ""), rows, marks=[row[0] for row in rows])
+        _render.table(("ISOLATION", "", ""), rows, marks=[row[0] for row in rows])
 
 
 def _facts(known: model.Inspection) -> Iterator[tuple[str, str]]:

@@ -181,6 +181,8 @@ class Storage(Component):
             if name not in current:
                 whole = name.startswith(IdPrefix.TEMPLATE)
                 why = "a newer version has replaced it" if whole else "its builder did not come to an end"
+                if whole and _PART.match(name):
+                    why = "no sandbox needs it, and it can be made again"
                 size, kept = await measured(pool, name), self._template_kept(needed, name)
                 found.append(Candidate(name, "template", why, size, take, kept))
         return found
@@ -190,6 +192,8 @@ class Storage(Component):
         none names the templates that its isolation is made of."""
         if name in needed:
             return why_needed(needed, name)
+        if "tp" + name[2:] in self._pool().in_use:
+            return "the daemon has used it since its start"
         rows = self._store.list()
         silent = [row.id for row in rows if not row.layers]
         if silent:
