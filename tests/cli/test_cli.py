@@ -209,6 +209,12 @@ def test_a_table_fits_the_terminal_and_one_that_changes_is_written_over() -> Non
     assert second.count("a") == 70
 
 
+def test_a_narrow_table_wraps_between_words_so_that_an_id_stays_whole() -> None:
+    id = "sb_0veq4f21tbe0mgm3"
+    lines = _render._table(("ID", "USED", "WHY"), [(id, "224 KiB", "killed by root")], 34)
+    assert lines == [f"{'ID':19}  USED  WHY", f"{id}  224   killed", f"{'':21}KiB   by root"]
+
+
 def test_a_table_that_goes_into_a_file_is_neither_wrapped_nor_coloured(capsys: pytest.CaptureFixture[str]) -> None:
     _render.table(("STATUS", "DETAIL"), [("ok", "word  " * 40)], marks=("ok",))
     assert capsys.readouterr().out == f"STATUS  DETAIL\nok      {('word  ' * 40).rstrip()}\n"

@@ -141,12 +141,19 @@ def table(
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit."""
+    """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit: first between
+    words, so that you can copy an id, and within words if that isn't enough."""
     from textwrap import wrap
 
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _LEAST_COLUMN:
-        widths[widths.index(max(widths))] -= 1
+    columns = list(zip(headings, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    words = [max(map(len, " ".join(column).split()), default=1) for column in columns]
+    for least in (words, [_LEAST_COLUMN] * len(widths)):
+        while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
+            wide = [number for number, size in enumerate(widths) if size > least[number]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
     lines: list[str] = []
     for row, mark in zip((headings, *rows), ("", *marks, *[""] * (len(rows) - len(marks))), strict=True):
         parts = [wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=True)]

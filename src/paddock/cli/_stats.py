@@ -17,7 +17,7 @@ from . import _render
 from ._usage import argument, usage
 from ._values import seconds
 
-_HEADINGS = ("ID", "NAME", "CPU", "MEMORY", "OF", "PROCESSES", "OF", "DISK", "OF", "LIMITS HIT")
+_HEADINGS = ("ID", "NAME", "CPU", "MEMORY", "OF", "PIDS", "OF", "DISK", "OF", "LIMITS HIT")
 _FIRST_SECONDS = 0.5
 
 
