@@ -128,13 +128,19 @@ _OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
 """Verbs from before 1.0. Without options they list. Options such as `--delete` are now verbs."""
 _OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
 _MEANT = {
+    "--detach": "paddock create, then paddock exec -d ID -- COMMAND",
     "--env-file": "--env NAME=VALUE",
+    "--idle": "paddock create --idle TIME, then paddock exec ID -- COMMAND",
+    "--label": "paddock create --label NAME=VALUE, then paddock exec ID -- COMMAND",
     "--mem": "--memory",
+    "--name": "paddock create --name NAME, then paddock exec NAME -- COMMAND",
+    "--nested": "paddock create --nested N, then paddock exec ID -- COMMAND",
     "--net": "--network",
     "--publish": "paddock forward ID PORT",
     "--rm": "leave it out: `paddock run` deletes its sandbox",
     "--volume": "--mount DIR:TARGET",
     "--workdir": "--cwd PATH",
+    "-d": "paddock create, then paddock exec -d ID -- COMMAND",
     "-e": "--env NAME=VALUE",
     "-it": "-t",
     "-m": "--memory",

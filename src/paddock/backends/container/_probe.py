@@ -159,7 +159,7 @@ def checks(found: FoundEngine | str) -> tuple[Check, ...]:
     limits = f"; it does not limit {', '.join(lacks)} here" if lacks else ""
     detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
     closed = "no container with a policy can be made: the networks of another user's engine cannot be entered"
-    disk = "not enforced, nor the number of files: those of a container are the engine's; one file is as large as the limit at most"
+    disk = "not enforced, nor the number of files: the engine keeps them; one file is as large as the limit at most"
     return (
         weak("level", "container", detail) if lacks else ok("level", "container", detail),
         ok("container", "egress", EGRESS)
