@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from paddock import model
-from paddock.cli import _doctor, _policy, _render
+from paddock.cli import _audit, _doctor, _policy, _render
 from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, WrongUsage, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgumentError
@@ -91,6 +91,34 @@ def test_an_option_after_the_command_is_refused_with_the_line_to_type(paddock: P
     assert (done.returncode, paddock("ls", "--json").stdout) == (2, b"[]\n")
     said = done.stdout if "--json" in typed.partition(" -- ")[0] else done.stderr
     assert line in said.decode()
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "summary", "is_about"),
+    [
+        ("sb_1", "the command ls", True),
+        ("sb_2", "the command ls", False),
+        ("sn_1", "delete the snapshot sn_1 of sb_1", True),
+        ("sn_2", "delete the snapshot sn_2 of sb_2", False),
+        ("ws_1", "delete the workspace T42", True),
+    ],
+)
+def test_why_shows_the_questions_about_a_sandbox_and_about_workspaces(
+    sandbox: str, summary: str, is_about: bool
+) -> None:
+    question = model.Approval(
+        id="ap_1",
+        kind="delete",
+        sandbox=sandbox,
+        instance_id=1,
+        revision="",
+        digest="",
+        summary=summary,
+        state=model.ApprovalState.PENDING,
+        created_at=0,
+        expires_at=1,
+    )
+    assert _audit._is_about(question, "sb_1") is is_about
 
 
 def test_an_unknown_option_of_an_inner_verb_is_told_with_both_verbs(paddock: Paddock) -> None:

@@ -415,9 +415,7 @@ def verb_why(options: argparse.Namespace) -> int:
     id = None if known is None else known.sandbox.id
     records = perform(model.ListAudit(sandbox=id, trouble=True, limit=_MOST))
     trouble = [record for record in records if record.action != "sandbox.ended" and not _is_question(record)]
-    questions = tuple(
-        one for one in perform(model.ListApprovals()) if id in (None, one.sandbox) or not one.sandbox.startswith("sb_")
-    )
+    questions = tuple(one for one in perform(model.ListApprovals()) if id is None or _is_about(one, id))
     asked = () if id is None else perform(model.ListAudit(sandbox=id, tag="exec"))
     last = tuple(record for record in asked if record.action in ("exec.run", "exec.start"))[-_LAST:]
     kills = () if id is None else perform(model.ListAudit(sandbox=id, tag="sandbox.kill"))
@@ -455,6 +453,13 @@ def advice(box: model.Sandbox) -> str:
     if "restarted" in reason or "went down" in reason:
         return "create another one"
     return "paddock doctor" if box.state == "failed" else "create another one; `paddock logs` while it lives says more"
+
+
+def _is_about(question: model.Approval, id: str) -> bool:
+    """Return whether a question may be about a sandbox: its own, one about a snapshot of it, or about any workspace."""
+    if question.sandbox.startswith("sb_"):
+        return question.sandbox == id
+    return id in question.summary or "sb_" not in question.summary
 
 
 def _tell_end(known: model.Inspection, killer: str | None) -> None:
