@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import msgspec
 import pytest
 
 from paddock.backends import TreeMount, load, names
+from paddock.backends.guest._requests import of_file
 from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidStateError, NotFoundError, SandboxDiedError, UnsupportedError
 from paddock.linux import pidfd
@@ -231,3 +233,8 @@ def test_what_forks_without_end_ends_with_whatever_is_killed(victims, tmp_path):
         os.close(reader)
         holder.kill()
         holder.communicate()
+
+
+def test_a_directory_that_is_not_empty_is_refused_with_what_removes_it() -> None:
+    error = of_file(errno.ENOTEMPTY, "operation", "build")
+    assert str(error) == "Directory not empty: build (recursive=True removes it with all below it)"
