@@ -52,19 +52,19 @@ ONCE = {
     "client": "client_real",
     # without isolation there is nothing that root could do differently
     "contract": "jail_backend process_backend sanitized",
-    "daemon": "first_start lifetime many_clients outliving steps",  # of outliving, level jail: `both`
+    "daemon": "first_start lifetime many_clients outliving steps",  # of outliving, one test at level jail: `both`
     "demo": "*",  # .ci/run runs `make demo` as the ordinary user
-    "gateway": "mock_real registry_reader whole",
+    "gateway": "mock_handlers mock_real process registry_reader whole",
     "eval": "*",
     "faults": "killed_rollback killed_services",
     "vmm": "fuse_mount controller",
     "images": "image_cli layer_workers",
-    "levels": "every_level images",
-    "linux": "seccomp",
+    "levels": "every_level expected images",
+    "linux": "seccomp seccomp_profile",
     "agents": "*",
-    "native": "archives commands exact files_faults guest_files guest_start init parent patterns program",
+    "native": "agent_memory archives commands exact files_faults guest_files guest_start init parent patterns program",
     "remotes": "*",
-    "repositories": "acquire attack_repository bases repository_collector",
+    "repositories": "acquire attack_addresses attack_repository bases repository_collector",
     "results": "*",
     "service": "disobedient egress_doors fork_workspaces over_guest",
     "storage": "kit memories templates",

@@ -157,7 +157,6 @@ def _named(sandbox: Sandbox, records: Records, names: tuple[str, ...]) -> None:
 PIP = "python3 -m pip install --no-build-isolation --no-cache-dir --disable-pip-version-check --index-url"
 
 
-@pytest.mark.both
 def test_setup_py_of_a_source_distribution(
     sandbox: SandboxFactory, registries: Registries, internet: Internet, records: Records, policy: dict[str, Any]
 ) -> None:

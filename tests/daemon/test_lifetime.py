@@ -44,7 +44,6 @@ def _lives(sandbox: str, state_dir: Path) -> bool:
     return (state_dir / "run" / sandbox).is_dir()
 
 
-@pytest.mark.both
 def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
     asks = "sys.stdin.readline()\nSandbox.list()\nsay(1)\n"
     elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(20))

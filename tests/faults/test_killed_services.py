@@ -86,9 +86,7 @@ def test_the_timeout_of_a_background_command_of_a_killed_daemon_holds(program: S
     assert later == {"limit": "time", "signal": 9, "left": ""}
 
 
-@pytest.mark.parametrize(
-    "steps", [pytest.param("exec", marks=pytest.mark.both), "create write upload kill"], ids=["exec", "the others"]
-)
+@pytest.mark.parametrize("steps", ["exec", "create write upload kill"], ids=["exec", "the others"])
 def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     steps: str, program: Start, state_dir: Path, tmp_path: Path
 ) -> None:
@@ -122,7 +120,6 @@ def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     wait_until_clean(before, state_dir, ignore=["files", "descriptors"])
 
 
-@pytest.mark.both
 def test_two_programs_use_one_state_directory_at_once(program: Start, state_dir: Path) -> None:
     code = (
         "for n in range(5):\n"

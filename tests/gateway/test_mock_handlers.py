@@ -176,6 +176,7 @@ def test_it_is_shown_the_name_of_a_bound_secret_where_the_real_host_would_get_it
     run(scene())
 
 
+@pytest.mark.both
 def test_it_has_no_power(host: HandlerHost, tmp_path: Path) -> None:
     async def scene() -> None:
         secret = tmp_path / "secret"
@@ -218,6 +219,7 @@ def test_what_it_does_wrong_is_a_502_that_says_so_and_the_next_request_is_answer
     run(scene())
 
 
+@pytest.mark.both
 def test_one_that_does_not_come_to_an_end_is_killed(host: HandlerHost) -> None:
     async def scene() -> None:
         async with running(rig(host)) as world:
@@ -259,6 +261,7 @@ def test_what_is_not_python_is_told_to_whoever_asks(host: HandlerHost) -> None:
     run(scene())
 
 
+@pytest.mark.both
 def test_where_it_cannot_be_confined_it_is_not_run() -> None:
     async def scene() -> None:
         async with running(rig(None)) as world:

@@ -62,6 +62,7 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
+@pytest.mark.both
 def test_the_next_daemon_finds_the_one_of_the_daemon_before_and_takes_its_place(state: Path) -> None:
     async def scene() -> None:
         lost = asyncio.Event()
@@ -85,6 +86,7 @@ def test_a_daemon_that_dies_while_it_starts_one_leaves_it_to_the_next(state: Pat
     run(scene())
 
 
+@pytest.mark.both
 def test_it_has_no_powers_no_core_and_no_tracer(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:

@@ -44,7 +44,6 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
     assert record.result["level"] == made.level
 
 
-@pytest.mark.both
 def test_a_sandbox_from_a_snapshot_without_memory_takes_a_directory_of_the_host(
     create: SandboxFactory, level: str, tmp_path: Path
 ) -> None:
@@ -120,7 +119,6 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
     assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
 
 
-@pytest.mark.both
 def test_a_copy_has_nothing_of_the_commands_whose_output_is_read_where_it_was_made(create: SandboxFactory) -> None:
     """Not even of one that is kept for the next daemon."""
     parent = create()
@@ -154,7 +152,6 @@ except ChildProcessError:
 """
 
 
-@pytest.mark.both
 def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) -> None:
     made = create(limits=Limits(processes=40))
     told = made.level == "microvm"  # by its own kernel
@@ -171,7 +168,6 @@ def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) 
     assert made.exec("false").limit is None
 
 
-@pytest.mark.both
 def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:
     made = create()
     made.filesystem.write("/workspace/file", "before")

@@ -11,7 +11,7 @@ from paddock.errors import FileError, ProgramNotExecutableError, ProgramNotFound
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
-pytestmark = [pytest.mark.both, pytest.mark.timeout(900)]  # a machine that is emulated, and the first is baked
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated, and the first is baked
 
 ATTRIBUTE = """
 import os, sys

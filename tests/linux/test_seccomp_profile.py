@@ -317,6 +317,7 @@ def test_the_kernel_refuses_every_call_that_the_profile_refuses() -> None:
     under_the_profile(body)
 
 
+@pytest.mark.both
 def test_ordinary_programs_run_under_the_profile(tmp_path: Path) -> None:
     script = """
 import asyncio, concurrent.futures, multiprocessing, os, socket, sqlite3, subprocess, tempfile, threading, time

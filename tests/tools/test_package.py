@@ -18,7 +18,9 @@ from tests.tools import aarch64
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys._base_executable  # type: ignore[attr-defined]
-_NOT_CLONED = shutil.ignore_patterns(".venv", ".tools", ".git", "out", "dist", "__pycache__", ".*_cache", ".hypothesis")
+_NOT_CLONED = shutil.ignore_patterns(
+    ".venv", "node_modules", ".tools", ".git", "out", "dist", "__pycache__", ".*_cache", ".hypothesis"
+)
 _MOST_BYTES = 8 << 20
 ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 """`e_machine` of elf(5)."""
