@@ -118,7 +118,7 @@ def test_no_command_and_no_byte_is_lost_with_a_daemon(
 
 
 def test_a_hundred_streams_go_on(box: Sandbox, module_state: Path) -> None:
-    count, lines = 100, 50
+    count, lines = 100, 10
     script = f"""
         say() {{ n=0; while [ $n -lt {lines} ]; do echo $1 $n; echo $1 $n >&2; n=$((n + 1)); done; }}
         say first; read line; say $line"""

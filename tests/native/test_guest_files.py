@@ -454,9 +454,11 @@ def test_a_watch_knows_ten_thousand_directories_that_come_and_go(files: Files, r
 def test_changes_that_were_lost_are_told_of_as_such(files: Files, root: Path, host: Connection) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     watch = Watching(files, "")
-    for number in range(limit // 2 + 40_000):  # nobody reads: the streams fill, then the queue
-        (root / f"f{number % 100}").touch()
-        (root / f"f{number % 100}").unlink()
+    one, other = (os.fspath(root / name) for name in ("one", "other"))
+    Path(one).touch()
+    for _ in range(limit // 4 + 20_000):  # nobody reads: the streams fill, then the queue
+        os.rename(one, other)
+        os.rename(other, one)
     watch.until({(os.fspath(root), OVERFLOW)})
     watch.close()
 

@@ -186,7 +186,7 @@ async def test_a_pack_that_is_too_large_ends_at_the_bound(tmp_path: Path, origin
 
 
 async def test_more_refs_than_fit_end_at_the_bound(tmp_path: Path, origin: Origin, daemon: Any) -> None:
-    packed = "".join(f"{origin.head()} refs/heads/{'x' * 200}{number}\n" for number in range(2000))
+    packed = "".join(f"{origin.head()} refs/heads/{'x' * 200}{number}\n" for number in range(600))
     (origin.path / ".git/packed-refs").write_text(packed)
     shelf = Shelf(tmp_path / "state", bounds=Bounds(output_bytes=100_000))
     try:
