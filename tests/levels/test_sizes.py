@@ -218,8 +218,10 @@ def test_a_user_may_serve_on_any_port(create: SandboxFactory) -> None:
 @pytest.mark.root
 @pytest.mark.parametrize("level", ["jail", "gvisor", "microvm"])
 def test_a_sparse_file_may_be_larger_than_the_disk_limit_and_what_is_written_is_held_to_it(
-    create: SandboxFactory,
+    create: SandboxFactory, level: str
 ) -> None:
-    box = create(limits=Limits(disk_mib=64))
+    box = create() if level == "microvm" else create(limits=Limits(disk_mib=64))
+    if level == "microvm":  # of the size that is baked for other tests
+        box.exec('fallocate -l "$(($(df --output=avail -B1 . | tail -n 1) - (50 << 20)))" others', check=True)
     assert box.exec("truncate -s 20G sparse && stat -c %s sparse").stdout == f"{20 << 30}\n"
     assert box.exec("head -c 100M /dev/urandom > sparse").limit == "disk"
