@@ -267,6 +267,10 @@ def test_a_gateway_that_hangs_is_named_and_opens_the_door_when_it_goes_on(
                     connection.expect_answers()  # by the new period
                     with pytest.raises(GatewayUnavailableError, match=f"hangs: process {gateway} has not") as caught:
                         await doors.revise(row_of(instance), NOTHING)
+                    impatient.setattr(duplex, "LOOK_SECONDS", 1000.0)  # nobody waits anew
+                    together = [doors._client.connect(start=start) for start in (True, False) * 3]
+                    for error in await asyncio.gather(*together, return_exceptions=True):
+                        assert isinstance(error, GatewayUnavailableError)
                 assert f"kill -9 {gateway}" in str(caught.value.hint)
             finally:
                 os.kill(gateway, signal.SIGCONT)

@@ -16,7 +16,7 @@ import pytest
 from paddock.linux import local_sockets
 from paddock.wire import Frame, Kind, WireError, pack
 from paddock.wire import duplex as duplex_module
-from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Attempt, Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 
 class Pair:
@@ -147,12 +147,13 @@ while True:
 
 
 def _nothing(line: Duplex, frame: Frame) -> None: ...
+def _nobody(_: object) -> None: ...
 
 
 def meet(directory: Path, answer: Callable[[tuple[Duplex, Frame] | None], None] = lambda met: None) -> None:
     async def act() -> None:
         async with asyncio.timeout(60):
-            met = await greet(lambda: local_sockets.connect(directory, "it.sock"), b"", _nothing, lambda line: None)
+            met = await greet(lambda: local_sockets.connect(directory, "it.sock"), b"", _nothing, _nobody, _nobody)
             answer(met)
             if met is not None:
                 met[0].close()
@@ -187,12 +188,7 @@ def test_the_greeting_is_the_first_frame_and_its_answer_is_on_channel_0(tmp_path
         async with asyncio.timeout(60):
             with local_sockets.listen(tmp_path, "it.sock") as listener:
                 connecting = asyncio.ensure_future(
-                    greet(
-                        lambda: local_sockets.connect(tmp_path, "it.sock"),
-                        b"hi",
-                        lambda line, frame: None,
-                        lambda line: None,
-                    )
+                    greet(lambda: local_sockets.connect(tmp_path, "it.sock"), b"hi", _nothing, _nobody, _nobody)
                 )
                 listener.setblocking(False)
                 peer, _ = await asyncio.get_running_loop().sock_accept(listener)
@@ -220,7 +216,7 @@ def test_the_descriptors_of_an_answer_are_closed_when_the_connection_ended_behin
         async with asyncio.timeout(60):
             socket.send_fds(theirs, [pack(Kind.HELLO, 0, descriptors=(near,)) + pack(Kind.CONTROL, 0)], [near])
             os.close(near)
-            assert await greet(lambda: waiting.pop() if waiting else None, b"", refuse, lambda line: None) is None
+            assert await greet(lambda: waiting.pop() if waiting else None, b"", refuse, _nobody, _nobody) is None
 
     os.set_blocking(far, False)
     with theirs:
@@ -251,11 +247,35 @@ def test_a_peer_that_answers_nothing_is_given_up_and_no_other() -> None:
     play(scene)
 
 
-def test_a_listener_that_hangs_is_greeted_for_so_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_callers_give_up_a_listener_that_hangs_and_are_connected_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(duplex_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(duplex_module, "_GRACE_SECONDS", 0.01)
+    peers: list[Duplex] = []
+
+    async def connect(on_silence: Callable[[NoAnswer], None]) -> bool:
+        greeting = await greet(lambda: local_sockets.connect(tmp_path, "socket"), b"", _nothing, _nobody, on_silence)
+        assert greeting is not None
+        peers.append(greeting[0])
+        return True
 
     async def act() -> None:
-        with local_sockets.listen(tmp_path, "socket"), pytest.raises(NoAnswer):
-            await greet(lambda: local_sockets.connect(tmp_path, "socket"), b"", lambda *_: None, lambda _: None)
+        attempt = Attempt()
+        with local_sockets.listen(tmp_path, "socket") as listener:
+            for _ in range(2):
+                together = await asyncio.gather(*(attempt.join(connect) for _ in range(3)), return_exceptions=True)
+                assert [type(error) for error in together] == [NoAnswer] * 3
+            listener.setblocking(False)
+            joined = asyncio.ensure_future(attempt.join(connect))
+            peer, _ = listener.accept()
+            with peer:
+                peer.send(pack(Kind.HELLO, 0))
+                assert await joined
+                with pytest.raises(BlockingIOError):
+                    listener.accept()
+                peers[0].expect_answers()
+                with pytest.raises(NoAnswer):
+                    await peers[0].ask(b"")
 
     asyncio.run(act())

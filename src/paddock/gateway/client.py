@@ -18,7 +18,7 @@ from paddock.linux.python import module_path
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState, codec
 from paddock.supervisor import layout
 from paddock.wire import Frame, Kind, WireError, close_all
-from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Attempt, Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 from .control import VERSION, Hello, Order, Welcome
 
@@ -43,19 +43,31 @@ class GatewayClient:
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], approve: Approver) -> None:
         self._state, self._on_lost, self._approve = state_dir, on_lost, approve
         self._connection: Duplex | None = None
-        self._connecting = asyncio.Lock()
+        self._attempt = Attempt()
         self.pid = 0
 
     async def connect(self, *, start: bool = True) -> bool:
         """Connect. Return False without a gateway if `start` is False. Raise NotConfiguredError if it can't start."""
-        async with self._connecting:
-            if self._connection is not None or await self._greet():
+        if self._connection is not None:
+            return True
+        try:
+            if await self._attempt.join(partial(self._connect, start)):
                 return True
-            if not start:
-                return False
-            await asyncio.shield(asyncio.to_thread(self._start))
-            if await self._greet():
-                return True
+        except NoAnswer as error:
+            raise GatewayUnavailableError(
+                f"the gateway hangs: {error}",
+                hint=f"kill -9 {error.pid}; paddock starts the next one, which gets all rules",
+            ) from None
+        return start and await self.connect()  # the attempt that was joined starts none
+
+    async def _connect(self, start: bool, on_silence: Callable[[NoAnswer], None]) -> bool:
+        if await self._greet(on_silence):
+            return True
+        if not start:
+            return False
+        await asyncio.to_thread(self._start)
+        if await self._greet(on_silence):
+            return True
         log = self._state / layout.GATEWAY_LOG
         text = log.read_text(errors="replace").strip() or "it died"
         raise NotConfiguredError(
@@ -82,14 +94,16 @@ class GatewayClient:
         return answer.body
 
     def close(self) -> None:
+        self._attempt.cancel()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    async def _greet(self) -> bool:
+    async def _greet(self, on_silence: Callable[[NoAnswer], None]) -> bool:
         connect = partial(local_sockets.connect, self._state, layout.GATEWAY_SOCKET)
         try:
-            greeting = await greet(connect, codec.encode(Hello(version=VERSION)), self._on_frame, self._lost)
+            hello = codec.encode(Hello(version=VERSION))
+            greeting = await greet(connect, hello, self._on_frame, self._lost, on_silence)
             if greeting is None:
                 return False
             connection, answer = greeting
@@ -100,11 +114,6 @@ class GatewayClient:
             raise NotConfiguredError(
                 f"the gateway of another version of paddock serves this state directory (process {error.pid})",
                 hint=f"end it, and paddock starts its own: kill {error.pid}",
-            ) from None
-        except NoAnswer as error:
-            raise GatewayUnavailableError(
-                f"the gateway hangs: {error}",
-                hint=f"kill -9 {error.pid}; paddock starts the next one, which gets all rules",
             ) from None
         self._connection, self.pid = connection, codec.decode(answer.body, Welcome).pid
         return True

@@ -13,7 +13,8 @@ import socket
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ._connection import receive_some, send_some
 from ._frames import Frame, Inbox, Kind, NotSent, WireError, close_all, pack
@@ -24,8 +25,10 @@ LEAVE_SECONDS = 10.0
 Otherwise it counts as a stranger.
 """
 LOOK_SECONDS = 20.0
-"""Period in which `greet`'s connection looks whether its peer is silent. It gives up a peer at the third look: this
-process may itself have stood still before one of them."""
+"""Period in which `greet`'s connection looks whether its peer is silent. The peer hangs at the third look: this process
+may itself have stood still before one of them."""
+_GRACE_SECONDS = 1.0
+"""Time for a peer that has hung and goes on to answer before the next caller is refused."""
 MAX_BODY = 64 << 20
 """Bytes: ten thousand rules are two million."""
 _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})
@@ -190,6 +193,7 @@ class Duplex(LoopConnection):
         self._channels = itertools.count(1)
         self._next_look: asyncio.TimerHandle | None = None
         self._silent_looks = 0
+        self.on_silence = self._give_up
         self.why = ConnectionError("the other side went away before it answered")
         """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
 
@@ -218,16 +222,19 @@ class Duplex(LoopConnection):
         return frame
 
     def expect_answers(self) -> None:
-        """From now on, close the connection while a question waits and the peer sends nothing. Then `why` is NoAnswer.
+        """From now on, call `on_silence` when a question waits and the peer sends nothing. That closes the connection,
+        and `why` is NoAnswer.
 
         For a peer that answers soon what it can: it hangs, and a caller would wait without end.
         """
         self._silent_looks = self._silent_looks + 1 if self._pending else 0
+        self._next_look = self._loop.call_later(LOOK_SECONDS, self.expect_answers)
         if self._silent_looks == 3:
-            self.why = NoAnswer(self.pid)
-            self.close()
-        else:
-            self._next_look = self._loop.call_later(LOOK_SECONDS, self.expect_answers)
+            self.on_silence(NoAnswer(self.pid))
+
+    def _give_up(self, error: NoAnswer) -> None:
+        self.why = error
+        self.close()
 
     def _on_end(self) -> None:
         if self._next_look is not None:
@@ -261,20 +268,22 @@ async def greet(
     hello: bytes,
     on_frame: Callable[[Duplex, Frame], None],
     on_end: Callable[[Duplex], None],
+    on_silence: Callable[[NoAnswer], None],
 ) -> tuple[Duplex, Frame] | None:
-    """Connect, send HELLO, and return the connection with the answer.
+    """Connect, send HELLO, and return the connection with the answer. Return None without a listener.
 
-    Return None without a listener. Raises OtherVersion, and NoAnswer as do later questions.
+    Raises OtherVersion.
+
+    If the listener hangs, this calls `on_silence` and goes on to wait. Later questions raise NoAnswer.
 
     A leaving process ends the connection. Then this waits for its end, and connects to the next one.
     """
     while (peer := connect()) is not None:
         connection = Duplex(peer, on_frame, on_end)
+        give_up, connection.on_silence = connection.on_silence, on_silence
         connection.expect_answers()
         try:
             answer = await connection.ask(hello, kind=Kind.HELLO)
-        except NoAnswer:
-            raise
         except ConnectionError:
             if connection.pid != os.getpid() and not await _ends(connection.pid):
                 raise OtherVersion(connection.pid) from None
@@ -283,6 +292,7 @@ async def greet(
             connection.close()
             raise
         if not connection.closed:
+            connection.on_silence = give_up
             return connection, answer
         close_all(answer.descriptors)
     return None
@@ -306,3 +316,33 @@ async def _ends(pid: int) -> bool:
         loop.remove_reader(process)
         os.close(process)
     return True
+
+
+class Attempt:
+    """Share one attempt to connect among all callers that need it meanwhile.
+
+    If the peer hangs, these callers give up together, and later ones soon. The attempt goes on until the peer answers
+    or has gone.
+    """
+
+    def __init__(self) -> None:
+        self._work: asyncio.Task[bool] | None = None
+        self._silence: asyncio.Future[NoAnswer] | None = None
+
+    async def join(self, connect: Callable[[Callable[[NoAnswer], None]], Coroutine[Any, Any, bool]]) -> bool:
+        """Return or raise what `connect` does, which gets the `on_silence` of `greet`. Raises NoAnswer too."""
+        loop = asyncio.get_running_loop()
+        if self._work is None or self._silence is None or self._work.done():
+            silence = self._silence = loop.create_future()
+            self._work = loop.create_task(connect(lambda error: silence.done() or silence.set_result(error)))
+            self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
+        work, silence = self._work, self._silence
+        await asyncio.wait((work, silence), return_when=asyncio.FIRST_COMPLETED)
+        if not (await asyncio.wait((work,), timeout=_GRACE_SECONDS))[0]:
+            raise silence.result()
+        return work.result()
+
+    def cancel(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            self._work = None

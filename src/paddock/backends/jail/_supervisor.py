@@ -36,7 +36,7 @@ from paddock.storage import Templates, open_pool, prepare
 from paddock.supervisor import layout
 from paddock.supervisor.bootstrap import BOOTSTRAP, READY, VERSION
 from paddock.wire import NO_REPLY, Frame, Kind, close_all, copy_all
-from paddock.wire.duplex import Duplex, NoAnswer, NotSent, OtherVersion, greet
+from paddock.wire.duplex import Attempt, Duplex, NoAnswer, NotSent, OtherVersion, greet
 
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
 _REMEDY = {
@@ -81,10 +81,8 @@ class SupervisorClient:
         self.state_dir, self._for_tests = state_dir, for_tests
         self._listeners: list[Listener] = []
         self._connection: Duplex | None = None
-        self._connecting, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._attempt, self._opening = Attempt(), asyncio.Lock()
         self._was_connected = False
-        self._silent, self._silent_at = 0, -1.0
-        """The pid of the last supervisor that hung, and when it was given up."""
         self._forgotten: list[str] = []
         self._templates: Templates | None = None
         self.holds = itertools.count(1)
@@ -105,7 +103,8 @@ class SupervisorClient:
     def close(self) -> None:
         self._send_forgotten()
         connection, self._connection = self._connection, None
-        self._connecting, self._opening, self._was_connected = asyncio.Lock(), asyncio.Lock(), False
+        self._attempt.cancel()
+        self._opening, self._was_connected = asyncio.Lock(), False
         if connection is not None:
             connection.close()
         if self._templates is not None:
@@ -176,27 +175,30 @@ class SupervisorClient:
     async def connect(self) -> None:
         if self._connection is not None:
             return
-        began = asyncio.get_running_loop().time()
-        async with self._connecting:
-            if self._silent_at > began:  # while this waited for its turn: many callers give up together
-                raise _hangs(self._silent)
-            if self._connection is not None or await self._greet():
-                return
-            await in_thread(self._start)  # else it would start an unwanted supervisor
-            if not await self._greet():
-                raise SupervisorUnavailableError(
-                    "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
-                )
+        try:
+            await self._attempt.join(self._connect)
+        except NoAnswer as error:
+            raise SupervisorUnavailableError(
+                f"the supervisor hangs: {error}",
+                hint=f"kill -9 {error.pid}; the next one takes over its sandboxes, which run on",
+            ) from None
 
-    async def _greet(self) -> bool:
+    async def _connect(self, on_silence: Callable[[NoAnswer], None]) -> bool:
+        if await self._greet(on_silence):
+            return True
+        await in_thread(self._start)  # else it would start an unwanted supervisor
+        if await self._greet(on_silence):
+            return True
+        raise SupervisorUnavailableError(
+            "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
+        )
+
+    async def _greet(self, on_silence: Callable[[NoAnswer], None]) -> bool:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
-            greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost)
+            greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost, on_silence)
         except OtherVersion as error:
             raise _foreign(error.pid) from None
-        except NoAnswer as error:
-            self._silent, self._silent_at = error.pid, asyncio.get_running_loop().time()
-            raise _hangs(error.pid) from None
         if greeting is None:
             return False
         connection, answer = greeting
@@ -323,13 +325,6 @@ def _foreign(pid: int) -> SupervisorUnavailableError:
     return SupervisorUnavailableError(
         f"the supervisor of another version of paddock serves this state directory (process {pid})",
         hint=f"end its sandboxes, then it: kill {pid}; paddock starts its own",
-    )
-
-
-def _hangs(pid: int) -> SupervisorUnavailableError:
-    return SupervisorUnavailableError(
-        f"the supervisor hangs: {NoAnswer(pid)}",
-        hint=f"kill -9 {pid}; the next one takes over its sandboxes, which run on",
     )
 
 
