@@ -67,6 +67,6 @@ def test_it_is_matched_copied_pickled_and_replaced() -> None:
     assert [field.name for field in dataclasses.fields(Mount)] == ["source", "target", "mode"]
 
 
-def test_a_principal_is_shown_by_its_users_name_where_there_is_one() -> None:
+def test_a_principal_is_shown_by_its_users_name_where_there_is_one_or_its_sandbox() -> None:
     shown = [Principal(id).name for id in ("local:0", "local:4294967294", "local:x", "nested:sb_1", f"local:{2**70}")]
-    assert shown == ["root", "local:4294967294", "local:x", "nested:sb_1", f"local:{2**70}"]
+    assert shown == ["root", "local:4294967294", "local:x", "a program inside sb_1", f"local:{2**70}"]

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from paddock.client import DaemonTransport, default_transport
+
 PROGRAM = """
 import json, os, sys
 from paddock import Sandbox
@@ -69,6 +71,11 @@ class Program:
         if "LevelUnavailableError" in words or "NotImplementedError" in words:
             pytest.skip(f"no sandbox here: {words.strip().splitlines()[-1]}")
         raise AssertionError(f"the program ended with {self.process.wait()}:\n{words}")
+
+
+@pytest.fixture
+def transport(state_dir: Path) -> DaemonTransport:
+    return default_transport(state_dir)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Mount, Sandbox
-from paddock.client import DaemonTransport, default_transport
+from paddock.client import DaemonTransport
 from paddock.errors import DaemonLostError, GuestLostError, LevelUnavailableError, SandboxDiedError
 from paddock.linux import proc
 from paddock.model import ExecResult
@@ -48,11 +48,6 @@ def steps(request: pytest.FixtureRequest) -> Steps:
         return iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // most)))
 
     return some
-
-
-@pytest.fixture
-def transport(state_dir: Path) -> DaemonTransport:
-    return default_transport(state_dir)
 
 
 class Scene:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox
-from paddock.client import DaemonTransport, default_transport
+from paddock.client import DaemonTransport
 from paddock.errors import DaemonLostError, LevelUnavailableError, SandboxDiedError
 from paddock.model import Sandbox as SandboxInfo
 from tests.conftest import supervisors
@@ -38,11 +38,6 @@ WORK: dict[str, Callable[[Sandbox], object]] = {
 def steps(request: pytest.FixtureRequest) -> Steps:
     """Which of so many."""
     return lambda count: iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // SOME)))
-
-
-@pytest.fixture
-def transport(state_dir: Path) -> DaemonTransport:
-    return default_transport(state_dir)
 
 
 def _count(stepper: Stepper, operation: Operation) -> int:

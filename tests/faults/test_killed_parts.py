@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox
-from paddock.client import DaemonTransport, Session, default_transport
+from paddock.client import DaemonTransport, Session
 from paddock.errors import GuestLostError, LevelUnavailableError, PaddockError, SandboxDiedError, SandboxError
 from paddock.model import Limit, Limits
 from tests.conformance.leaks import Snapshot, wait_until_clean
@@ -28,11 +28,6 @@ from tests.orphans import descriptors, none_lost, wait_until
 def state_dir(module_state: Path) -> Path:
     """A supervisor that a test kills has a successor in the next test."""
     return module_state
-
-
-@pytest.fixture
-def transport(state_dir: Path) -> DaemonTransport:
-    return default_transport(state_dir)
 
 
 @pytest.fixture

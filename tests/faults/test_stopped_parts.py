@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from paddock import Sandbox
-from paddock.client import DaemonTransport, Session, _daemon, default_transport
+from paddock.client import DaemonTransport, Session, _daemon
 from paddock.errors import DaemonUnavailableError, LevelUnavailableError
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
@@ -26,11 +26,6 @@ POLICY = {"egress": {"allow": [{"host": "api.test", "methods": ["GET"], "paths":
 @pytest.fixture
 def state_dir(module_state: Path) -> Path:
     return module_state
-
-
-@pytest.fixture
-def transport(state_dir: Path) -> DaemonTransport:
-    return default_transport(state_dir)
 
 
 def create(transport: DaemonTransport) -> Sandbox:

@@ -18,7 +18,9 @@ class Principal(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The user's name, for people to read. The id where this machine has no such user."""
+        """The name for people to read: of the user, or of the sandbox. The id where this machine has no such user."""
+        if self.sandbox is not None:
+            return f"a program inside {self.sandbox}"
         return _user_name(self.id.removeprefix(_LOCAL)) or self.id if self.id.startswith(_LOCAL) else self.id
 
     @property
