@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,8 +14,10 @@ from typing import TypeVar
 import pytest
 
 from paddock import Sandbox
-from paddock.client import DaemonTransport, Session, _daemon
-from paddock.errors import DaemonUnavailableError, LevelUnavailableError
+from paddock.client import AsyncDaemonTransport, DaemonTransport, Session, _daemon
+from paddock.errors import DaemonLostError, DaemonUnavailableError, LevelUnavailableError
+from paddock.model import ExecSpec, RunExec
+from paddock.wire import duplex
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
@@ -82,3 +85,43 @@ def test_a_stopped_daemon_is_named(
         Sandbox.list(transport=DaemonTransport(Session(state_dir)))
     assert f"kill -9 {daemon}" in str(caught.value.hint)
     assert Sandbox.list(transport=transport) == ()
+
+
+def test_no_thread_waits_for_a_stopped_daemon_until_another_gives_up(
+    transport: DaemonTransport, state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Sandbox.list(transport=transport) == ()
+    shared = DaemonTransport(Session(state_dir))
+    monkeypatch.setattr(_daemon, "TELL_SECONDS", 0.1)
+    with ThreadPoolExecutor(1) as threads, stopped(daemon_pid(state_dir)):
+        patient = threads.submit(Sandbox.list, transport=shared)
+        assert wait_until(lambda: "which doesn't answer" in caplog.text)
+        monkeypatch.setattr(_daemon, "WAIT_SECONDS", 0.1)
+        with pytest.raises(DaemonUnavailableError):
+            within(lambda: Sandbox.list(transport=shared))
+        assert not patient.done()
+    assert patient.result() == ()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+def test_a_call_tells_a_daemon_that_is_stopped_from_a_command_that_takes_long(
+    kind: str, transport: DaemonTransport, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((_daemon, "LOOK"), (duplex, "LOOK"), (_daemon, "TELL"), (_daemon, "WAIT")):
+        monkeypatch.setattr(module, f"{name}_SECONDS", 0.1)
+    box, daemon, session = create(transport), daemon_pid(state_dir), Session(state_dir)
+
+    def run(command: str) -> str:
+        action = RunExec(sandbox=box.id, spec=ExecSpec(argv=("sh", "-c", command)))
+        if kind == "blocking":
+            return DaemonTransport(session).perform(action).out.head.decode()
+        return asyncio.run(AsyncDaemonTransport(session).perform(action)).out.head.decode()
+
+    assert within(lambda: run("sleep 1; echo done")) == "done\n"
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run, "touch began; exec sleep 600")
+        assert wait_until(lambda: box.filesystem.exists("began"))
+        with stopped(daemon), pytest.raises(DaemonLostError, match=f"\\(pid {daemon}\\) has not answered"):
+            running.result(20)
+    within(box.kill)
+    session.close()

@@ -56,11 +56,17 @@ class AsyncDaemonConnection(Duplex):
         super().__init__(peer, _on_control, lambda connection: None, MAX_REPLY)
         self.leaves = False
         """The daemon is leaving: it answers its present requests, and gets no more."""
+        self.expect_answers()
         weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
 
     @property
     def is_open(self) -> bool:
         return not self.closed and not self.leaves and self._owner == os.getpid()
+
+    def expect_answers(self) -> None:
+        if self._pending and not self.closed:
+            self.send(Kind.CLOSE, 0)  # a daemon that works refuses it at once, whatever it carries out
+        super().expect_answers()
 
     async def perform(
         self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, action: Action[Any] | None, flags: int

@@ -65,7 +65,7 @@ class DaemonConnection:
         return frame
 
     def _answer(self, channel: int) -> Frame:
-        while (frame := self._connection.receive()) is not None:
+        while (frame := self._receive()) is not None:
             if frame.channel == channel and frame.kind is not Kind.CONTROL:
                 return frame
             if frame.kind is Kind.CONTROL and frame.channel == channel:
@@ -74,6 +74,15 @@ class DaemonConnection:
                 raise NotSent("the daemon leaves")
             close_all(frame.descriptors)
         raise ConnectionResetError
+
+    def _receive(self) -> Frame | None:
+        """Return the next frame. Raises ConnectionResetError if the daemon hangs: else it refuses a CLOSE at once."""
+        for _ in range(3):
+            try:
+                return self._connection.receive()
+            except BlockingIOError:
+                self._connection.send(Kind.CLOSE, 0)
+        raise ConnectionResetError("the daemon hangs")
 
     def _interrupted(self, channel: int, cancels: bool, action: Action[Any] | None) -> None:
         """Cancel the request and wait for its undo. An exception in here ends the wait, and the connection."""

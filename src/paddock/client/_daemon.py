@@ -23,6 +23,8 @@ LOCK = "daemon.lock"
 LOG = "daemon.log"
 WAIT_SECONDS = 120.0
 """Time for a daemon's start or end. The first start on a machine makes a pool."""
+LOOK_SECONDS = 20.0
+"""Period in which a caller that waits for an answer asks whether the daemon hangs. It does at the third silent one."""
 TELL_SECONDS = 2.0
 """Time after which a caller learns the reason of its wait."""
 

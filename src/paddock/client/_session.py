@@ -143,22 +143,23 @@ class Session:
     def open(self) -> Connection:
         """Return a new connection, greeted."""
         _daemon.refuse_moved(self.state_dir)
-        with self._starting:  # of many threads that find no daemon one starts it
-            for _ in range(_ATTEMPTS):
-                try:
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._starting:  # of many threads that find no daemon one starts it
                     connection = Connection(self._connect(self.state_dir))
-                except OSError as error:
-                    exhausted = exhaustion(error)
-                    if exhausted is None:
-                        raise
-                    raise exhausted from None
-                try:
-                    if self.greet(connection):
-                        return connection
-                except BaseException:
-                    connection.close()
+            except OSError as error:
+                exhausted = exhaustion(error)
+                if exhausted is None:
                     raise
+                raise exhausted from None
+            try:
+                if self.greet(connection):
+                    connection.wait_at_most(_daemon.LOOK_SECONDS)
+                    return connection
+            except BaseException:
                 connection.close()
+                raise
+            connection.close()
         raise DaemonUnavailableError(
             "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )

@@ -6,6 +6,7 @@ import array
 import errno
 import select
 import socket
+import struct
 from _thread import allocate_lock
 from collections import deque
 
@@ -70,6 +71,11 @@ class Connection:
         poll = select.poll()
         poll.register(self._peer, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, `receive` raises BlockingIOError when the peer sends nothing for that long (socket(7))."""
+        whole, rest = divmod(int(1e6 * seconds), 10**6)
+        self._peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, rest))
 
     def read(self) -> list[Frame] | None:
         """Read once, after poll(2) reports the peer, and return the complete frames, or None at the end."""

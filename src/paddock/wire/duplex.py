@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import struct
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -193,7 +194,7 @@ class Duplex(LoopConnection):
         self._channels = itertools.count(1)
         self._next_look: asyncio.TimerHandle | None = None
         self._silent_looks = 0
-        self.on_silence = self._give_up
+        self.on_silence: Callable[[NoAnswer], None] | None = None
         self.why = ConnectionError("the other side went away before it answered")
         """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
 
@@ -222,19 +223,18 @@ class Duplex(LoopConnection):
         return frame
 
     def expect_answers(self) -> None:
-        """From now on, call `on_silence` when a question waits and the peer sends nothing. That closes the connection,
-        and `why` is NoAnswer.
+        """From now on, call `on_silence` when a question waits and the peer sends nothing. Without one, close the
+        connection: `why` is NoAnswer.
 
         For a peer that answers soon what it can: it hangs, and a caller would wait without end.
         """
         self._silent_looks = self._silent_looks + 1 if self._pending else 0
-        self._next_look = self._loop.call_later(LOOK_SECONDS, self.expect_answers)
-        if self._silent_looks == 3:
+        self._next_look = self._loop.call_later(LOOK_SECONDS, _look, weakref.ref(self))
+        if self._silent_looks == 3 and self.on_silence is not None:
             self.on_silence(NoAnswer(self.pid))
-
-    def _give_up(self, error: NoAnswer) -> None:
-        self.why = error
-        self.close()
+        elif self._silent_looks == 3:
+            self.why = NoAnswer(self.pid)
+            self.close()
 
     def _on_end(self) -> None:
         if self._next_look is not None:
@@ -263,6 +263,11 @@ class Duplex(LoopConnection):
             self._frame_callback(self, frame)
 
 
+def _look(connection: weakref.ref[Duplex]) -> None:
+    if (found := connection()) is not None:
+        found.expect_answers()
+
+
 async def greet(
     connect: Callable[[], socket.socket | None],
     hello: bytes,
@@ -280,7 +285,7 @@ async def greet(
     """
     while (peer := connect()) is not None:
         connection = Duplex(peer, on_frame, on_end)
-        give_up, connection.on_silence = connection.on_silence, on_silence
+        connection.on_silence = on_silence
         connection.expect_answers()
         try:
             answer = await connection.ask(hello, kind=Kind.HELLO)
@@ -292,7 +297,7 @@ async def greet(
             connection.close()
             raise
         if not connection.closed:
-            connection.on_silence = give_up
+            connection.on_silence = None
             return connection, answer
         close_all(answer.descriptors)
     return None
