@@ -254,7 +254,7 @@ def test_all_callers_give_up_a_listener_that_hangs_and_are_connected_when_it_goe
     monkeypatch.setattr(duplex_module, "_GRACE_SECONDS", 0.01)
     peers: list[Duplex] = []
 
-    async def connect(on_silence: Callable[[NoAnswer], None]) -> bool:
+    async def connect(on_silence: Callable[[NoAnswer], object]) -> bool:
         greeting = await greet(lambda: local_sockets.connect(tmp_path, "socket"), b"", _nothing, _nobody, on_silence)
         assert greeting is not None
         peers.append(greeting[0])

@@ -60,7 +60,7 @@ class GatewayClient:
             ) from None
         return start and await self.connect()  # the attempt that was joined starts none
 
-    async def _connect(self, start: bool, on_silence: Callable[[NoAnswer], None]) -> bool:
+    async def _connect(self, start: bool, on_silence: Callable[[NoAnswer], object]) -> bool:
         if await self._greet(on_silence):
             return True
         if not start:
@@ -99,7 +99,7 @@ class GatewayClient:
         if connection is not None:
             connection.close()
 
-    async def _greet(self, on_silence: Callable[[NoAnswer], None]) -> bool:
+    async def _greet(self, on_silence: Callable[[NoAnswer], object]) -> bool:
         connect = partial(local_sockets.connect, self._state, layout.GATEWAY_SOCKET)
         try:
             hello = codec.encode(Hello(version=VERSION))

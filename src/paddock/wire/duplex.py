@@ -194,7 +194,7 @@ class Duplex(LoopConnection):
         self._channels = itertools.count(1)
         self._next_look: asyncio.TimerHandle | None = None
         self._silent_looks = 0
-        self.on_silence: Callable[[NoAnswer], None] | None = None
+        self.on_silence: Callable[[NoAnswer], object] | None = None
         self.why = ConnectionError("the other side went away before it answered")
         """The exception for pending questions at the end. It is NotSent if the peer hasn't got their request."""
 
@@ -263,7 +263,7 @@ class Duplex(LoopConnection):
             self._frame_callback(self, frame)
 
 
-def _look(connection: weakref.ref[Duplex]) -> None:
+def _look(connection: Callable[[], Duplex | None]) -> None:
     if (found := connection()) is not None:
         found.expect_answers()
 
@@ -273,7 +273,7 @@ async def greet(
     hello: bytes,
     on_frame: Callable[[Duplex, Frame], None],
     on_end: Callable[[Duplex], None],
-    on_silence: Callable[[NoAnswer], None],
+    on_silence: Callable[[NoAnswer], object],
 ) -> tuple[Duplex, Frame] | None:
     """Connect, send HELLO, and return the connection with the answer. Return None without a listener.
 
@@ -334,7 +334,7 @@ class Attempt:
         self._work: asyncio.Task[bool] | None = None
         self._silence: asyncio.Future[NoAnswer] | None = None
 
-    async def join(self, connect: Callable[[Callable[[NoAnswer], None]], Coroutine[Any, Any, bool]]) -> bool:
+    async def join(self, connect: Callable[[Callable[[NoAnswer], object]], Coroutine[Any, Any, bool]]) -> bool:
         """Return or raise what `connect` does, which gets the `on_silence` of `greet`. Raises NoAnswer too."""
         loop = asyncio.get_running_loop()
         if self._work is None or self._silence is None or self._work.done():

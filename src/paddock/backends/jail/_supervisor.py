@@ -183,7 +183,7 @@ class SupervisorClient:
                 hint=f"kill -9 {error.pid}; the next one takes over its sandboxes, which run on",
             ) from None
 
-    async def _connect(self, on_silence: Callable[[NoAnswer], None]) -> bool:
+    async def _connect(self, on_silence: Callable[[NoAnswer], object]) -> bool:
         if await self._greet(on_silence):
             return True
         await in_thread(self._start)  # else it would start an unwanted supervisor
@@ -193,7 +193,7 @@ class SupervisorClient:
             "the supervisor does not answer", hint=f"see {self.state_dir / layout.SUPERVISOR_LOG}"
         )
 
-    async def _greet(self, on_silence: Callable[[NoAnswer], None]) -> bool:
+    async def _greet(self, on_silence: Callable[[NoAnswer], object]) -> bool:
         connect = partial(local_sockets.connect, self.state_dir, layout.SUPERVISOR_SOCKET)
         try:
             greeting = await greet(connect, _encode({"version": VERSION}), self._on_frame, self._lost, on_silence)
