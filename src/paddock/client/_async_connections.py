@@ -65,7 +65,7 @@ class AsyncDaemonConnection(Duplex):
 
     def expect_answers(self) -> None:
         if self._pending and not self.closed:
-            self.send(Kind.CLOSE, 0)  # a daemon that works refuses it at once, whatever it carries out
+            self.send(Kind.CLOSE, 0)  # a daemon that works refuses it at once
         super().expect_answers()
 
     async def perform(
