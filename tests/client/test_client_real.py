@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import os
@@ -12,12 +13,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from paddock import AsyncSandbox, Limit, PtySize, Sandbox, local_async
-from paddock.errors import FileError, NotFoundError, PolicyDeniedError, SandboxDiedError
+from paddock.errors import FileError, NotFoundError, PolicyDeniedError, ResourceExhaustedError, SandboxDiedError
 from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.orphans import wait_until
 
@@ -291,3 +293,35 @@ def test_an_awaiting_program_loads_what_asyncio_does_and_nothing_of_the_daemon(s
         " assert run(box.exec(['true'])).ok; run(box.kill())"
     )
     assert loaded(code, HEAVY_FOR_A_CLIENT) == loaded("import asyncio", HEAVY_FOR_A_CLIENT)
+
+
+_PORT = """
+import socket, struct
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+kept = []
+while True:
+    connection, _ = server.accept()
+    kept.append(connection)
+    if connection.recv(1) == b"r":
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        kept.pop().close()
+    del connection
+"""
+
+
+def test_a_writer_hears_that_a_port_was_reset_and_how_many_connections_are_too_many(sandbox: Make) -> None:
+    box = sandbox()
+    with box.start(["python3", "-c", _PORT]) as server, ThreadPoolExecutor(1) as threads:
+        assert server.stdout is not None
+        port = int(next(iter(server.stdout)))
+
+        with box.dial(port) as connection:
+            connection.write("r")
+            writing = threads.submit(lambda: [connection.write(bytes(1 << 16)) for _ in range(1000)])
+            with pytest.raises(BrokenPipeError):
+                writing.result(20)
+            assert connection.read() == b""
+        with contextlib.ExitStack() as stack, pytest.raises(ResourceExhaustedError, match="too many connections"):
+            stack.callback(server.kill)
+            _ = [stack.enter_context(box.dial(port)) for _ in range(1000)]

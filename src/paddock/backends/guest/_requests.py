@@ -20,6 +20,7 @@ from paddock.errors import (
     PaddockError,
     ProgramNotExecutableError,
     ProgramNotFoundError,
+    ResourceExhaustedError,
     SandboxError,
 )
 from paddock.wire import WireError
@@ -117,6 +118,10 @@ def of_command(number: int, step: str, id: str) -> PaddockError:
 
 
 def of_port(number: int, step: str, port: int) -> PaddockError:
+    if step == "relays":
+        return ResourceExhaustedError(
+            f"port {port}: too many connections to this sandbox are open", hint="close some, then try again"
+        )
     return FileError(f"port {port}: {os.strerror(number)}", errno=errno.errorcode[number])
 
 

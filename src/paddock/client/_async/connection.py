@@ -20,6 +20,8 @@ class AsyncConnection(Incoming, Outgoing):
         ```
     """
 
+    _ended_by = "eof"
+
     async def read(self, size: int = _CHUNK_BYTES) -> bytes:
         """Return some bytes as soon as there are any; b"" at the end.
 

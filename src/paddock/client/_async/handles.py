@@ -123,6 +123,9 @@ class Incoming(AsyncBlock):
 class Outgoing(AsyncBlock):
     """A stream to write."""
 
+    _ended_by = "close"
+    """The method that raises what broke it."""
+
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
@@ -136,7 +139,7 @@ class Outgoing(AsyncBlock):
             try:
                 view = view[await self._stream.pipe.write(view[:_CHUNK_BYTES]) :]
             except BrokenPipeError:
-                await self._stream.call("close")  # raises what broke it, if it was ours
+                await self._stream.call(self._ended_by)  # raises what broke it, if it was ours
                 raise
 
     async def aclose(self) -> FileInfo | None:

@@ -21,6 +21,8 @@ class Connection(Incoming, Outgoing):
         ```
     """
 
+    _ended_by = "eof"
+
     def read(self, size: int = _CHUNK_BYTES) -> bytes:
         """Return some bytes as soon as there are any; b"" at the end.
 

@@ -124,6 +124,9 @@ class Incoming(Block):
 class Outgoing(Block):
     """A stream to write."""
 
+    _ended_by = "close"
+    """The method that raises what broke it."""
+
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
@@ -137,7 +140,7 @@ class Outgoing(Block):
             try:
                 view = view[self._stream.pipe.write(view[:_CHUNK_BYTES]) :]
             except BrokenPipeError:
-                self._stream.call("close")  # raises what broke it, if it was ours
+                self._stream.call(self._ended_by)  # raises what broke it, if it was ours
                 raise
 
     def close(self) -> FileInfo | None:

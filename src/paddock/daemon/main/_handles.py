@@ -166,12 +166,17 @@ def open_stream(number: int, inner: model.ByteStream, pump: Pump) -> Opened:
     output = Output(inner, os.dup(ours.fileno()), pump, f"handle {number}")
     input = Input(inner, os.dup(ours.fileno()), pump)
 
-    def half_close(_: object) -> None:
-        """Let the client see an end when the service's side has ended."""
-        with contextlib.suppress(OSError):  # closed by now
-            ours.shutdown(socket.SHUT_WR)
+    def half_close(how: int) -> Callable[[object], None]:
+        """Let the client see that this direction has ended at the service's side."""
 
-    output.task.add_done_callback(half_close)
+        def close(_: object) -> None:
+            with contextlib.suppress(OSError):  # closed by now
+                ours.shutdown(how)
+
+        return close
+
+    output.task.add_done_callback(half_close(socket.SHUT_WR))
+    input.task.add_done_callback(half_close(socket.SHUT_RD))
 
     async def stop() -> None:
         await output.stop()
