@@ -322,6 +322,8 @@ def test_a_writer_hears_that_a_port_was_reset_and_how_many_connections_are_too_m
             with pytest.raises(BrokenPipeError):
                 writing.result(20)
             assert connection.read() == b""
-        with contextlib.ExitStack() as stack, pytest.raises(ResourceExhaustedError, match="too many connections"):
-            stack.callback(server.kill)
-            _ = [stack.enter_context(box.dial(port)) for _ in range(1000)]
+        with contextlib.ExitStack() as connections:
+            stack = (connections.enter_context(box.dial(port)) for _ in range(1000))
+            with pytest.raises(ResourceExhaustedError, match="too many connections"):
+                list(stack)
+        server.kill()
