@@ -21,7 +21,7 @@ from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import BASIS, PROMOTED, READ
 
 MOST = 100_000
-_MOST_DEPTH = 256
+_MOST_DEPTH, _PATH_BYTES = 256, 3839
 _CHUNK = 1 << 20
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
 
@@ -132,10 +132,13 @@ class LayerDiff:
         return not self._only or any(_is_below(path, wanted) for wanted in self._only)
 
 
-def _names(tree: HostileTree, path: bytes, depth: int) -> list[bytes]:
-    if depth > _MOST_DEPTH:
-        raise InvalidStateError(f"{os.fsdecode(path)[:100]!r}… lies more than {_MOST_DEPTH} directories deep")
-    return tree.names(path)
+def _names(tree: HostileTree, directory: bytes, depth: int) -> list[bytes]:
+    """Raises InvalidStateError if a path to an entry of the directory may be too long for the kernel."""
+    if depth > _MOST_DEPTH or len(directory) > _PATH_BYTES:
+        limit = f"{_MOST_DEPTH} directories or {_PATH_BYTES} bytes deep"
+        name = f"{os.fsdecode(directory)[:100]!r}…"
+        raise InvalidStateError(f"{name} lies more than {limit}", hint="name paths, to look at a part of the changes")
+    return tree.names(directory)
 
 
 def _is_below(path: bytes, directory: bytes) -> bool:
