@@ -64,7 +64,7 @@ class Policy:
     def connect(self, target: Target) -> ConnectVerdict:
         return ConnectVerdict(**self._verdict(target.host in self.hosts), tier=self.hosts.get(target.host))
 
-    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
+    def address(self, target: Target, address: str, *, own: bool = False) -> Verdict:
         return Verdict(**self._verdict(address in self.addresses))
 
     def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:

@@ -10,6 +10,7 @@ import pytest
 
 from paddock.gateway.protocols.dns import GATEWAY
 from paddock.gateway.protocols.tls_hello import ACCESS_DENIED
+from paddock.gateway.proxy import network
 from paddock.gateway.proxy.connection import PROXY_PORT
 from paddock.model.egress import Tier
 from tests.gateway.hellos import client_hello, message, records, with_extension
@@ -260,6 +261,23 @@ def test_an_address_that_is_refused_is_not_dialled(address: str) -> None:
             assert (flow.address, verdict.allowed) == (address, False)
 
     asyncio.run(work())
+
+
+def test_whether_an_address_is_the_hosts_own_is_asked_of_the_one_behind_a_translator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(network, "is_own", asked.append)
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            world.names["a.test"] = ["64:ff9b::cb00:7207"]
+            world.policy.addresses = {"93.184.216.34"}
+            world.aim("a.test", 80)
+            assert (await world.ask(get("a.test:80"))).startswith(b"HTTP/1.1 403")
+
+    asyncio.run(work())
+    assert asked == ["203.0.114.7"]
 
 
 def test_a_name_is_resolved_once_for_each_connection_and_what_was_checked_is_dialled() -> None:

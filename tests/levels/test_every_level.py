@@ -152,6 +152,7 @@ except ChildProcessError:
 """
 
 
+@pytest.mark.both
 def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) -> None:
     made = create(limits=Limits(processes=40))
     told = made.level == "microvm"  # by its own kernel
@@ -168,6 +169,7 @@ def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) 
     assert made.exec("false").limit is None
 
 
+@pytest.mark.both
 def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:
     made = create()
     made.filesystem.write("/workspace/file", "before")

@@ -32,6 +32,7 @@ def refused(text: str) -> PolicyInvalidError:
         ("egress:\n  allow:\n    - host: a.test\n      ports: [0]", (4, 15), "not a port"),
         ("egress:\n  allow:\n    - host: a.test\n      ports: ['9-8']", (4, 15), "not a port"),
         ("egress:\n  allow:\n    - host: a.test\n      methods: [get]", (4, 17), "write GET"),
+        ("egress:\n  deny:\n    - host: a.test\n      methods: [GTE]", (4, 17), "write GET"),
         ("egress:\n  allow:\n    - host: a.test\n      methods: []", (4, 16), "matches nothing"),
         ("egress:\n  allow:\n    - host: a.test\n      paths: [api]", (4, 15), "does not begin with `/`"),
         ("egress:\n  allow:\n    - host: a.test\n      paths: ['/a?b']", (4, 15), "queries are not compared"),

@@ -37,7 +37,7 @@ from paddock.gateway.rules.secrets import SecretBook
 from paddock.linux.routes import is_own
 from paddock.model import Recording
 from paddock.model.egress import Target, Verdict
-from paddock.policy.network import Snapshot
+from paddock.policy.network import Snapshot, far_end
 
 from .connection import Connection
 from .stream import SCRATCH_BYTES, ConnectionLost, ProxyStream
@@ -287,8 +287,7 @@ class SandboxNetwork:
 
         before = self.policy.revision
         upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
-        policy = self.policy
-        if policy.revision != before and not policy.address(target, upstream.address).allowed:
+        if self.policy.revision != before and not self._address(target, upstream.address).allowed:
             upstream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
@@ -303,7 +302,7 @@ class SandboxNetwork:
         return self._address(target, address).allowed
 
     def _address(self, target: Target, address: str) -> Verdict:
-        return self.policy.address(target, address, own=is_own(address))
+        return self.policy.address(target, address, own=is_own(far_end(address)))
 
     def hold(self, size: int) -> None:
         """Count so many more (or fewer) buffered bytes of requests. Raise Refused if there are too many."""

@@ -1,5 +1,6 @@
 """The meaning of `paddock.yaml`: from text to document, to snapshot, to verdicts."""
 
+from ._addresses import far_end as far_end
 from ._addresses import is_public as is_public
 from ._canonical import index_variables as index_variables
 from ._diff import Change as Change

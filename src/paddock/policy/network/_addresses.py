@@ -67,6 +67,12 @@ def unwrapped(address: Address) -> Address:
     return address.ipv4_mapped or address.sixtofour or address
 
 
+def far_end(text: str) -> str:
+    """Return the address that packets to this one reach in the end, through a translator."""
+    address = parse(text)
+    return text if address is None else str(unwrapped(address))
+
+
 @lru_cache(1024)
 def special(address: Address) -> Block | None:
     """Return the block of an unwrapped address."""

@@ -45,6 +45,15 @@ _MOST_BODY = 1 << 20
 _REPOSITORY = re.compile(r"/[A-Za-z0-9._~*/-]+")
 _OWN = ("::1/128", "::/128")
 
+_METHODS = [
+    *("ACL", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "DELETE", "GET", "HEAD", "LABEL", "LINK"),
+    *("LOCK", "M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE"),
+    *("OPTIONS", "ORDERPATCH", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT"),
+    *("SEARCH", "TRACE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF"),
+    *("VERSION-CONTROL"),
+]
+"""Those of the registry that RFC 9110 16.1 made, M-SEARCH and PURGE."""
+
 T = TypeVar("T")
 
 
@@ -225,10 +234,18 @@ def _part(rule: P, path: Path, *, wide: bool = False) -> P:
                 raise Problem((*path, "methods", index), f"{method!r} is not an HTTP method", hint)
             if method == "CONNECT":
                 raise Problem((*path, "methods", index), "CONNECT is judged by host and port", "leave it out")
+            if method not in _METHODS and (near := _meant(method)):  # a typo in `deny` would open a hole
+                raise Problem((*path, "methods", index), f"{method!r} is not a known method", f"write {near}")
         changes["methods"] = tuple(sorted(set(rule.methods))) or _nothing((*path, "methods"))
     if rule.paths is not None:
         changes["paths"] = _each(rule.paths, (*path, "paths"), _path) or _nothing((*path, "paths"))
     return msgspec.structs.replace(rule, **changes)
+
+
+def _meant(method: str) -> str | None:
+    """Return the method that has one letter more or less, or the same letters in another order."""
+    swapped = (known for known in _METHODS if sorted(known) == sorted(method))
+    return nearest(method, _METHODS, cutoff=0.85) or next(swapped, None)
 
 
 def _path(text: str, path: Path) -> str:

@@ -43,8 +43,8 @@ def dotted(path: Path) -> str:
     return text.removesuffix(".#")
 
 
-def nearest(word: str, known: list[str]) -> str | None:
-    return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), None)
+def nearest(word: str, known: list[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
 def _where(path: Path, places: Places | None) -> str:
