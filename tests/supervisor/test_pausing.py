@@ -16,7 +16,7 @@ from paddock.backends import Instance
 from paddock.backends.base import Ending
 from paddock.backends.jail import SupervisorClient
 from paddock.backends.jail._instance import JailInstance
-from paddock.backends.jail.backend import Pausing
+from paddock.backends.jail.backend import JailBackend
 from paddock.errors import SandboxDiedError
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, IdPrefix, Limit, SandboxId, mint
@@ -279,21 +279,20 @@ def test_a_daemon_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
 def test_what_is_let_go_while_a_new_supervisor_is_told_is_not_held_there() -> None:
     async def main() -> None:
         asked: list[tuple[str, object]] = []
-        going: list[asyncio.Task[None]] = []
         let_go: list[Callable[[], None]] = []
 
         async def ask(operation: str, **fields: object) -> dict[str, object]:
             asked.append((operation, fields["hold"]))
             if len(asked) == 3:  # the new supervisor is told of the first: the second is let go before it comes to that
                 let_go[1]()
-                await asyncio.gather(*going)
+                await asyncio.sleep(0)  # its task sends that in its first step
             return {}
 
         supervisor = SupervisorClient(Path("/none"))
         supervisor.request = supervisor.tell = ask
-        rest = Pausing(supervisor, lambda work: going.append(asyncio.ensure_future(work)))
-        let_go += [await rest.stay_awake(SandboxId("sb_1"), 0), await rest.stay_awake(SandboxId("sb_2"), 0)]
-        await rest.hold_again()
+        backend = JailBackend(Path("/none"), supervisor=supervisor)
+        let_go += [await backend.stay_awake(SandboxId("sb_1"), 0), await backend.stay_awake(SandboxId("sb_2"), 0)]
+        await backend.hold_again()
         assert asked == [("awake", 1), ("awake", 2), ("awake", 1), ("rest", 2)]
 
     asyncio.run(main())

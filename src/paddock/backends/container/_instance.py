@@ -12,7 +12,6 @@ from paddock.backends.base import Command, Ending, Paused
 from paddock.backends.guest import place_of
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
-from paddock.backends.pause_clock import PauseClock
 from paddock.errors import SandboxDiedError
 from paddock.linux import caps
 from paddock.linux.cgroups import Refusals
@@ -37,7 +36,7 @@ class ContainerInstance(GuestInstance):
         record = running.record
         super().__init__(record.id, record.template, root_user=True)
         self._backend, self._running = backend, running
-        self._instance_id = record.instance_id
+        self._instance_id, self.pause_clock = record.instance_id, running.pause_clock
         self._place = backend.records.place(record.id)
         self.descriptor_store = backend.descriptor_store(record.id)
 
@@ -89,10 +88,6 @@ class ContainerInstance(GuestInstance):
         if self.pause_clock.now:
             await self._backend.unpause(self._running)
         return await self._running.stay_awake()
-
-    @property
-    def pause_clock(self) -> PauseClock:
-        return self._running.pause_clock
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

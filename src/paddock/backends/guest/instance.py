@@ -62,14 +62,10 @@ class GuestInstance:
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._closings = 0
-        self._pause_clock = PauseClock()
+        self.pause_clock = PauseClock()
         self._refusals: Refusals | None = None
         self.descriptor_store: DescriptorStore | None = None
         """Keeps commands that outlive the daemon, if this level can."""
-
-    @property
-    def pause_clock(self) -> PauseClock:
-        return self._pause_clock
 
     async def connect(self, identity: str) -> GuestConnection:
         """Return a new connection to the agent of an identity, `user` (the template's default user) or `root`, or to

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from paddock.backends.base import Command, Ending, Paused
 from paddock.backends.guest import EmptyBody, orders, place_of
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.guest.instance import GuestInstance
-from paddock.backends.pause_clock import PauseClock
 from paddock.backends.pump import Journal
 from paddock.errors import SandboxDiedError, SupervisorUnavailableError
 from paddock.linux.cgroups import Refusals
@@ -64,7 +63,8 @@ class JailInstance(GuestInstance):
         self, backend: JailBackend, id: SandboxId, template: Template, instance_id: int, env: Mapping[str, str]
     ) -> None:
         super().__init__(id, template, root_user=backend.root_user)
-        self._backend, self._instance_id, self._rest = backend, instance_id, backend.rest
+        self._backend, self._instance_id = backend, instance_id
+        self.pause_clock = backend.state_of(id).pause_clock
         self._env = env
         self.descriptor_store = DescriptorStore(backend.supervisor, id)
         self.pid = 0
@@ -125,18 +125,21 @@ class JailInstance(GuestInstance):
 
         return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
 
+    async def _ask_pauses(self, operation: str) -> dict[str, Any]:
+        return await self._backend.supervisor.request(operation, id=self.id, instance_id=self._instance_id)
+
     async def pause(self) -> Paused:
-        return await self._rest.pause(self.id, self._instance_id)
+        times = await self._ask_pauses("pause")
+        self.pause_clock.begin()
+        return paused_of(times)
 
     async def resume(self) -> float:
-        return await self._rest.resume(self.id, self._instance_id)
+        times = await self._ask_pauses("resume")
+        self.pause_clock.end()
+        return float(times["deadline"])
 
     async def stay_awake(self) -> Callable[[], None]:
-        return await self._rest.stay_awake(self.id, self._instance_id)
-
-    @property
-    def pause_clock(self) -> PauseClock:
-        return self._rest.pause_clock(self.id)
+        return await self._backend.stay_awake(self.id, self._instance_id)
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
@@ -162,3 +165,7 @@ class JailInstance(GuestInstance):
 
     async def wait_ended(self) -> Ending:
         return await asyncio.shield(self._backend.ending(self.id, self._instance_id))
+
+
+def paused_of(times: dict[str, Any]) -> Paused:
+    return Paused(times["left"], float(times["deadline"]))

@@ -16,6 +16,7 @@ from paddock.backends._environment import certificates, of_commands
 from paddock.backends.base import Backend, Capabilities, Ending, Exits, KeptExec, Paused, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
+from paddock.backends.jail._instance import paused_of
 from paddock.backends.jail._spares import JailSpares
 from paddock.backends.jail._supervisor import Message, SupervisorClient
 from paddock.backends.pause_clock import PauseClock
@@ -37,71 +38,20 @@ _GONE = Ending(limit=None, reason="it is gone")
 _CERTIFICATES = certificates(f"/{trust_places.PLACE}")
 
 
-class Pausing:
-    """Pause and resume sandboxes of one backend through the supervisor. `start` runs work without a waiting caller."""
+class _SandboxState(msgspec.Struct, eq=False):
+    """What the backend knows of the sandboxes of one id."""
 
-    def __init__(self, supervisor: SupervisorClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        self._supervisor, self._start = supervisor, start
-        self._pause_clock: dict[str, PauseClock] = {}
-        self._awake: dict[int, tuple[SandboxId, int]] = {}
+    endings: dict[int, asyncio.Future[Ending]] = {}
+    """Their ends, by the number of the start."""
+    pause_clock: PauseClock = msgspec.field(default_factory=PauseClock)
+    is_late: bool = False
+    """It got exits while it ran: its environment doesn't name certificates."""
 
-    def pause_clock(self, id: SandboxId) -> PauseClock:
-        return self._pause_clock.get(id) or self._pause_clock.setdefault(id, PauseClock())
-
-    def forget(self, id: SandboxId) -> None:
-        self.told(id, False)  # no caller waits for that any more
-        self._pause_clock.pop(id, None)
-
-    def told(self, id: str, paused: bool) -> None:
-        if (known := self._pause_clock.get(id)) is None:
-            return
+    def tell(self, paused: bool) -> None:
         if paused:
-            known.begin()
+            self.pause_clock.begin()
         else:
-            known.end()
-
-    def listed(self, answer: Message) -> dict[SandboxId, Paused]:
-        """Return the paused ones of the supervisor's list: earlier news may have been missed."""
-        listed = cast("dict[str, Message]", answer["paused"])
-        paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
-        for id in self._pause_clock:
-            self.told(id, id in paused)
-        return paused
-
-    async def pause(self, id: SandboxId, instance_id: int) -> Paused:
-        answer = await self._supervisor.request("pause", id=id, instance_id=instance_id)
-        self.told(id, True)
-        return _paused(answer)
-
-    async def resume(self, id: SandboxId, instance_id: int) -> float:
-        answer = await self._supervisor.request("resume", id=id, instance_id=instance_id)
-        self.told(id, False)
-        return float(answer["deadline"])
-
-    async def stay_awake(self, id: SandboxId, instance_id: int) -> Callable[[], None]:
-        hold = next(self._supervisor.holds)
-        self._awake[hold] = id, instance_id
-
-        def let_go() -> None:
-            if self._awake.pop(hold, None) is not None:
-                self._start(self._let_go(id, hold))
-
-        try:
-            await self._supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
-        except BaseException:
-            let_go()
-            raise
-        return let_go
-
-    async def hold_again(self) -> None:
-        """With a supervisor that knows nothing of it."""
-        for hold, (id, instance_id) in list(self._awake.items()):
-            if hold in self._awake:  # what was let go meanwhile would be held for ever
-                await self._supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
-
-    async def _let_go(self, id: SandboxId, hold: int) -> None:
-        with logged("let sleep", id):  # it keeps nothing awake for a connection that has ended
-            await self._supervisor.tell("rest", id=id, hold=hold)
+            self.pause_clock.end()
 
 
 class JailBackend:
@@ -119,18 +69,17 @@ class JailBackend:
     """The limits can't be seen inside, so variables say them."""
 
     def __init__(self, state_dir: Path, *, supervisor: SupervisorClient | None = None, for_tests: bool = False) -> None:
-        self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
-        """Ends of sandboxes that are or were held here, by the number of the start."""
+        self._sandboxes: dict[SandboxId, _SandboxState] = {}
+        """Sandboxes that are or were held here."""
         self._being_made: set[SandboxId] = set()
+        self._awake: dict[int, tuple[SandboxId, int]] = {}
+        """Those that are kept awake, by the number of the hold."""
         self._exits: dict[tuple[SandboxId, int], Exits] = {}
         """Exits that came with the answer to a create, until the gateway gets them."""
-        self._late: set[SandboxId] = set()
-        """Sandboxes that got exits while they ran: their environment doesn't name certificates."""
         self._tasks = TaskSet()
         self.start = self._tasks.start
         self.supervisor = supervisor or SupervisorClient(state_dir, for_tests=for_tests)
         self.supervisor.join(self._heard)
-        self.rest = Pausing(self.supervisor, self.start)
         self.directory, self.config = state_dir, read_config(state_dir)
         self.spares = JailSpares(self, self.config.spares) if self.level is Level.JAIL else None
         self.trace = False
@@ -208,9 +157,9 @@ class JailBackend:
     async def _make(self, plan: SandboxPlan, jail: JailPlan, ahead: bool = False) -> JailInstance:
         request = self._commit(jail) if ahead else self.supervisor.request("create", plan=jail.to_message())
         making = self.start(self._made(plan, request))
-        known = plan.id in self._endings
-        self._being_made.add(plan.id)
+        was_known = plan.id in self._sandboxes
         self.ending(plan.id, plan.instance_id)  # it may come in the same breath as the answer
+        self._being_made.add(plan.id)
         try:
             answer = await asyncio.shield(making)
             instance = self.instance(self, plan.id, plan.template, plan.instance_id, jail.env)
@@ -218,8 +167,8 @@ class JailBackend:
             with logged("reach the guest", plan.id):  # the next call gets the error
                 await instance.turn_to()
         except BaseException as error:
-            if not known:
-                self._endings.pop(plan.id, None)
+            if not was_known:
+                self._sandboxes.pop(plan.id, None)
             if isinstance(error, asyncio.CancelledError | SupervisorUnavailableError):
                 # The supervisor goes on all the same, or its successor finds what was complete when it died. Should the
                 # caller lose patience here too, this is still done.
@@ -297,21 +246,19 @@ class JailBackend:
         )
 
     async def adopt(self, id: SandboxId) -> JailInstance | None:
-        known = id in self._endings
-        self._endings.setdefault(id, {})  # it may end while it is looked for
+        was_known = id in self._sandboxes
+        known = self.state_of(id)  # it may end while it is looked for
         try:
             record = await self.record(id)
             if record.kind != self.name:
                 raise SandboxDiedError(f"{id} is another backend's")
         except SandboxDiedError:
-            if not known:
-                self._endings.pop(id, None)
+            if not was_known:
+                self._sandboxes.pop(id, None)
             return None
         self.ending(id, record.instance_id)
-        if record.late:
-            self._late.add(id)
-        self.rest.pause_clock(id)
-        self.rest.told(id, record.paused)
+        known.is_late |= record.late
+        known.tell(record.paused)
         template = msgspec.json.decode(record.template, type=Template)
         instance = self.instance(self, id, template, record.instance_id, record.env)
         instance.pid = record.pid
@@ -329,8 +276,7 @@ class JailBackend:
         return self._exits_of(id, await self.supervisor.request("exits", id=id, instance_id=instance_id, make=make))
 
     def _exits_of(self, id: SandboxId, answer: Message) -> Exits | None:
-        if answer["late"]:
-            self._late.add(id)
+        self.state_of(id).is_late |= answer["late"]
         descriptors = cast("list[int]", answer.get("fds", []))
         if not descriptors:
             return None
@@ -352,16 +298,15 @@ class JailBackend:
     async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.supervisor.request("list")
         mine = self._mine(answer)
-        return {id: paused for id, paused in self.rest.listed(answer).items() if id in mine}
+        return {id: paused for id, paused in self._listed_paused(answer).items() if id in mine}
 
     def _mine(self, answer: Message) -> frozenset[SandboxId]:
         kinds = cast("dict[str, str]", answer["kinds"])
         return frozenset(SandboxId(id) for id, kind in kinds.items() if kind == self.name)
 
     async def forget(self, id: SandboxId) -> None:
-        self.rest.forget(id)
-        self._endings.pop(id, None)
-        self._late.discard(id)
+        if (known := self._sandboxes.pop(id, None)) is not None:
+            known.tell(False)  # no caller waits for that any more
         for key in [key for key in self._exits if key[0] == id]:
             self._exits.pop(key).close()
         if self.spares is not None:
@@ -377,18 +322,54 @@ class JailBackend:
         self._settle(id, instance_id, ending)
 
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
-        if id not in self._late:
+        if not self.state_of(id).is_late:
             return spec
         return replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self.directory / layout.RUN / id / f"{identity}.sock"
 
+    def state_of(self, id: SandboxId) -> _SandboxState:
+        return self._sandboxes.get(id) or self._sandboxes.setdefault(id, _SandboxState())
+
     def ending(self, id: SandboxId, instance_id: int) -> asyncio.Future[Ending]:
-        known = self._endings.setdefault(id, {})
-        if instance_id not in known:
-            known[instance_id] = asyncio.get_running_loop().create_future()
-        return known[instance_id]
+        endings = self.state_of(id).endings
+        if instance_id not in endings:
+            endings[instance_id] = asyncio.get_running_loop().create_future()
+        return endings[instance_id]
+
+    async def stay_awake(self, id: SandboxId, instance_id: int) -> Callable[[], None]:
+        hold = next(self.supervisor.holds)
+        self._awake[hold] = id, instance_id
+
+        def let_go() -> None:
+            if self._awake.pop(hold, None) is not None:
+                self.start(self._let_rest(id, hold))
+
+        try:
+            await self.supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
+        except BaseException:
+            let_go()
+            raise
+        return let_go
+
+    async def _let_rest(self, id: SandboxId, hold: int) -> None:
+        with logged("let sleep", id):  # it keeps nothing awake for a connection that has ended
+            await self.supervisor.tell("rest", id=id, hold=hold)
+
+    async def hold_again(self) -> None:
+        """Keep awake what is kept awake, with a supervisor that knows nothing of it."""
+        for hold, (id, instance_id) in list(self._awake.items()):
+            if hold in self._awake:  # what was let go meanwhile would be held for ever
+                await self.supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)
+
+    def _listed_paused(self, answer: Message) -> dict[SandboxId, Paused]:
+        """Return the paused ones of the supervisor's list: earlier news may have been missed."""
+        listed = cast("dict[str, Message]", answer["paused"])
+        paused = {SandboxId(id): paused_of(times) for id, times in listed.items()}
+        for id, known in self._sandboxes.items():
+            known.tell(id in paused)
+        return paused
 
     async def aclose(self) -> None:
         if self.spares is not None:
@@ -400,7 +381,7 @@ class JailBackend:
         self.supervisor.leave(self._heard)
 
     def _settle(self, id: SandboxId, instance_id: int, ending: Ending) -> None:
-        if id in self._endings:
+        if id in self._sandboxes:
             future = self.ending(id, instance_id)
             if not future.done():
                 future.set_result(ending)
@@ -413,9 +394,13 @@ class JailBackend:
                 self._on_replaced()
             case "ended":
                 self._settle(event["id"], event["instance_id"], _ending(event["limit"], event["reason"]))
-                self.rest.told(event["id"], False)
+                self._tell(event["id"], False)
             case what:
-                self.rest.told(event["id"], what == "paused")
+                self._tell(event["id"], what == "paused")
+
+    def _tell(self, id: SandboxId, paused: bool) -> None:
+        if (known := self._sandboxes.get(id)) is not None:
+            known.tell(paused)
 
     def _on_lost(self) -> None:
         if self.spares is not None:
@@ -435,11 +420,11 @@ class JailBackend:
             # A sandbox in the making doesn't live yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
-                await self.rest.hold_again()
+                await self.hold_again()
                 answer = await self.supervisor.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
-            self.rest.listed(answer)
+            self._listed_paused(answer)
             ended = _endings(answer, (self.name, ""))
             for id, instance_id in waiting:
                 if answer["living"].get(id) != instance_id:
@@ -448,17 +433,15 @@ class JailBackend:
         self.start(catch_up())
 
     def _awaited(self) -> list[tuple[SandboxId, int]]:
-        return [(id, number) for id, known in self._endings.items() for number, f in known.items() if not f.done()]
+        return [
+            (id, number) for id, known in self._sandboxes.items() for number, f in known.endings.items() if not f.done()
+        ]
 
 
 def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:
     ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
     mine = {id: one for id, one in ended.items() if one["kind"] in kinds}
     return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
-
-
-def _paused(times: Message) -> Paused:
-    return Paused(times["left"], float(times["deadline"]))
 
 
 def _ending(limit: str | None, reason: str) -> Ending:

@@ -219,7 +219,7 @@ class VmmBackend(JailBackend):
             async with asyncio.timeout(_NEWS_SECONDS):
                 await asyncio.shield(self.ending(plan.id, plan.instance_id))
             await self.supervisor.tell("forget", id=plan.id)
-        self._endings.get(plan.id, {}).pop(plan.instance_id, None)
+        self.state_of(plan.id).endings.pop(plan.instance_id, None)
 
     async def adopt(self, id: SandboxId) -> VmmInstance | None:
         instance = await super().adopt(id)
