@@ -15,7 +15,7 @@ import signal
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paddock import model
 from paddock.backends.pump import Flow, Pump, draw, pour
@@ -286,6 +286,19 @@ def open_exec(number: int, inner: model.ExecHandle, pump: Pump, near: int | None
 
 
 async def _over(_: Call) -> None: ...
+
+
+_READS = (model.ReadFile, model.DownloadTree, model.ReadOutput, model.GetArtifact, model.StreamAudit)
+OPENERS: Mapping[type[model.Action[Any]], Callable[[int, Any, Pump], Opened]] = {
+    **dict.fromkeys((model.StartExec, model.AttachExec), open_exec),
+    **dict.fromkeys(_READS, open_reader),
+    **dict.fromkeys((model.WriteFile, model.UploadTree), open_writer),
+    model.ConnectPort: open_stream,
+    model.WatchFiles: open_watch,
+    model.PromoteMount: open_promotion,
+    **dict.fromkeys((model.PushBranch, model.OpenPullRequest), open_publication),
+}
+"""What opens the handle of an action's result."""
 
 
 def _ends(*, reads: bool) -> tuple[int, int]:

@@ -18,16 +18,7 @@ from paddock.model import codec, replace
 from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS
 from paddock.wire import AGAIN, Frame, Kind
 
-from ._handles import (
-    Opened,
-    open_exec,
-    open_promotion,
-    open_publication,
-    open_reader,
-    open_stream,
-    open_watch,
-    open_writer,
-)
+from ._handles import OPENERS, Opened, open_exec
 from ._recent_requests import PendingRequest, RecentRequests, Reply
 from ._sessions import Session, all_of
 
@@ -57,18 +48,7 @@ class ProgressHandler(logging.Handler):
                 loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode(message))
 
 
-_READS = (model.ReadFile, model.DownloadTree, model.ReadOutput, model.GetArtifact, model.StreamAudit)
-_OPENED: dict[type[model.Action[Any]], Callable[[int, Any, Pump], Opened]] = {
-    **dict.fromkeys((model.StartExec, model.AttachExec), open_exec),
-    **dict.fromkeys(_READS, open_reader),
-    **dict.fromkeys((model.WriteFile, model.UploadTree), open_writer),
-    model.ConnectPort: open_stream,
-    model.WatchFiles: open_watch,
-    model.PromoteMount: open_promotion,
-    **dict.fromkeys((model.PushBranch, model.OpenPullRequest), open_publication),
-}
-
-_UNDONE = frozenset((model.CreateSandbox, model.ForkSandbox, model.KillSandbox, *_OPENED))
+_UNDONE = frozenset((model.CreateSandbox, model.ForkSandbox, model.KillSandbox, *OPENERS))
 """Actions that are undone, or completed, when their caller leaves before the answer. Others are cancelled."""
 
 
@@ -208,7 +188,7 @@ class Requests:
                 await self._owned(session, child)
 
     def _open(self, session: Session, action: model.Action[Any], result: Any, input: int | None) -> Opened | None:
-        make = _OPENED.get(type(action))
+        make = OPENERS.get(type(action))
         if make is None:
             return None
         if isinstance(action, model.AttachExec) and input is not None:
