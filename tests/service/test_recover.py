@@ -280,6 +280,22 @@ async def test_what_was_being_made_of_snapshots_bases_and_workshops_is_deleted(r
         assert not quarantine.exists()
 
 
+async def test_a_workshop_that_is_all_that_lives_is_ended_with_its_tree(rig: Rig) -> None:
+    """No row of a sandbox names its backend."""
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        place = rig.world.places[made.id]
+        await service.perform(KillSandbox(sandbox=made.id), ME)
+        service._store.prune(1e12)
+        service._store.execute("INSERT INTO workshops (id) VALUES ('wk_1')", ())
+    rig.pool.create("wk_1")
+    left = SandboxId("wk_1")
+    rig.world.places[left] = Place(replace(place.plan, id=left), rig.world.root / "wk_1")
+    async with rig.service():
+        assert rig.world.places == {}
+        assert rig.pool.names() == ()
+
+
 async def test_a_step_of_recovery_that_fails_is_recorded_and_stops_no_other(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

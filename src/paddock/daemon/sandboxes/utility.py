@@ -12,14 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 
 from paddock import model
-from paddock.backends.base import Instance, SandboxPlan, TreeMount
+from paddock.backends.base import Backend, Instance, SandboxPlan, TreeMount
 from paddock.daemon.context import Component, Operation
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE
 from paddock.daemon.tasks import in_thread
 from paddock.errors import ErrandFailedError, PlatformError, SandboxDiedError
 from paddock.model import ByteWriter, ExecId, ExecSpec, IdPrefix, Level, Limits, SandboxId, SandboxSpec, mint
 
-from .running import end
+from .running import destroy
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
@@ -185,7 +185,7 @@ class UtilitySandboxes(Component):
             finally:
                 await self._tasks.finish(instance.aclose(), name=f"let go of {id}")
         finally:
-            await self._tasks.finish(self._end(id), name=f"end {id}")
+            await self._tasks.finish(self._end(id, backend), name=f"end {id}")
             names = [tree.tree for tree in trees]
             self._audit.event("workshop", asked_by=op and op.number, workshop=id, trees=names, commands=done)
 
@@ -196,14 +196,11 @@ class UtilitySandboxes(Component):
         """End those that the daemon before this one has left open."""
         for id in self.living():
             self._audit.event("workshop.orphan", workshop=id, message="the daemon that opened it died; removed")
-            await self._end(SandboxId(id))
+            await self._end(SandboxId(id), self._backends.choose(Level.JAIL))
 
-    async def _end(self, id: SandboxId) -> None:
+    async def _end(self, id: SandboxId, backend: Backend) -> None:
         """End one. The row goes last: until then the next daemon tries again."""
-        for backend in self._backends.loaded():
-            if (instance := await backend.adopt(id)) is not None:
-                await end(instance)
-                await backend.forget(id)
+        await destroy(backend, id)
         await in_thread(self._pool().delete, id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
 
