@@ -39,7 +39,7 @@ _CERTIFICATES = certificates(f"/{trust_places.PLACE}")
 
 
 class _SandboxState(msgspec.Struct, eq=False):
-    """What the backend knows of the sandboxes of one id."""
+    """Hold the sandboxes of one id."""
 
     endings: dict[int, asyncio.Future[Ending]] = {}
     """Their ends, by the number of the start."""

@@ -298,7 +298,7 @@ OPENERS: Mapping[type[model.Action[Any]], Callable[[int, Any, Pump], Opened]] = 
     model.PromoteMount: open_promotion,
     **dict.fromkeys((model.PushBranch, model.OpenPullRequest), open_publication),
 }
-"""What opens the handle of an action's result."""
+"""The openers of the handles of results, by action."""
 
 
 def _ends(*, reads: bool) -> tuple[int, int]:
