@@ -29,7 +29,7 @@ LOOK_SECONDS = 20.0
 """Period in which `greet`'s connection looks whether its peer is silent. The peer hangs at the third look: this process
 may itself have stood still before one of them."""
 _GRACE_SECONDS = 1.0
-"""Time for a peer that has hung and goes on to answer before the next caller is refused."""
+"""Time for a peer that has hung and goes on to answer, before the next caller gets the error."""
 MAX_BODY = 64 << 20
 """Bytes: ten thousand rules are two million."""
 _ANSWERS = frozenset({Kind.HELLO, Kind.REPLY, Kind.ERROR})

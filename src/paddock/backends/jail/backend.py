@@ -73,7 +73,7 @@ class JailBackend:
         """Sandboxes that are or were held here."""
         self._being_made: set[SandboxId] = set()
         self._awake: dict[int, tuple[SandboxId, int]] = {}
-        """Those that are kept awake, by the number of the hold."""
+        """The holds that keep one awake, by number."""
         self._exits: dict[tuple[SandboxId, int], Exits] = {}
         """Exits that came with the answer to a create, until the gateway gets them."""
         self._tasks = TaskSet()
@@ -358,7 +358,7 @@ class JailBackend:
             await self.supervisor.tell("rest", id=id, hold=hold)
 
     async def hold_again(self) -> None:
-        """Keep awake what is kept awake, with a supervisor that knows nothing of it."""
+        """Keep the same ones awake, with a supervisor that knows nothing of it."""
         for hold, (id, instance_id) in list(self._awake.items()):
             if hold in self._awake:  # what was let go meanwhile would be held for ever
                 await self.supervisor.request("awake", id=id, instance_id=instance_id, hold=hold)

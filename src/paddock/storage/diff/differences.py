@@ -133,7 +133,7 @@ class LayerDiff:
 
 
 def _names(tree: HostileTree, directory: bytes, depth: int) -> list[bytes]:
-    """Raises InvalidStateError if a path to an entry of the directory may be too long for the kernel."""
+    """List a directory. Raises InvalidStateError if a path to an entry may be too long for the kernel."""
     if depth > _MOST_DEPTH or len(directory) > _PATH_BYTES:
         limit = f"{_MOST_DEPTH} directories or {_PATH_BYTES} bytes deep"
         name = f"{os.fsdecode(directory)[:100]!r}…"

@@ -275,7 +275,7 @@ def _events(stream: Stream) -> Content:
 
 
 def _write(fd: int, left: int, events: Content) -> None:
-    """Write the content of an entry, of which so many bytes are left."""
+    """Write the rest of an entry, so many bytes."""
     while left:
         piece = next(events)
         assert isinstance(piece, bytes)
