@@ -161,7 +161,7 @@ class TestWalls(_InGvisor):
             box = await lab.box()
             if lab.capabilities.pty:
                 pytest.skip("this version of runsc has terminals")
-            with pytest.raises(UnsupportedError, match="pty"):
+            with pytest.raises(UnsupportedError, match="terminals"):
                 await box.start("sh", pty=PtySize(rows=24, columns=80))
 
         lab.run(test())
