@@ -113,7 +113,7 @@ def test_children_have_no_children_and_need_to_be_allowed(sandbox: Make) -> None
         print(child.exec(["python3", "-c", "import paddock"]).exit_code, child.exec("echo $PADDOCK_SOCKET").stdout)
     """
     assert inside(box, program) == "1 \n\n"
-    with pytest.raises(InvalidArgumentError, match="nested"):
+    with pytest.raises(InvalidArgumentError, match="max_children"):
         sandbox(max_children=65)
 
 
