@@ -241,5 +241,5 @@ def test_an_idle_one_sleeps_until_it_is_used(sandbox: Make) -> None:
 
 @pytest.mark.parametrize("idle_seconds", [0, 0.5, -1, float("nan"), float("inf")])
 def test_a_time_that_makes_no_sense_is_refused(sandbox: Make, idle_seconds: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="idle_timeout"):
+    with pytest.raises(InvalidArgumentError, match="idle_"):
         sandbox(idle_timeout=idle_seconds)
