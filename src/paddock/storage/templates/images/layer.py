@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 
 from paddock.errors import OUT_OF, ImageInvalidError, PlatformError
 from paddock.linux import openat2
@@ -43,8 +42,7 @@ _NAMES = {
     errno.EINVAL: "is refused by the kernel",
 }
 
-Content = Iterator[tar.Entry | bytes]
-"""An archive from some entry on: the pieces of the entry's content come first."""
+_NOTHING = tar.Entry(b"", b"", 0, 0, 0, 0, 0, b"", {})
 
 
 class Left:
@@ -68,36 +66,57 @@ class LayerWriter:
         self._made: set[int] = set()  # hashes of paths: a path may have 4,095 bytes
         self._times: list[tuple[bytes, int]] = []
         self._times_bytes = 0
+        self._parent: tuple[bytes, int] | None = None
+        self._file, self._due, self._entry = -1, 0, _NOTHING
 
     def apply(self, stream: Stream) -> None:
         """Write the archive's files. After ImageInvalidError or ResourceExhaustedError the tree is incomplete."""
-        events = _events(stream)
+        reader = tar.Reader(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
         try:
-            for event in events:
-                if isinstance(event, tar.Entry):  # else it is the content of an entry that becomes no file
-                    self._charge()
-                    self._add(event, events)
+            while not reader.headers.complete and (data := stream.read(_CHUNK)):
+                self._lay(reader.feed(data))
+            reader.end()
+            for path, mtime in self._times:
+                self._set_time(path, mtime)
         except tar.TarError as error:
             raise ImageInvalidError(str(error)) from None
-        for path, mtime in self._times:
-            self._set_time(path, mtime)
+        finally:
+            if self._file >= 0:
+                os.close(self._file)
+            self._forget_parent()
 
-    def _add(self, entry: tar.Entry, events: Content) -> None:
+    def _lay(self, events: Iterator[tar.Entry | bytes]) -> None:
+        try:
+            for event in events:
+                if isinstance(event, tar.Entry):
+                    self._charge()
+                    self._entry = event
+                    self._add(event)
+                elif self._file >= 0:
+                    write_all(self._file, event)
+                    self._due -= len(event)
+                    if not self._due:
+                        self._end_file()
+        except OSError as error:
+            if error.errno in OUT_OF or error.errno == errno.EIO:  # the disk's, not the image's
+                raise
+            why = _NAMES.get(error.errno or 0, error.strerror)
+            raise ImageInvalidError(f"{shown(self._entry.name)} of the image {why}") from error
+
+    def _add(self, entry: tar.Entry) -> None:
         path = _path(entry.name)
         above, _, name = path.rpartition(b"/")
         if any(part.startswith(_HIDES) for part in above.split(b"/")):
             raise ImageInvalidError(f"{shown(path)} lies in what hides something")
-        with _naming(entry):
-            if name.startswith(_HIDES):
-                self._hide(entry, above, name)
-            elif entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
-                self._left.devices += 1
-            elif path:
-                with closing(self._directory(above)) as parent:
-                    self._make(entry, path, parent, name, events)
-                self._note(path)
+        if name.startswith(_HIDES):
+            self._hide(entry, above, name)
+        elif entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
+            self._left.devices += 1
+        elif path:
+            self._make(entry, path, self._directory(above), name)
+            self._note(path)
 
-    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes, events: Content) -> None:
+    def _make(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         if entry.kind == tar.LINK:
             self._link(entry, path, parent, name)
             return
@@ -110,7 +129,7 @@ class LayerWriter:
             if self._times_bytes > _PATHS_BYTES:
                 raise ImageInvalidError("the image has more directories than are taken of one")
             return
-        _remove(parent, name)  # of two entries the later holds
+        self._remove(parent, name)  # of two entries the later holds
         if entry.kind == tar.SYMLINK:
             os.symlink(_checked(entry.target), name, dir_fd=parent)
             self._own(entry, name, parent)
@@ -119,20 +138,29 @@ class LayerWriter:
             self._own(entry, name, parent)
             os.chmod(name, entry.mode & ~_SET_IDS, dir_fd=parent)
         else:
-            with closing(os.open(name, NEW, 0o600, dir_fd=parent)) as fd:
-                _write(fd, entry.size, events)
-                self._attributes(entry, fd)
+            self._file = os.open(name, NEW, 0o600, dir_fd=parent)
+            self._due = entry.size
+            if not entry.size:
+                self._end_file()
+            return
         os.utime(name, ns=_times(entry.mtime), dir_fd=parent, follow_symlinks=False)
+
+    def _end_file(self) -> None:
+        self._attributes(self._entry, self._file)
+        os.utime(self._file, ns=_times(self._entry.mtime))
+        fd, self._file = self._file, -1
+        os.close(fd)
 
     def _link(self, entry: tar.Entry, path: bytes, parent: int, name: bytes) -> None:
         source = _path(entry.target)
         if source == path:
             raise ImageInvalidError(f"{shown(path)} is a hard link to itself")
         above, _, last = source.rpartition(b"/")
+        # A separate descriptor: making space for the link may close the remembered one.
         with closing(self._open(above)) as place:
             if not last or stat.S_ISDIR(os.stat(last, dir_fd=place, follow_symlinks=False).st_mode):
                 raise ImageInvalidError(f"{shown(path)} is a hard link to a directory")
-            _remove(parent, name)  # of two entries the later holds
+            self._remove(parent, name)  # of two entries the later holds
             os.link(last, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
 
     def _attributes(self, entry: tar.Entry, fd: int) -> None:
@@ -190,8 +218,7 @@ class LayerWriter:
             raise ImageInvalidError(f"{shown(entry.name)} hides nothing that has a name")
         if self._is_there(above):
             path = above + b"/" + hidden if above else hidden
-            with closing(self._open(above)) as parent:
-                self._take(parent, hidden, path)
+            self._take(self._directory(above), hidden, path)
 
     def _empty(self, path: bytes) -> None:
         """Remove the files of lower layers in the directory, at any depth. This layer's own files stay."""
@@ -202,25 +229,40 @@ class LayerWriter:
                 for name in map(os.fsencode, names_in(fd)):
                     below = at + b"/" + name if at else name
                     if hash(below) not in self._made:
-                        _remove(fd, name)
+                        self._remove(fd, name)
                     elif stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
                         waiting.append(below)
 
     def _take(self, parent: int, name: bytes, path: bytes) -> None:
         if hash(path) not in self._made:
-            _remove(parent, name)
+            self._remove(parent, name)
         elif stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             self._empty(path)
+
+    def _remove(self, parent: int, name: bytes) -> None:
+        self._forget_parent(keep=parent)
+        try:
+            clear(parent, os.fsdecode(name))
+        except PlatformError as error:
+            raise ImageInvalidError(f"{shown(name)} cannot be taken away: {error.message}") from error
 
     # -- places
 
     def _directory(self, path: bytes) -> int:
-        """Open the directory at `path`, and make it with its parents if it is missing."""
+        """Return the directory at `path`, created with its parents if it is missing.
+
+        It stays open until the next call.
+        """
+        if self._parent is not None and self._parent[0] == path:
+            return self._parent[1]
         try:
-            return self._open(path)
+            fd = self._open(path)
         except FileNotFoundError:
             self._make_way(path)
-            return self._open(path)
+            fd = self._open(path)
+        self._forget_parent()
+        self._parent = path, fd
+        return fd
 
     def _make_way(self, path: bytes) -> None:
         """Make the directories above a file that the archive names before them: root's, for all to read."""
@@ -265,41 +307,10 @@ class LayerWriter:
         with closing(fd):
             os.utime(fd, ns=_times(mtime))
 
-
-def _events(stream: Stream) -> Content:
-    """Read the archive. TarError."""
-    reader = tar.Reader(most_bytes=HEADER_BYTES, most_records=HEADER_BYTES)
-    while not reader.headers.complete and (data := stream.read(_CHUNK)):
-        yield from reader.feed(data)
-    reader.end()
-
-
-def _write(fd: int, left: int, events: Content) -> None:
-    """Write the rest of an entry, so many bytes."""
-    while left:
-        piece = next(events)
-        assert isinstance(piece, bytes)
-        write_all(fd, piece)
-        left -= len(piece)
-
-
-@contextmanager
-def _naming(entry: tar.Entry) -> Generator[None]:
-    """Say which entry the kernel refuses. Errors of the disk pass, because the image didn't cause them."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in OUT_OF or error.errno == errno.EIO:
-            raise
-        why = _NAMES.get(error.errno or 0, error.strerror)
-        raise ImageInvalidError(f"{shown(entry.name)} of the image {why}") from error
-
-
-def _remove(parent: int, name: bytes) -> None:
-    try:
-        clear(parent, os.fsdecode(name))
-    except PlatformError as error:
-        raise ImageInvalidError(f"{shown(name)} cannot be taken away: {error.message}") from error
+    def _forget_parent(self, keep: int = -1) -> None:
+        if self._parent is not None and self._parent[1] != keep:
+            os.close(self._parent[1])
+            self._parent = None
 
 
 def _path(name: bytes) -> bytes:
