@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from paddock.model import Target, Verdict
 from paddock.model.egress import Tier
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 
@@ -77,6 +79,35 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
                 assert (await reader.readuntil(HEAD)).startswith(b"HTTP/1.1 403")
                 assert world.audit_log.of("request")[-1][1].revision == "r2"
             writer.close()
+
+    asyncio.run(work())
+
+
+class NotOwn(Policy):
+    """Allows an address unless it is this machine's."""
+
+    def address(self, target: Target, address: str, *, own: bool = False) -> Verdict:
+        return Verdict(**self._verdict(not own))
+
+
+def test_a_connection_that_was_made_meanwhile_is_judged_by_the_new_policy_whose_address_it_is() -> None:
+    async def work() -> None:
+        world = Rig(Policy(BOTH))
+        world.names = {"a.test": ["127.0.0.1"]}
+        async with running(world):
+            port = await world.server(answer_ok)
+            world.aim("a.test", port)
+            dial = world.gateway.dialer.dial
+
+            async def slow(*args: Any, **more: Any) -> Any:
+                upstream = await dial(*args, **more)
+                world.gateway.networks["sb_1"].policy = NotOwn(BOTH, revision="r2")
+                return upstream
+
+            world.gateway.dialer.dial = slow
+            reply = await world.ask(get(f"a.test:{port}"))
+            assert reply.startswith(b"HTTP/1.1 403")
+            assert b"the policy has changed meanwhile" in reply
 
     asyncio.run(work())
 
