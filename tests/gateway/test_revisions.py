@@ -36,6 +36,13 @@ async def upgraded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
+class NotOwn(Policy):
+    """Allows an address unless it is this machine's."""
+
+    def address(self, target: Target, address: str, *, own: bool = False) -> Verdict:
+        return Verdict(**self._verdict(not own))
+
+
 UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
@@ -44,7 +51,7 @@ UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
     [("a.test", endless, ""), ("b.test", endless, ""), ("a.test", upgraded, UPGRADE), ("a.test", None, "")],
     ids=["events", "splice", "websocket", "idle"],
 )
-@pytest.mark.parametrize("change", ["host", "path", "address", "nothing"])
+@pytest.mark.parametrize("change", ["host", "path", "address", "own", "nothing"])
 def test_live_connections(name: str, serve: object, headers: str, change: str) -> None:
     async def work() -> None:
         world = Rig(Policy(BOTH))
@@ -60,13 +67,13 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
             await reader.readuntil(b"data: 1\n\n" if serve else HEAD)
             if serve is None:
                 await reader.readuntil(HEAD)  # the echo of the request
-            revised = Policy({} if change == "host" else BOTH, revision="r2")
+            revised = (NotOwn if change == "own" else Policy)({} if change == "host" else BOTH, revision="r2")
             revised.deny_paths = {"/a"} if change == "path" else set()
             revised.addresses = set() if change == "address" else revised.addresses
             await world.gateway.networks["sb_1"].revise(revised)
             # A path says nothing of a splice or of what is idle; an idle connection has no address.
-            cut = (
-                change == "host" or (change == "path" and serve and name == "a.test") or (change == "address" and serve)
+            cut = change == "host" or (
+                serve and (change in ("address", "own") or (change == "path" and name == "a.test"))
             )
             if cut:
                 with pytest.raises(ConnectionResetError):
@@ -81,13 +88,6 @@ def test_live_connections(name: str, serve: object, headers: str, change: str) -
             writer.close()
 
     asyncio.run(work())
-
-
-class NotOwn(Policy):
-    """Allows an address unless it is this machine's."""
-
-    def address(self, target: Target, address: str, *, own: bool = False) -> Verdict:
-        return Verdict(**self._verdict(not own))
 
 
 def test_a_connection_that_was_made_meanwhile_is_judged_by_the_new_policy_whose_address_it_is() -> None:

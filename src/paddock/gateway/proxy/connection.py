@@ -108,7 +108,7 @@ class Connection:
         if not verdict.allowed or verdict.tier is not self._tier:
             return False
         address = self.source if self.upstream is None else self.upstream.address
-        if address is not None and not policy.address(target, address).allowed:
+        if address is not None and not self.network.may_connect(target, address):
             return False
         asked = self.authorized
         if asked is None:

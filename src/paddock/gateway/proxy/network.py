@@ -287,7 +287,7 @@ class SandboxNetwork:
 
         before = self.policy.revision
         upstream = await self.gateway.dialer.dial(target, literal=literal, tls=tls, check=check, h2=h2)
-        if self.policy.revision != before and not self._address(target, upstream.address).allowed:
+        if self.policy.revision != before and not self.may_connect(target, upstream.address):
             upstream.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
@@ -297,8 +297,8 @@ class SandboxNetwork:
         if self.policy.revision != verdict.revision:
             raise Refused(f"the policy has changed {since}", rule=verdict.rule, hint="try again")
 
-    def may_dial(self, target: Target, address: str) -> bool:
-        """Tell whether the sandbox may use a cached answer from this address. It neither connects nor records."""
+    def may_connect(self, target: Target, address: str) -> bool:
+        """Tell whether the policy allows this address, or a cached answer from it. It neither connects nor records."""
         return self._address(target, address).allowed
 
     def _address(self, target: Target, address: str) -> Verdict:

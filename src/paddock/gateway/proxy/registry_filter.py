@@ -193,7 +193,7 @@ class PageFilter:
         store, found = self._store, self._found
         if store is None or found is None or not found.checked_at <= store.clock() <= found.until:
             return None
-        if not self._network.may_dial(self._gate.authorized.target, found.address):
+        if not self._network.may_connect(self._gate.authorized.target, found.address):
             return None
         self.how, response = "page", whole([], 0)
         return response, self._written(response, found.answer)
@@ -328,7 +328,7 @@ class CachedFile:
         if copy is None:
             return None
         try:
-            if connection.target is None or not connection.network.may_dial(connection.target, copy.entry.address):
+            if connection.target is None or not connection.network.may_connect(connection.target, copy.entry.address):
                 return None
             self.how, connection.source = "hit", copy.entry.address
             connection.client.watch(True)
