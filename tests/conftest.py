@@ -79,6 +79,7 @@ def configure(state_dir: Path, **settings: object) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it, and a shell's background job ignores it
     # A worker of xdist has the controller above it, which is supervised.
     if not hasattr(config, "workerinput") and not config.option.collectonly:
         orphans.supervise()

@@ -62,7 +62,8 @@ ONCE = {
     "levels": "every_level expected images",
     "linux": "seccomp seccomp_profile",
     "agents": "*",
-    "native": "agent_memory archives commands exact files_faults guest_files guest_start init parent patterns program",
+    "native": "agent_memory archives commands exact files_faults guest_files guest_start init led parent patterns"
+    " program relays",
     "remotes": "*",
     "repositories": "acquire attack_addresses attack_repository bases repository_collector",
     "results": "*",
