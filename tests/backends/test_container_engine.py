@@ -23,7 +23,7 @@ from paddock.backends.container import ContainerBackend, _probe
 from paddock.backends.container._options import OWNER, SANDBOX
 from paddock.backends.container._records import Record, Records
 from paddock.errors import PaddockError, PlatformError, SandboxDiedError, UnsupportedError
-from paddock.linux import proc
+from paddock.linux import proc, subordinate_ids
 from paddock.model import Limits, Mount, SandboxSpec
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
@@ -145,6 +145,17 @@ def test_an_engine_that_cannot_be_used_is_refused_with_the_reason(
     backend = ContainerBackend(place.parent)
     assert words in (backend.probe() or "")
     assert backend.checks()[0].status == "missing"
+
+
+def test_an_engine_without_subordinate_ids_is_refused_with_the_command_that_gives_them(
+    strange_engine: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, answers = strange_engine
+    answers.append(_http("200 OK", '{"SecurityOptions":["name=seccomp"],"Rootless":true}'))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{place}")
+    monkeypatch.setattr(subordinate_ids, "granted", lambda: "/etc/subuid gives you none")
+    backend = ContainerBackend(place.parent)
+    assert "/etc/subuid gives you none" in (backend.probe() or "")
 
 
 @pytest.mark.parametrize(("mode", "closed"), [(0o600, "podman"), (0o755, "podman/podman.sock")])

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from paddock.backends._checks import EGRESS, SLEEP, missing, ok, weak
+from paddock.linux import subordinate_ids
 from paddock.model import Check
 
 from ._engine import API, Connection
@@ -127,6 +128,8 @@ def _refusal(place: Path, info: Info) -> str | None:
         return f"{info.name} at {place} filters no system calls"
     if info.has("name=selinux"):
         return f"{info.name} at {place} uses SELinux, under which a container cannot be called by its host this way"
+    if info.Rootless and place.stat().st_uid == os.getuid() and isinstance(why := subordinate_ids.granted(), str):
+        return f"{info.name} at {place} has no ids for the owners of an image's files: {why}"
     return None
 
 
@@ -141,10 +144,13 @@ def _ask(place: Path) -> Info:
 
 
 def _remedy() -> str:
-    """Return the command that gives this user an engine."""
-    if shutil.which("podman") is not None:
-        return _SERVE
-    return f"{_INSTALL}{' uidmap' if os.getuid() else ''} && {_SERVE}"
+    """Return the commands that give this user an engine. All but the last need root."""
+    steps = [_SERVE]
+    if os.getuid() and isinstance(subordinate_ids.granted(), str):
+        steps.insert(0, subordinate_ids.remedy())
+    if shutil.which("podman") is None:
+        steps.insert(0, f"{_INSTALL}{' uidmap' if os.getuid() else ''}")
+    return " && ".join(steps)
 
 
 def checks(found: FoundEngine | str) -> tuple[Check, ...]:
