@@ -109,9 +109,9 @@ def test_an_index_leads_to_its_own_hosts_only() -> None:
         ("https://files.test/{crate}-{version}.crate", "/demo-1.0.0.crate"),
         ("https://files.test/{prefix}/{lowerprefix}/{sha256-checksum}", f"/de/mo/de/mo/{'a' * 64}"),
     ):
-        (found,) = crates.filter_page(page(downloads=template), "", line).files
-        assert found[0] == ("files.test", 443, place)
-        assert found[1].digest == f"sha256:{'a' * 64}"
+        ((file, kept),) = crates.filter_page(page(downloads=template), "", line)[1].items()
+        assert file == ("files.test", 443, place)
+        assert kept.digest == f"sha256:{'a' * 64}"
     for url in ("https://evil.test/{crate}", "file:///etc/{crate}", "https://files.test@evil.test/"):
         with pytest.raises(Malformed):
             crates.filter_page(page(""), "", json.dumps({"dl": url}).encode())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.gateway.registries import npm, pypi
-from paddock.gateway.registries.page import File, FilteredPage, Malformed, Page
+from paddock.gateway.registries.page import File, Filtered, Malformed, PackageFile, Page
 from paddock.model import Allow
 
 NOW = 1_700_000_000.0
@@ -42,8 +42,8 @@ def may_be_seen(age: int | None, cooldown: int | None, unknown: str | None) -> b
     return unknown == "allow" if age is None else age >= (cooldown or 0)
 
 
-def may_be_fetched(filtered: FilteredPage) -> set[File]:
-    return {file for file, kept in filtered.files if kept.held is None}
+def may_be_fetched(files: dict[File, PackageFile]) -> set[File]:
+    return {file for file, kept in files.items() if kept.held is None}
 
 
 @given(st.lists(ages, max_size=8), cooldowns, allows)
@@ -57,9 +57,9 @@ def test_of_a_python_index_stays_what_is_old_enough(
     versions = [f"1.{n}" for n in range(len(found))]
     body = json.dumps({"name": "Demo", "files": files, "versions": versions}).encode()
     expected = [n for n, age in enumerate(found) if may_be_seen(age, cooldown, unknown)]
-    filtered = pypi.filter_json(page(cooldown, unknown), body)
-    assert may_be_fetched(filtered) == {("index.test", 443, f"/p/Demo-1.{n}.tar.gz") for n in expected}
-    assert {kept.digest for _, kept in filtered.files} <= {"sha256:ab"}
+    filtered, linked = pypi.filter_json(page(cooldown, unknown), body)
+    assert may_be_fetched(linked) == {("index.test", 443, f"/p/Demo-1.{n}.tar.gz") for n in expected}
+    assert {kept.digest for kept in linked.values()} <= {"sha256:ab"}
     if found and not expected:
         assert filtered.nothing is not None
         assert filtered.body == b""
@@ -69,8 +69,9 @@ def test_of_a_python_index_stays_what_is_old_enough(
     assert urls == [f"https://index.test/p/Demo-1.{n}.tar.gz" for n in expected]
     assert len(seen["files"]) == len(found)
     assert seen["versions"] == versions
-    again = pypi.filter_html(page(None, None), pypi.filter_json(page(cooldown, unknown, accept="html"), body).body)
-    assert [file for file, _ in again.files] == [file for file, _ in filtered.files]  # as HTML it says the same
+    as_html, _ = pypi.filter_json(page(cooldown, unknown, accept="html"), body)
+    _, again = pypi.filter_html(page(None, None), as_html.body)
+    assert list(again) == list(linked)  # as HTML it says the same
 
 
 @given(st.dictionaries(st.integers(0, 20), ages, max_size=8), cooldowns, allows)
@@ -91,13 +92,13 @@ def test_of_an_npm_registry_stays_what_is_old_enough_and_tags_lead_to_it(
     expected = [n for n, age in found.items() if may_be_seen(age, cooldown, unknown)]
     where = page(cooldown, unknown, registry="npm")
     if found and not expected:
-        assert npm.filter_page(where, "", body).nothing is not None
+        assert npm.filter_page(where, "", body)[0].nothing is not None
         return
     for accept in ("", npm.ABBREVIATED):
-        filtered = npm.filter_page(msgspec.structs.replace(where, accept=accept), "", body)
+        filtered, linked = npm.filter_page(msgspec.structs.replace(where, accept=accept), "", body)
         seen = json.loads(filtered.body)
         assert set(seen["versions"]) == {f"1.{n}.0" for n in expected}
-        assert may_be_fetched(filtered) == {("files.test", 443, f"/demo/-/demo-1.{n}.0.tgz") for n in expected}
+        assert may_be_fetched(linked) == {("files.test", 443, f"/demo/-/demo-1.{n}.0.tgz") for n in expected}
         restricted = seen.get("policyRestrictions", {"versions": {}})["versions"]
         assert set(restricted) == {f"1.{n}.0" for n in found} - set(seen["versions"])
         assert set(seen["dist-tags"].values()) <= set(seen["versions"])
@@ -135,12 +136,12 @@ dists = st.fixed_dictionaries({"tarball": st.sampled_from(TARBALLS) | links})
 manifests = st.fixed_dictionaries({"name": st.just("demo"), "version": st.just("1.0.0"), "dist": dists})
 
 
-def held(work: Callable[[], FilteredPage]) -> None:
+def held(work: Callable[[], Filtered]) -> None:
     try:
-        filtered = work()
+        filtered, linked = work()
     except Malformed:
         return
-    assert all(host in HOSTS for (host, _, _), _ in filtered.files)
+    assert all(host in HOSTS for host, _, _ in linked)
     for before in (b'"url":"', b'href="', b'"tarball":"', b'"provenance":"'):
         assert before + b"https://evil.test" not in filtered.body
 

@@ -26,8 +26,8 @@ from paddock.gateway.registries.package_cache import (
     PackageStore,
     Read,
 )
-from paddock.gateway.registries.page import PackageFile, Page
-from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
+from paddock.gateway.registries.page import Answer, PackageFile, Page
+from paddock.gateway.registries.protocols import MOST_PAGE_BYTES, PROTOCOLS, Job
 from paddock.gateway.rules.authorization import AuthorizedRequest
 from paddock.model.egress import Target
 

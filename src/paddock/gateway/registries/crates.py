@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .page import MOST_FILES, File, FilteredPage, Malformed, PackageFile, Page, read_object
+from .page import MOST_FILES, Answer, File, Filtered, Malformed, PackageFile, Page, read_object
 
 ACCEPT = b"*/*"
 CONFIG = "config.json"
@@ -59,12 +59,12 @@ def page_of(path: str) -> tuple[str, str] | None:
     return normalised(name), f"/{_prefix(name)}/{name}"
 
 
-def filter_page(page: Page, kind: str, body: bytes) -> FilteredPage:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Filter a page. Raise Malformed."""
     return _lines(page, body) if page.package else _config(page, body)
 
 
-def _config(page: Page, body: bytes) -> FilteredPage:
+def _config(page: Page, body: bytes) -> Filtered:
     config = read_object(body)
     downloads = config.get("dl")
     if not isinstance(downloads, str) or len(downloads) > 1024:
@@ -77,10 +77,10 @@ def _config(page: Page, body: bytes) -> FilteredPage:
         written["api"] = api
     if config.get("auth-required") is True:
         written["auth-required"] = True
-    return FilteredPage(kind="application/json", body=msgspec.json.encode(written), downloads=template)
+    return Answer(kind="application/json", body=msgspec.json.encode(written), downloads=template), {}
 
 
-def _lines(page: Page, body: bytes) -> FilteredPage:
+def _lines(page: Page, body: bytes) -> Filtered:
     lines = body.splitlines()
     if len(lines) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} versions")

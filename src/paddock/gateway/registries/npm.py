@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from .advisories import Key, semver
-from .page import MOST_FILES, File, FilteredPage, Malformed, PackageFile, Page, read_object, reasons
+from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read_object, reasons
 
 ACCEPT = b"application/json"
 """The whole document: the abbreviated one has no dates."""
@@ -52,7 +52,7 @@ def page_of(path: str) -> tuple[str, str] | None:
     return re.sub("%2[Ff]", "/", match[2]), f"{match[1] or ''}/{match[2]}"
 
 
-def filter_page(page: Page, kind: str, body: bytes) -> FilteredPage:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Filter a page. Raise Malformed."""
     document = read_object(body)
     versions, times = _object(document.get("versions")), _object(document.get("time"))

@@ -23,8 +23,7 @@ import msgspec
 
 from paddock.gateway.protocols.http1 import Fields, Response
 
-from .page import Page
-from .protocols import Answer
+from .page import Answer, Page
 
 _LENGTH = struct.Struct("=I")
 _MOST_META_BYTES = 64 << 10

@@ -55,19 +55,25 @@ class PackageFile(msgspec.Struct, frozen=True, array_like=True):
     held: str | None = None
 
 
-class FilteredPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A filtered page, and the files that it links, with the held ones.
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A filtered page, or the reason why it is `malformed`.
 
-    `held` names the held versions with the reasons as text. `nothing` is the reason if the sandbox may fetch none of
-    them. Then the page is missing. `downloads` is the place of files in an index of crates.
+    `files` are by `protocols.key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without
+    decoding. `held` names the held versions with the reasons as text. `nothing` is the reason if the sandbox may fetch
+    none of them. Then the page is missing. `downloads` is the place of files in an index of crates.
     """
 
-    kind: str
-    body: bytes
-    files: tuple[tuple[File, PackageFile], ...] = ()
+    kind: str = ""
+    body: bytes = b""
+    files: dict[bytes, bytes] = {}
     held: str = ""
     nothing: str | None = None
     downloads: str | None = None
+    malformed: str | None = None
+
+
+Filtered = tuple[Answer, dict[File, PackageFile]]
+"""A filtered page, still without its `files`, and the files that it links, with the held ones."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,11 +126,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return (host, port, path), f"{scheme}://{written(scheme, host, port)}{path}"
 
-    def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> FilteredPage:
+    def filtered(self, kind: str, body: bytes, files: dict[File, PackageFile]) -> Filtered:
         held, nothing = reasons({kept.version: kept.held for kept in files.values() if kept.held}), None
         if held and all(kept.held for kept in files.values()):
             nothing, body = f"all there is of {self.package} is held back: {held}", b""
-        return FilteredPage(kind=kind, body=body, files=tuple(files.items()), held=held, nothing=nothing)
+        return Answer(kind=kind, body=body, held=held, nothing=nothing), files
 
 
 def malicious(rule: Allow, known: Iterable[MalwareRecord], version: str) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 from paddock.gateway.protocols.gzip import Gzip, Undecodable
 
 from . import crates, npm, pypi
-from .page import File, FilteredPage, Malformed, Page
+from .page import Answer, File, Filtered, Malformed, Page
 
 MOST_PAGE_BYTES = 64 << 20
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,7 +34,7 @@ class Registry(Protocol):
         """Return package and path, on the first of the rule's hosts, of the page that should lead to a file."""
         ...
 
-    def filter_page(self, page: Page, kind: str, body: bytes) -> FilteredPage:
+    def filter_page(self, page: Page, kind: str, body: bytes) -> Filtered:
         """Return the filtered page of type `kind`. Raises Malformed."""
         ...
 
@@ -56,22 +56,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The reader's result: `FilteredPage`, ready to be kept.
-
-    `files` are by `key_of`, each a `PackageFile` as MessagePack, so that `KnownFiles` stores them without decoding.
-    `held` names the held versions with the reasons as text.
-    """
-
-    kind: str = ""
-    body: bytes = b""
-    files: dict[bytes, bytes] = {}
-    held: str = ""
-    nothing: str | None = None
-    downloads: str | None = None
-    malformed: str | None = None
-
-
 def key_of(item: int, file: File) -> bytes:
     return hashlib.sha256(_pack((item, file))).digest()[:16]
 
@@ -80,17 +64,11 @@ def read(job: Job) -> Answer:
     """Never raises but for want of memory or time."""
     try:
         protocol = PROTOCOLS[job.page.rule.registry or ""]
-        found = protocol.filter_page(job.page, job.kind, _decoded(job.body) if job.gzip else job.body)
+        answer, files = protocol.filter_page(job.page, job.kind, _decoded(job.body) if job.gzip else job.body)
     except (Malformed, Undecodable) as error:
         return Answer(malformed=str(error))
-    files = {key_of(job.page.item, file): _pack(kept) for file, kept in found.files}
-    return Answer(
-        kind=found.kind,
-        body=found.body,
-        files=files,
-        held=found.held,
-        nothing=found.nothing,
-        downloads=found.downloads,
+    return msgspec.structs.replace(
+        answer, files={key_of(job.page.item, file): _pack(kept) for file, kept in files.items()}
     )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from .page import MOST_FILES, File, FilteredPage, Malformed, PackageFile, Page, read_object
+from .page import MOST_FILES, File, Filtered, Malformed, PackageFile, Page, read_object
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, text/html;q=0.1".encode()
@@ -62,12 +62,12 @@ def page_of(path: str) -> tuple[str, str] | None:
     return normalised(name), f"/simple/{normalised(name)}/"
 
 
-def filter_page(page: Page, kind: str, body: bytes) -> FilteredPage:
+def filter_page(page: Page, kind: str, body: bytes) -> Filtered:
     """Filter a page. Raise Malformed."""
     return (filter_html if kind in _HTML else filter_json)(page, body)
 
 
-def filter_json(page: Page, body: bytes) -> FilteredPage:
+def filter_json(page: Page, body: bytes) -> Filtered:
     found = read_object(body)
     name, files = found.get("name"), found.get("files")
     if not isinstance(name, str) or normalised(name) != page.package or not isinstance(files, list):
@@ -78,7 +78,7 @@ def filter_json(page: Page, body: bytes) -> FilteredPage:
     return _filter(page, entries, [one for one in listed if isinstance(one, str)])
 
 
-def filter_html(page: Page, body: bytes) -> FilteredPage:
+def filter_html(page: Page, body: bytes) -> Filtered:
     """Filter a page of an index that has no JSON, and so no dates. Raise Malformed."""
     return _filter(page, list(_anchors(body.decode("utf-8", "replace"))), [])
 
@@ -104,7 +104,7 @@ def _anchors(text: str) -> Iterator[dict[str, object]]:
         yield entry
 
 
-def _filter(page: Page, entries: list[dict[str, object]], versions: list[str]) -> FilteredPage:
+def _filter(page: Page, entries: list[dict[str, object]], versions: list[str]) -> Filtered:
     if len(entries) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} files")
     seen: list[dict[str, Any]] = []

@@ -20,8 +20,8 @@ from paddock.linux import prctl, seccomp, seccomp_profile
 from paddock.model import Allow
 from paddock.model.policy import Registry
 
-from .page import Page
-from .protocols import MOST_PAGE_BYTES, Answer, Job, read
+from .page import Answer, Page
+from .protocols import MOST_PAGE_BYTES, Job, read
 
 MOST_AT_ONCE = 8
 _MOST_MEMORY_BYTES = 1 << 30
