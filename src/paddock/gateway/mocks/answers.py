@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
+import socket
 from collections.abc import Sequence
 from http import HTTPStatus
 
@@ -117,8 +118,7 @@ class Handler:
 
     def __init__(self, host: HandlerHost, python: str, rule: str) -> None:
         self._host, self._python, self._rule = host, python, rule
-        self._number: int | None = None
-        self._peer: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._peer: socket.socket | None = None
         self._turn = asyncio.Lock()
         self._ended = False
 
@@ -153,50 +153,52 @@ class Handler:
         self._ended = True
         if not self._turn.locked():
             self._stop()
-        elif self._number is not None:
-            self._host.end(self._number)
+        elif self._peer is not None:
+            self._peer.shutdown(socket.SHUT_RDWR)
 
     async def _converse(self, asked: Asked) -> MockAnswer:
+        messages: list[str | Asked] = [asked]
         if self._peer is None:
-            self._peer = await self._begin()
-            _send(self._peer[1], self._python)
-        replies, requests = self._peer
-        _send(requests, asked)
-        await requests.drain()
-        (size,) = LENGTH.unpack(await replies.readexactly(LENGTH.size))
+            self._peer = self._begin()
+            messages.insert(0, self._python)
+        for message in messages:
+            data = msgspec.msgpack.encode(message)
+            await asyncio.get_running_loop().sock_sendall(self._peer, LENGTH.pack(len(data)) + data)
+        (size,) = LENGTH.unpack(await _read(self._peer, LENGTH.size))
         if size > MOST_ANSWER_BYTES:
             raise OSError(f"it answers with more than {MOST_ANSWER_BYTES >> 20} MiB")
-        return msgspec.msgpack.decode(await replies.readexactly(size), type=MockAnswer)
+        return msgspec.msgpack.decode(await _read(self._peer, size), type=MockAnswer)
 
-    async def _begin(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    def _begin(self) -> socket.socket:
         host = self._host
         if self._ended:
             raise Refused("the policy has changed meanwhile", status=503, rule=self._rule, hint="try again")
         if host.living >= MOST_TOGETHER:
             raise self._failed(f"would be one of more than {MOST_TOGETHER}", 503)
         try:
-            self._number, peer = host.start()
+            peer = host.start()
         except OSError as error:
             raise self._failed(f"cannot be begun: {error}", 503) from None
         host.living += 1
-        return await asyncio.open_connection(sock=peer)
+        return peer
 
     def _stop(self) -> None:
-        if self._number is None:
-            return
-        self._host.living -= 1
-        self._host.end(self._number)
         if self._peer is not None:
-            self._peer[1].close()
-        self._number = self._peer = None
+            self._host.living -= 1
+            self._peer.close()
+            self._peer = None
 
     def _failed(self, what: str, status: int) -> Refused:
         return Refused(f"the mock's handler {what}", status=status, rule=self._rule)
 
 
-def _send(requests: asyncio.StreamWriter, message: str | Asked) -> None:
-    data = msgspec.msgpack.encode(message)
-    requests.write(LENGTH.pack(len(data)) + data)
+async def _read(peer: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (piece := await asyncio.get_running_loop().sock_recv(peer, size - len(data))):
+            raise EOFError
+        data += piece
+    return data
 
 
 MOST_HANDLERS = 16

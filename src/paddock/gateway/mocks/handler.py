@@ -21,7 +21,7 @@ import msgspec
 
 from paddock.gateway.mocking import Request, response_of
 from paddock.gateway.processes.fork_server import ForkServer
-from paddock.linux import confine, descriptors, landlock, prctl, seccomp, seccomp_profile
+from paddock.linux import confine, landlock, seccomp, seccomp_profile
 
 LENGTH = struct.Struct("!I")
 MEMORY_BYTES = 256 << 20
@@ -51,23 +51,19 @@ class MockAnswer(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def be_a_handler(peer: socket.socket, parent: int) -> None:
-    """Serve as the handler until its socket ends, or until `parent`, the process that forked it, does."""
+def be_a_handler(peer: socket.socket) -> None:
+    """Serve as the handler until its socket ends."""
     with suppress(EOFError, OSError):
         try:
-            _confine(peer, parent)
+            _confine()
         except BaseException as error:
             _say(peer, MockAnswer(error=f"it could not be confined: {_words(error)}"))
         else:
             _serve(peer)
 
 
-def _confine(peer: socket.socket, parent: int) -> None:
-    prctl.end_with(parent)
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    for number in (0, 1, 2):
-        os.dup2(null, number)
-    descriptors.close_all_but(peer.fileno())
+def _confine() -> None:
+    os.dup2(0, 2)
     os.chdir("/")
     os.environ.clear()
     library = os.path.dirname(os.__file__)
@@ -147,7 +143,7 @@ class HandlerHost(ForkServer):
     """The process that forks handlers."""
 
     def __init__(self) -> None:
-        super().__init__("the host of handlers", confine.give_up_powers, be_a_handler)
+        super().__init__("the host of handlers", be_a_handler)
         self.living = 0
         """Handlers of all networks."""
 

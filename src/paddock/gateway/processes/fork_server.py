@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
-import struct
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn, TypeAlias
+from functools import partial
 
-from paddock.linux import children
+from paddock.linux import children, confine
 
-Work: TypeAlias = Callable[[socket.socket, int], object]
-"""The work of a child with its socket. It gets the pid of its parent."""
-
-_ORDER = struct.Struct("!cQ")
-_START, _END = b"s", b"e"
+Work = Callable[[socket.socket], object]
 
 
-def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
+def fork_beside(name: str, work: Work) -> tuple[socket.socket, int]:
     """Fork a process that ends with this one or with `work`, and return the socket to it and its pid.
 
     The caller has one thread, and nothing in its memory that the process may not see.
@@ -44,44 +40,26 @@ def fork_beside(name: str, work: Callable[[socket.socket], object]) -> tuple[soc
 
 
 class ForkServer:
-    """A process that forks others.
+    """A process without privileges that forks others. Each does `work`, and ends when the gateway closes its socket.
 
-    `confine` restricts it, and each child does `work`.
-
-    It reads orders of fixed size from the gateway, and no data of others.
+    It reads the sockets of its children from the gateway, and no data of others.
     """
 
-    def __init__(self, name: str, confine: Callable[[], object], work: Work) -> None:
-        def serve(peer: socket.socket) -> None:
-            confine()
-            gc.collect()
-            gc.freeze()
-            _fork_each(peer, work)
-
-        self._peer, self.pid = fork_beside(name, serve)
+    def __init__(self, name: str, work: Work) -> None:
+        self._peer, self.pid = fork_beside(name, partial(_fork_each, work))
         self._peer.setblocking(False)
-        self._next = 0
 
-    def start(self) -> tuple[int, socket.socket]:
-        """Start a process.
-
-        Return its number, and the socket to it. Raises OSError if the server has died or is too slow.
-        """
+    def start(self) -> socket.socket:
+        """Start a process, and return the socket to it. Raises OSError if the server has died or is too slow."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._next += 1
         try:
             with theirs:
-                socket.send_fds(self._peer, [_ORDER.pack(_START, self._next)], [theirs.fileno()])
+                socket.send_fds(self._peer, [b"\0"], [theirs.fileno()])
         except BaseException:
             ours.close()
             raise
         ours.setblocking(False)
-        return self._next, ours
-
-    def end(self, number: int) -> None:
-        """Kill a process."""
-        with suppress(OSError):  # then it is the server's end
-            self._peer.send(_ORDER.pack(_END, number))
+        return ours
 
     def close(self) -> None:
         """End the server. Idempotent."""
@@ -90,37 +68,31 @@ class ForkServer:
             os.waitpid(self.pid, 0)
 
 
-def _fork_each(peer: socket.socket, work: Work) -> None:
-    own, pids = os.getpid(), dict[int, int]()
+def _fork_each(work: Work, peer: socket.socket) -> None:
+    confine.give_up_powers()
+    gc.collect()
+    gc.freeze()
+    living: dict[int, tuple[int, socket.socket]] = {}
+    """The pidfd of each child, and our copy of its socket, by either."""
+    poll = select.poll()
+    poll.register(peer, select.POLLIN)
     while True:
-        data, fds, _, _ = socket.recv_fds(peer, _ORDER.size, 1)
-        if not data:
-            return
-        _reap(pids)
-        kind, number = _ORDER.unpack(data)
-        if kind == _START and fds:
-            pid = os.fork()
-            if pid == 0:
-                _be_a_child(peer, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fds[0]), work, own)
-            pids[number] = pid
-            os.close(fds[0])
-        elif kind == _END and number in pids:
-            os.kill(pids[number], signal.SIGKILL)
-            os.waitpid(pids.pop(number), 0)
-
-
-def _be_a_child(peer: socket.socket, sock: socket.socket, work: Work, server: int) -> NoReturn:
-    code = 1
-    try:
-        peer.close()
-        work(sock, server)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _reap(pids: dict[int, int]) -> None:
-    """Reap children that ended by themselves. Until then no other process can get their pids."""
-    for number, pid in list(pids.items()):
-        if os.waitpid(pid, os.WNOHANG)[0]:
-            del pids[number]
+        for ready, _ in poll.poll():
+            if ready == peer.fileno():
+                data, fds, _, _ = socket.recv_fds(peer, 1, 1)
+                if not data:
+                    return
+                sock = socket.socket(fileno=fds[0])
+                pidfd = os.pidfd_open(children.fork(partial(work, sock), sock.fileno()))
+                living[pidfd] = living[sock.fileno()] = pidfd, sock
+                poll.register(pidfd, select.POLLIN)
+                poll.register(sock, 0)  # only for its hang-up: the gateway has closed it
+            elif ready in living:
+                pidfd, sock = living[ready]
+                for fd in (pidfd, sock.fileno()):
+                    poll.unregister(fd)
+                    del living[fd]
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+                os.close(pidfd)
+                sock.close()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import resource
 import socket
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,7 @@ _MOST_MEMORY_BYTES = 1 << 30
 _MOST_SECONDS = 20
 _CHUNK = 1 << 18
 _CALLS = """
-read write recvfrom recvmsg sendto sendmsg close exit exit_group clone wait4 brk mmap munmap mremap mprotect madvise
+read write recvfrom recvmsg sendto sendmsg close exit exit_group brk mmap munmap mremap mprotect madvise
 futex set_robust_list rseq rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack restart_syscall getpid gettid getrandom
 clock_gettime setrlimit prlimit64 fstat sched_yield getsockname getsockopt
 """
@@ -41,7 +42,9 @@ class Reader(ForkServer):
     """The process that forks readers, one for each page."""
 
     def __init__(self) -> None:
-        super().__init__("the reader of pages", _confine, _answer_one)
+        _warm()
+        calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
+        super().__init__("the reader of pages", partial(_answer_one, calls))
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._tasks: set[asyncio.Task[Answer]] = set()
 
@@ -71,8 +74,7 @@ class Reader(ForkServer):
 
     async def _read(self, job: Job) -> Answer:
         loop = asyncio.get_running_loop()
-        _, ours = self.start()
-        with ours:
+        with self.start() as ours:
             try:
                 await loop.sock_sendall(ours, _encode(job))
                 ours.shutdown(socket.SHUT_WR)
@@ -95,28 +97,21 @@ class Reader(ForkServer):
 # -- the other side ----------------------------------------------------------------------------------------------------
 
 
-def _answer_one(sock: socket.socket, _: int) -> None:
-    process.limit(resource.RLIMIT_AS, _MOST_MEMORY_BYTES)
-    process.limit(resource.RLIMIT_CPU, _MOST_SECONDS)
+def _answer_one(calls: seccomp.Filter, sock: socket.socket) -> None:
+    prctl.set_name(b"paddock-reader")
+    os.dup2(0, 2)
+    limits = {resource.RLIMIT_AS: _MOST_MEMORY_BYTES, resource.RLIMIT_CPU: _MOST_SECONDS, resource.RLIMIT_FSIZE: 0}
+    for number, value in limits.items():
+        process.limit(number, value)
+    process.confine(readable=(), writable=(), calls=calls)
     job = bytearray()
     while piece := sock.recv(_CHUNK):
         job += piece
     sock.sendall(_encode(read(_job(job))))
 
 
-def _confine() -> None:
-    prctl.set_name(b"paddock-reader")
-    os.dup2(0, 2)
-    process.limit(resource.RLIMIT_FSIZE, 0)
-    process.limit(resource.RLIMIT_NOFILE, 16)
-    _warm()
-    process.confine(
-        readable=(), writable=(), calls=seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
-    )
-
-
 def _warm() -> None:
-    """Import late-loaded modules now, because the process loses access to files."""
+    """Import late-loaded modules now, because a reader has no access to files."""
     link = b'<a href="https://x\xc3\xa9.test/a-1.0.zip#sha256=00" data-yanked="1">a-1.0.zip</a>'
     document = (
         b'{"name":"a","versions":{"1.0.0":{"name":"a","version":"1.0.0","dist":{}}},"time":{"1.0.0":"2020-01-01"}}'
