@@ -18,10 +18,8 @@ from paddock.gateway.processes.fork_server import ForkServer
 from paddock.gateway.protocols.refusal import Refused
 from paddock.linux import confine as process
 from paddock.linux import prctl, seccomp, seccomp_profile
-from paddock.model import Allow
-from paddock.model.policy import Registry
 
-from .page import Answer, Page
+from .page import Answer
 from .protocols import MOST_PAGE_BYTES, Job, read
 
 MOST_AT_ONCE = 8
@@ -42,7 +40,6 @@ class Reader(ForkServer):
     """The process that forks readers, one for each page."""
 
     def __init__(self) -> None:
-        _warm()
         calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
         super().__init__("the reader of pages", partial(_answer_one, calls))
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
@@ -108,18 +105,3 @@ def _answer_one(calls: seccomp.Filter, sock: socket.socket) -> None:
     while piece := sock.recv(_CHUNK):
         job += piece
     sock.sendall(_encode(read(_job(job))))
-
-
-def _warm() -> None:
-    """Import late-loaded modules now, because a reader has no access to files."""
-    link = b'<a href="https://x\xc3\xa9.test/a-1.0.zip#sha256=00" data-yanked="1">a-1.0.zip</a>'
-    document = (
-        b'{"name":"a","versions":{"1.0.0":{"name":"a","version":"1.0.0","dist":{}}},"time":{"1.0.0":"2020-01-01"}}'
-    )
-    line = b'{"name":"a","vers":"1.0.0","cksum":"%b","pubtime":"2020-01-01"}' % (b"0" * 64)
-    pages: tuple[tuple[Registry, bytes, str], ...]
-    pages = (("pypi", link, "text/html"), ("npm", document, ""), ("crates", line, ""), ("npm", b"{", ""))
-    for registry, body, kind in pages:
-        rule = Allow(registry=registry, hosts=("x.test",), cooldown_days=1)
-        page = Page(scheme="https", host="x.test", port=443, path="/a", package="a", rule=rule, now=0.0)
-        _encode(read(_job(_encode(Job(page=page, kind=kind, gzip=False, body=body)))))
