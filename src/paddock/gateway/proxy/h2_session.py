@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, IntEnum
+from enum import Enum
 
 from h2 import events
 from h2.config import H2Configuration
@@ -34,21 +34,13 @@ class StreamFailed(ConnectionResetError):
         self.untouched = untouched
 
 
-class Outbound(IntEnum):
+class Outbound(Enum):
     """How far this side of a stream has come."""
 
-    OPEN = 0
-    FINISHED = 1  # all was written, and some of it waits for its turn
-    SENT = 2  # the end of the stream was sent
-    CLOSED = 3  # the session has forgotten the stream
-
-
-class Leaving(Enum):
-    """The state of a stream's user."""
-
-    NO = "it goes on"
-    ENDED = "its last word was said; the other side may go on"
-    CLOSED = "nothing is said or read any more"
+    OPEN = "more may be written"
+    FINISHED = "all was written, and some of it waits for its turn"
+    SENT = "the end of the stream was sent"
+    CLOSED = "the session has forgotten the stream"
 
 
 class H2Stream(ProxyStream):
@@ -69,7 +61,8 @@ class H2Stream(ProxyStream):
         self._out = bytearray()
         self._last: Fields | None = None
         self._outbound = Outbound.OPEN
-        self._leaving = Leaving.NO
+        self._is_left = False
+        """Nothing is said or read any more."""
         self._owed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -232,15 +225,12 @@ class H2Stream(ProxyStream):
             piece = bytes(memoryview(out)[:room])
             del out[: len(piece)]
             budget -= len(piece)
-            ended = not out and self._last is not None and not self._last
-            engine.send_data(number, piece, end_stream=ended)
+            engine.send_data(number, piece, end_stream=not out and self._last == [])
             went_on = True
-            if ended:
-                self._outbound = Outbound.SENT
         if not out and self._last is not None:
-            if self._outbound < Outbound.SENT and self._last:
+            if self._last:
                 engine.send_headers(number, [(name.lower(), value) for name, value in self._last], end_stream=True)
-            elif self._outbound < Outbound.SENT:
+            elif not went_on:  # or else the last piece has said so
                 engine.end_stream(number)
             self._last, self._outbound, went_on = None, Outbound.SENT, True
         if self.full and len(out) < _LOW_WATER:
@@ -252,21 +242,11 @@ class H2Stream(ProxyStream):
 
     def _proceed(self) -> None:
         """End the stream once both sides have ended, or this one needs no more."""
-        if self._outbound is not Outbound.SENT:
-            return
-        if self.ending.ended:
-            self._forget()
-        elif self._serves and (
-            self._leaving is Leaving.CLOSED
-            or (self._leaving is Leaving.ENDED and self._inbound is not Inbound.DISCARDED)
-        ):
-            # The answer doesn't need the rest of the request. While the stream discards it, it isn't reset yet: some
-            # clients (curl 7.88) don't read an answer if they can't finish their request.
-            self._reset(ErrorCodes.NO_ERROR)
-        else:
-            return
-        if self._leaving is Leaving.ENDED:
-            self._session.loop.call_soon(self._end)
+        if self._outbound is Outbound.SENT:
+            if self.ending.ended:
+                self._forget()
+            elif self._serves and self._is_left:  # the answer doesn't need the rest of the request
+                self._reset(ErrorCodes.NO_ERROR)
 
     @property
     def _closed(self) -> bool:
@@ -274,25 +254,22 @@ class H2Stream(ProxyStream):
 
     @property
     def is_closing(self) -> bool:
-        return self._leaving is Leaving.CLOSED or self.error is not None
+        return self._is_left or self.error is not None
 
-    def write_eof(self) -> None:
-        if self.is_closing:
-            return
-        self._leaving = Leaving.ENDED
-        if self._closed:
-            self._session.loop.call_soon(self._end)
-            return
-        if self._inbound is Inbound.DISCARDED and self.number is not None:
-            self._session.any_length(self.number)
-        if self._outbound is Outbound.OPEN:
-            return self.reset()
-        self._proceed()
+    async def linger(self) -> None:
+        """Discard the rest of a request. Some clients (curl 7.88) don't read an answer if they can't finish it."""
+        self._flow_on()
+        self._inbound = Inbound.DISCARDED
+        self.buffer.clear()
+        self._session.any_length(self)
+        while not (self.ending.ended or self._session.over or self.error is not None):
+            await self._stirred()
+        self.close()
 
     def close(self) -> None:
-        if self._closed or self._leaving is Leaving.CLOSED:
+        if self._closed or self._is_left:
             return
-        self._leaving = Leaving.CLOSED
+        self._is_left = True
         if self._outbound is Outbound.OPEN:
             self.reset()
         elif not self._serves and not self.ending.ended:  # all that was to come is there, but for its end
@@ -445,13 +422,13 @@ class Session:
         if size and number is not None and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
-    def any_length(self, number: int) -> None:
+    def any_length(self, stream: H2Stream) -> None:
         """Let the rest of a stream be shorter than announced: after a refusal some clients end it early (curl does).
 
         The engine would take that for an error of the whole connection, and has no other switch.
         """
-        if (stream := self.engine.streams.get(number)) is not None:
-            stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
+        if (known := self.engine.streams.get(stream.number or 0)) is not None:
+            known._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
 
     # -- outgoing ------------------------------------------------------------------------------------------------------
 
