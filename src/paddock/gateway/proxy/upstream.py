@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -65,18 +64,14 @@ class Dialer:
     async def _connect(self, addresses: list[str], target: Target) -> ProxyStream:
         why: OSError | None = None
         for address in addresses:
-            sock: socket.socket | None = None
             try:
                 sock = await self._outside.reach(address, target.port)
+            except OSError as error:
+                why = error
+            else:
                 stream = ProxyStream(self._scratch, address)
                 await stream.attach(sock)
                 return stream
-            except BaseException as error:
-                if sock is not None:
-                    sock.close()
-                if not isinstance(error, OSError):
-                    raise
-                why = error
         raise UpstreamFailed(f"{target.host}:{target.port} can't be reached: {_words(why)}") from None
 
     async def _shake(self, stream: ProxyStream, target: Target, *, h2: bool) -> None:
@@ -85,12 +80,11 @@ class Dialer:
             context.set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
             await stream.shake(self._trust[h2], name=target.host)
-        except (ssl.SSLError, ConnectionLost) as error:
+        except BaseException as error:
             stream.reset()
+            if not isinstance(error, (ssl.SSLError, ConnectionLost)):
+                raise
             raise UpstreamFailed(f"TLS with {target.host}:{target.port} failed: {_words(error)}") from None
-        except BaseException:
-            stream.reset()
-            raise
 
 
 def trusting(authorities: str | None) -> ssl.SSLContext:
