@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from paddock.errors import ImageInvalidError, ResourceExhaustedError
 from paddock.storage.pool.removal import remove
 from paddock.storage.templates.images._source import Piece, Stored, Unpacked
-from paddock.storage.templates.images.layer import LayerWriter, Left
+from paddock.storage.templates.images.layer import LayerWriter
 from paddock.storage.templates.images.limits import ImageLimits
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow, read
@@ -33,17 +33,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_000) -> Left:
-    left = Left()
+def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_000) -> LayerWriter:
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     before = descriptors()
     try:
         budget = ImageLimits(entries=entries).budget(1 << 30)
-        LayerWriter(fd, base, budget, left).apply(Slow(data))
+        writer = LayerWriter(fd, base, budget)
+        writer.apply(Slow(data))
     finally:
         assert wait_until(lambda: descriptors() <= before), "a descriptor was left open"
         os.close(fd)
-    return left
+    return writer
 
 
 def outside(place: Path) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from typing import IO
 from paddock.errors import NotConfiguredError, PlatformError, UnsupportedError
 from paddock.linux import files, subordinate_ids
 from paddock.storage.pool.worker import Worker
-from paddock.storage.templates.images.layer import LayerWriter, Left
+from paddock.storage.templates.images.layer import LayerWriter
 from paddock.storage.templates.images.limits import ImageLimits
 from paddock.storage.templates.recipe import SYSTEM_PATH, Progress, Recipe
 
@@ -101,7 +101,7 @@ def unpack(source: int, root: int, base: int | None) -> None:
     `base` is an offset for its owners.
     """
     with open(source, "rb", closefd=False) as stream:
-        LayerWriter(root, base, ImageLimits().budget(ImageLimits().unpacked_bytes), Left()).apply(stream)
+        LayerWriter(root, base, ImageLimits().budget(ImageLimits().unpacked_bytes)).apply(stream)
     os.fchmod(root, 0o755)
     if base is not None:
         os.fchown(root, base, base)

@@ -24,7 +24,7 @@ from paddock.storage.templates.recipe import Progress, Versions
 
 from ._finish import Finish, accounts, knows
 from ._source import FoundImage, Layer, Piece, Source, Stored, Unpacked
-from .layer import LayerWriter, Left
+from .layer import LayerWriter
 from .limits import Budget, ImageLimits
 
 VERSION = 1
@@ -127,16 +127,16 @@ def _lay(
     """Write one layer into a tree, in a worker. Return the rest of the budget."""
     offset, size, stored_digest, diff_id = what
     budget = Budget(*left_over)
-    left = Left()
     stored = Stored(Piece(file, offset, size), stored_digest)
     unpacked = Unpacked(stored, budget, diff_id)
-    LayerWriter(root, base, budget, left).apply(unpacked)
+    writer = LayerWriter(root, base, budget)
+    writer.apply(unpacked)
     unpacked.finish()
     stored.finish()
-    if left.devices or left.attributes:
+    if writer.devices or writer.attributes:
         known = _left(at)
-        devices = int(known.get("devices", ["0"])[0]) + left.devices
-        attributes = sorted({*known.get("attributes", []), *left.attributes})
+        devices = int(known.get("devices", ["0"])[0]) + writer.devices
+        attributes = sorted({*known.get("attributes", []), *writer.attributes})
         write_whole(at, _LEFT, json.dumps({"devices": [str(devices)], "attributes": attributes[:20]}).encode())
     return budget.bytes, budget.entries
 

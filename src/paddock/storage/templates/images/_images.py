@@ -37,12 +37,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A local image.
 
     `tree` is the image's own. `chain` are the trees of its layers, each with all below it, if the pool has them.
+    `stamp` is that of its source (`_stamp`).
     """
 
     image: Image
     template: Template
     tree: str
     chain: tuple[str, ...] = ()
+    stamp: tuple[int, ...] = ()
     version: int = VERSION
 
 
@@ -101,21 +103,14 @@ class Images:
         self._pool, self._limits, self._clock = pool, limits, clock
         self._versions = Versions(pool)
         self._records = Records(state_dir / IMAGES)
-        self._known: dict[str, tuple[object, Record]] = {}
 
     def get(self, text: str, progress: Progress) -> Record:
         """Return the earlier result for that name, if it is still valid. Otherwise do the same as `pull`."""
         reference = parse(text)
-        stamp = _stamp(reference)
-        seen, known = self._known.get(reference.text, (None, None))
-        if known is not None and stamp is not None and seen == stamp:
-            return known
-        if not reference.local:
-            kept = self._records.find(reference.text)
-            if kept is not None and self._versions.is_built(kept.tree):
-                self._known[reference.text] = stamp, kept
-                return kept
-        return self._make(reference, stamp, progress)
+        kept = self._records.find(reference.text)
+        if kept is not None and kept.stamp == _stamp(reference) and self._versions.is_built(kept.tree):
+            return kept
+        return self._make(reference, progress)
 
     def pull(self, text: str, progress: Progress) -> Record:
         """Find, fetch and build an image, which can take minutes.
@@ -123,8 +118,7 @@ class Images:
         Raises InvalidArgumentError, NotFoundError, ImageInvalidError, UnsupportedError and ResourceExhaustedError, and
         PlatformError for an unreachable source.
         """
-        reference = parse(text)
-        return self._make(reference, _stamp(reference), progress)
+        return self._make(parse(text), progress)
 
     def list(self) -> tuple[Image, ...]:
         return tuple(sorted((record.image for record in self._records.all()), key=lambda image: image.reference))
@@ -142,7 +136,6 @@ class Images:
             raise InvalidArgumentError(f"{text!r} is the beginning of several digests", hint="give more characters")
         for record in removed:
             self._records.remove(record.image.reference)
-            self._known.pop(record.image.reference, None)
         return tuple(sorted({tree for record in removed for tree in self._let_go(record)}))
 
     def trees(self) -> dict[str, str]:
@@ -158,8 +151,9 @@ class Images:
         """Delete one tree, or the remains of its build. Return False if it is in use or under construction."""
         return self._versions.discard(tree)
 
-    def _make(self, reference: Reference, stamp: object, progress: Progress) -> Record:
+    def _make(self, reference: Reference, progress: Progress) -> Record:
         progress(f"looking at image {reference.text}")
+        stamp = _stamp(reference)  # before it is read: of a source that changes meanwhile it isn't the stamp any more
         source = self._source(reference)
         found = source.find()
         workdir_of(found)  # what can't be, before anything is fetched
@@ -180,10 +174,10 @@ class Images:
             ),
             tree=tree,
             chain=chain,
+            stamp=stamp or (),
         )
         before = self._records.find(reference.text)
         self._records.write(record)
-        self._known[reference.text] = stamp, record
         if before is not None:
             self._let_go(before)
         return record
@@ -241,13 +235,13 @@ class Images:
                 return Registry(reference, self._records.directory)
 
 
-def _stamp(reference: Reference) -> object | None:
+def _stamp(reference: Reference) -> tuple[int, ...] | None:
     """Return a value that is equal as long as an image is the same, without reading much. None: unknown.
 
     An image of a registry stays until a pull.
     """
     if not reference.local:
-        return ""
+        return ()
     index = "/index.json" if reference.transport == "oci" else ""
     try:
         info = os.stat(reference.path + index, follow_symlinks=not index)

@@ -45,14 +45,6 @@ _NAMES = {
 _NOTHING = tar.Entry(b"", b"", 0, 0, 0, 0, 0, b"", {})
 
 
-class Left:
-    """The number of devices and the attributes of an image that its template doesn't have."""
-
-    def __init__(self) -> None:
-        self.devices = 0
-        self.attributes: set[str] = set()
-
-
 class LayerWriter:
     """A writer of archives over the directory `root`.
 
@@ -61,8 +53,10 @@ class LayerWriter:
     Use one object per layer: a layer's whiteouts don't hide its own files.
     """
 
-    def __init__(self, root: int, base: int | None, budget: Budget, left: Left) -> None:
-        self._root, self._base, self._budget, self._left = root, base, budget, left
+    def __init__(self, root: int, base: int | None, budget: Budget) -> None:
+        self._root, self._base, self._budget = root, base, budget
+        self.devices, self.attributes = 0, set[str]()
+        """The number of devices, and the attributes, that the tree doesn't get."""
         self._made: set[int] = set()  # hashes of paths: a path may have 4,095 bytes
         self._times: list[tuple[bytes, int]] = []
         self._times_bytes = 0
@@ -111,7 +105,7 @@ class LayerWriter:
         if name.startswith(_HIDES):
             self._hide(entry, above, name)
         elif entry.kind in (tar.CHAR, tar.BLOCK_DEVICE):
-            self._left.devices += 1
+            self.devices += 1
         elif path:
             self._make(entry, path, self._directory(above), name)
             self._note(path)
@@ -180,14 +174,14 @@ class LayerWriter:
         if name.startswith(_BAD_ATTRIBUTES):
             raise ImageInvalidError(f"the image sets the attribute {shown(name)}, which rules an overlay")
         if not name.startswith(b"user."):
-            self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
+            self.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
             return
         try:
             os.setxattr(fd, name, value)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.ERANGE, errno.E2BIG, errno.EPERM):
                 raise
-            self._left.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
+            self.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
 
     def _own(self, entry: tar.Entry, what: int | bytes, parent: int | None = None) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
