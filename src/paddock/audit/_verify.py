@@ -144,13 +144,13 @@ class _Reading:
         self.gaps = 0
         self.keys: list[str] = []
         self.signed_at: float | None = None
-        self.head_digests: list[str] = []
-        self._head_numbers: list[int] = []
+        self.heads: list[tuple[int, str]] = []
+        """Number and digest of each signed head."""
         self._marks: dict[str, list[int]] = {}
         self._removed: set[tuple[str, int, str]] = set()
         """The last records that retention removed, as signed heads name them: chain, number and digest."""
-        self._first_head = 0
-        self._before_heads = GENESIS
+        self._before_heads = -1, GENESIS
+        """Number and digest of the head before the first of them, unless that is the first of all."""
 
     def read_on(self, chain: Chain) -> None:
         """Read the records that the writer has added to the chain since."""
@@ -170,34 +170,32 @@ class _Reading:
                 self._check(one)
             for line, n, digest in chain.signed_links:
                 self._check_signed(chain, line, n, digest)
-        if self._trusted and not self.head_digests:
+        if self._trusted and not self.heads:
             raise Faulty(HEADS, 1, "nothing was signed with the key that was given")
 
     def _check_begins(self) -> None:
         """Tell a beginning that retention removed from a fault."""
-        begins = [(chain.name, chain.begin, chain.before) for chain in self.chains.values()]
-        if self.head_digests and not self.part:
-            begins.append((HEADS, self._first_head, self._before_heads))
-        for name, begin, before in begins:
-            if begin and (name, begin - 1, before) not in self._removed:
-                cause = f"it is record {begin}, not 0: the records before it are gone, and no signed head says why"
+        before = [(chain.name, (chain.begin - 1, chain.before)) for chain in self.chains.values()]
+        for name, (last, digest) in (*before, (HEADS, self._before_heads)):
+            if last >= 0 and (name, last, digest) not in self._removed:
+                cause = f"it is record {last + 1}, not 0: the records before it are gone, and no signed head says why"
                 raise Faulty(name, 1, cause)
 
     def _take_heads(self) -> None:
         for raw in self.more_heads():
-            self._head(len(self.head_digests) + 1, raw)
+            self._head(len(self.heads) + 1, raw)
 
     def _head(self, line: int, raw: bytes) -> None:
         try:
             head, public = unseal_head(raw)
         except Broken as error:
             raise Faulty(HEADS, line, str(error)) from None
-        if not self.head_digests and not self.part:  # `_check_begins` looks at that
-            self._first_head, self._before_heads = head.n, head.prev
-        prev = self.head_digests[-1] if self.head_digests else self._before_heads
-        follows = head.n == self._first_head + line - 1 and head.prev == prev
+        if not self.heads and not self.part:  # `_check_begins` looks at that
+            self._before_heads = head.n - 1, head.prev
+        number, digest = self.heads[-1] if self.heads else self._before_heads
+        follows = (head.n, head.prev) == (number + 1, digest)
         if self.part and not follows:
-            follows = head.n > (self._head_numbers[-1] if self._head_numbers else -1)
+            follows = head.n > number
             self.gaps += 1
         if not follows:
             raise Faulty(HEADS, line, "it does not follow the head before it")
@@ -210,8 +208,7 @@ class _Reading:
         if (id := key_id(public)) not in self.keys:
             self.keys.append(id)
         self.signed_at = head.time / 1e9
-        self.head_digests.append(line_digest(raw))
-        self._head_numbers.append(head.n)
+        self.heads.append((head.n, line_digest(raw)))
 
     def _check(self, link: Link) -> None:
         where = f"signed head {link.line - 1}" if link.segment == HEADS else f"segment {link.segment}, line {link.line}"
@@ -236,15 +233,15 @@ class _Reading:
     def _check_signed(self, chain: Chain, line: int, n: int, digest: str) -> None:
         if self.part:
             return
-        n -= self._first_head
-        if n < 0:
+        at = n - self._before_heads[0] - 1
+        if at < 0:
             return
-        if n >= len(self.head_digests):
+        if at >= len(self.heads):
             self._take_heads()
-        if n >= len(self.head_digests):
-            raise Faulty(chain.name, line, f"it has seen signed head {n + self._first_head}, which is gone")
-        if self.head_digests[n] != digest:
-            raise Faulty(chain.name, line, f"signed head {n + self._first_head} is not the one that it has seen")
+        if at >= len(self.heads):
+            raise Faulty(chain.name, line, f"it has seen signed head {n}, which is gone")
+        if self.heads[at] != (n, digest):
+            raise Faulty(chain.name, line, f"signed head {n} is not the one that it has seen")
 
     def report(self, error: Faulty | None = None, unread: str | None = None) -> AuditReport:
         heads = hashlib.sha256()
@@ -263,7 +260,7 @@ class _Reading:
             problem=problem,
             fault=fault,
             signed=sum(chain.vouched(self._marks.get(chain.name, [])) for chain in self.chains.values()),
-            heads=len(self.head_digests),
+            heads=len(self.heads),
             signed_at=self.signed_at,
             keys=tuple(self.keys),
             part=self.part,
