@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.policy.network import NotAName, canonical_name, load, normal_path
-from paddock.policy.network._addresses import parse, special, unwrapped
+from paddock.policy.network._addresses import parse_address, special, unwrapped
 from paddock.policy.network._globs import Glob, compile_glob, overlap, tokens_of, union
 from paddock.policy.network._paths import pattern
 
@@ -57,7 +57,7 @@ def test_a_canonical_name_is_letters_digits_and_hyphens(text: str) -> None:
     assert re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", name)
     assert not name.rpartition(".")[2].isdigit()
     assert canonical_name(name) == name
-    assert parse(name) is None
+    assert parse_address(name) is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_an_escaped_slash_is_allowed_only_in_both_readings_and_denied_in_either(
     ],
 )
 def test_special_addresses_are_known_in_every_disguise(text: str, kind: str) -> None:
-    found = parse(text)
+    found = parse_address(text)
     assert found is not None
     block = special(unwrapped(found))
     assert block is not None
@@ -217,7 +217,7 @@ def test_special_addresses_are_known_in_every_disguise(text: str, kind: str) -> 
 
 @pytest.mark.parametrize("text", ["93.184.216.34", "2606:2800:220::1", "64:ff9b::5db8:d822", "11.0.0.1", "172.32.0.1"])
 def test_ordinary_addresses_are_not_special(text: str) -> None:
-    found = parse(text)
+    found = parse_address(text)
     assert found is not None
     assert special(unwrapped(found)) is None
 
@@ -226,4 +226,4 @@ def test_ordinary_addresses_are_not_special(text: str) -> None:
     "text", ["127.1", "0x7f.0.0.1", "2130706433", "017.0.0.1", "1.2.3.4 ", "fe80::1%eth0", "①.0.0.1"]
 )
 def test_what_only_resolvers_take_for_an_address_is_none(text: str) -> None:
-    assert parse(text) is None
+    assert parse_address(text) is None

@@ -6,11 +6,10 @@ only names of letters, digits and hyphens, and addresses in their usual form.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from functools import lru_cache
 
-from paddock.policy.network import normal_path
+from paddock.policy.network import normal_path, parse_address
 
 from .refusal import BadMessage
 
@@ -22,9 +21,9 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:@/?#\\\s]+)(?::([0-9]{1,5})
 @lru_cache(1024)
 def canonical(host: str) -> str:
     """Return a host in lower case, without a final dot, or an address as `ipaddress` writes it, without brackets."""
-    address = _address(host)
+    address = parse_address(host)
     if address is not None:
-        return address
+        return str(address)
     name = host.lower() if host.isascii() else ""
     name = name.removesuffix(".")
     labels = name.split(".")
@@ -46,25 +45,16 @@ def authority(text: str, default: int) -> tuple[str, int]:
     if host[0] == "[":
         if "." in host:
             raise BadMessage(f"{host[:80]!a} is not how this address is written")
-        address = _address(host[1:-1])
+        address = parse_address(host[1:-1])
         if address is None:
             raise BadMessage(f"{host[:80]!a} is not an IPv6 address")
-        return address, number
+        return str(address), number
     return canonical(host), number
 
 
 def is_address(host: str) -> bool:
     """Tell whether a canonical host is an address."""
-    return _address(host) is not None
-
-
-def _address(host: str) -> str | None:
-    if "%" in host:
-        return None
-    try:
-        return str(ipaddress.ip_address(host))
-    except ValueError:
-        return None
+    return parse_address(host) is not None
 
 
 PORTS = {"http": 80, "https": 443}

@@ -2,6 +2,7 @@
 
 from ._addresses import far_end as far_end
 from ._addresses import is_public as is_public
+from ._addresses import parse_address as parse_address
 from ._canonical import index_variables as index_variables
 from ._diff import Change as Change
 from ._diff import Outcome as Outcome

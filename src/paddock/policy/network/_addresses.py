@@ -50,7 +50,7 @@ _COMPATIBLE, _, _NAT64, _ = TRANSLATED
 _LOW32 = (1 << 32) - 1
 
 
-def parse(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
     """Parse an address as `ipaddress` writes it, and no other spelling that resolvers take."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
@@ -69,7 +69,7 @@ def unwrapped(address: Address) -> Address:
 
 def far_end(text: str) -> str:
     """Return the address that packets to this one reach in the end, through a translator."""
-    address = parse(text)
+    address = parse_address(text)
     return text if address is None else str(unwrapped(address))
 
 
@@ -82,7 +82,7 @@ def special(address: Address) -> Block | None:
 def is_public(text: str) -> bool:
     """Tell whether the gateway connects to this address without a rule that names it. An own address of the machine
     passes here: `linux.routes` knows those."""
-    address = parse(text)
+    address = parse_address(text)
     return address is not None and special(unwrapped(address)) is None
 
 

@@ -16,9 +16,8 @@ from paddock.model.policy import AuditRules, CommandRules, FileRules, Port, Regi
 from paddock.policy.commands import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.commands import command_faults, file_faults
 
-from ._addresses import TRANSLATED
+from ._addresses import TRANSLATED, parse_address
 from ._addresses import network as parse_network
-from ._addresses import parse as parse_address
 from ._mocks import METHOD, TOKEN, canonical_source, check_answer, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern

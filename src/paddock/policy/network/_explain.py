@@ -11,7 +11,7 @@ from paddock.errors import InvalidArgumentError
 from paddock.model import Target, Tier, Verdict
 from paddock.model.egress import host_matches
 
-from ._addresses import parse
+from ._addresses import parse_address
 from ._load import Loaded
 from ._names import NotAName, canonical_name
 from ._paths import decoded, normal_path
@@ -90,7 +90,7 @@ def _asked(url: str) -> tuple[Target, str, str]:
     if not port:
         raise InvalidArgumentError(f"{url!r} has no port that is known", hint=f"{parts.scheme}://{host}:PORT")
     try:
-        name = host if parse(host) is not None else canonical_name(host)
+        name = host if parse_address(host) is not None else canonical_name(host)
     except NotAName as error:
         raise InvalidArgumentError(f"{host!r} {error}: the gateway refuses it") from None
     path = normal_path((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))

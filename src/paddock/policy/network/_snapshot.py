@@ -11,7 +11,7 @@ from paddock.errors import PolicyInvalidError
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 from paddock.model.egress import host_matches
 
-from ._addresses import WITHIN, Address, parse, special, unwrapped
+from ._addresses import WITHIN, Address, parse_address, special, unwrapped
 from ._buckets import Bucket, allowed, buckets_of
 from ._canonical import REGISTRIES, canonical, check_secret_names
 from ._paths import decoded
@@ -108,7 +108,7 @@ class Snapshot:
             if verdict is not None:
                 return verdict
         else:
-            address = parse(target.host)
+            address = parse_address(target.host)
             if address is not None:
                 return self._to_address(address, target.port)
         return self._refused(f"nothing allows {target.host}:{target.port}")
@@ -120,10 +120,10 @@ class Snapshot:
         them by CIDR. The host of an `index` may have a private one. The address is as `ipaddress` writes it. `own`: it
         is one of the host's.
         """
-        found = parse(address)
+        found = parse_address(address)
         if found is None:
             return self._refused(f"{address!r} is not an address")
-        literal = parse(target.host)
+        literal = parse_address(target.host)
         if literal is not None:
             if literal != found:
                 return self._refused(f"{address} is not {target.host}")
