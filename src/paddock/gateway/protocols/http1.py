@@ -367,27 +367,20 @@ class Body:
                 del buffer[: len(piece)]
                 self._left -= len(piece)
                 pieces.append(piece)
-            elif not (self._end_chunk(buffer) and self._begin_chunk(buffer)):
+            elif not self._begin_chunk(buffer):
                 break
         return b"".join(pieces)
 
-    def _end_chunk(self, buffer: bytearray) -> bool:
-        if self._in_chunk:
-            if len(buffer) < 2:
-                return False
-            if not buffer.startswith(b"\r\n"):
-                raise BadMessage("a chunk is longer than it said")
-            del buffer[:2]
-            self._in_chunk = False
-        return True
-
     def _begin_chunk(self, buffer: bytearray) -> bool:
-        end = buffer.find(b"\n", 0, _SIZE_LINE)
+        start = 2 if self._in_chunk else 0  # after the line break that ends the chunk before
+        if not b"\r\n".startswith(bytes(buffer[:start])):
+            raise BadMessage("a chunk is longer than it said")
+        end = buffer.find(b"\n", start, start + _SIZE_LINE)
         if end < 0:
-            if len(buffer) >= _SIZE_LINE:
+            if len(buffer) >= start + _SIZE_LINE:
                 raise BadMessage("the size of a chunk has no end")
             return False
-        match = _SIZE.fullmatch(buffer, 0, end - 1) if buffer.startswith(b"\r", end - 1) else None
+        match = _SIZE.fullmatch(buffer, start, end - 1) if buffer.startswith(b"\r", end - 1) else None
         if match is None:
             raise BadMessage("the size of a chunk is malformed")
         if match[2] and not self._extensions:
