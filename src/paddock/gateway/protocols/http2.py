@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-import msgspec
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
 from .http1 import MAX_FIELDS, BadMessage, Fields, Request, Response, request_of, response_of, trailers_of
@@ -178,13 +177,6 @@ class Flood(Exception):
         self.code = code
 
 
-class GoAway(msgspec.Struct, frozen=True):
-    """Streams above `last` were not begun."""
-
-    last: int
-    code: int
-
-
 class Frames:
     """The frames of one direction. `server`: a client's preface comes first."""
 
@@ -194,14 +186,17 @@ class Frames:
         self._preface = PREFACE if server else b""
         self._block = 0
 
-    def feed(self, data: bytes | bytearray) -> list[bytes | GoAway]:
-        """Return the complete frames, unchanged. After Flood, the caller must not read on."""
+    def feed(self, data: bytes | bytearray) -> list[bytes | int]:
+        """Return the complete frames, unchanged, but a number for a GOAWAY: streams above it were not begun.
+
+        After Flood, the caller must not read on.
+        """
         held = self._held
         held += data
         if self._preface and not self._skip_preface():
             return []
         at = start = 0
-        found: list[bytes | GoAway] = []
+        found: list[bytes | int] = []
         while len(held) - at >= _FRAME_HEAD_BYTES:
             length, kind = int.from_bytes(held[at : at + 3], "big"), held[at + 3]
             if length > MAX_FRAME_BYTES:
@@ -242,7 +237,7 @@ class Frames:
             raise Flood("too many frames that carry nothing", 0xB)
 
 
-def _goaway(payload: bytearray) -> GoAway:
+def _goaway(payload: bytearray) -> int:
     if len(payload) < 8:
         raise Flood("a GOAWAY that is cut short", 0x6)
-    return GoAway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF, int.from_bytes(payload[4:8], "big"))
+    return int.from_bytes(payload[:4], "big") & 0x7FFFFFFF

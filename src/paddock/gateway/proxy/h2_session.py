@@ -370,7 +370,7 @@ class Session:
         self.connection.buffer.clear()
         try:
             for piece in self._frames.feed(data):
-                if isinstance(piece, http2.GoAway):
+                if isinstance(piece, int):
                     self._peer_leaves(piece)
                 else:
                     for event in self.engine.receive_data(piece):
@@ -411,10 +411,10 @@ class Session:
             case _:
                 return
 
-    def _peer_leaves(self, frame: http2.GoAway) -> None:
-        self.refused_above = frame.last
+    def _peer_leaves(self, last: int) -> None:
+        self.refused_above = last
         for number, stream in list(self._numbered.items()):
-            if self._client and number > frame.last:
+            if self._client and number > last:
                 stream.lost(ErrorCodes.REFUSED_STREAM)
 
     def acknowledge(self, size: int, number: int | None) -> None:
