@@ -33,7 +33,7 @@ class Authority:
 
     def __init__(self, certificate: bytes, key: bytes) -> None:
         self.certificate, self.key = certificate, key
-        self._contexts = lru_cache(MOST_CONTEXTS)(self._make_context)
+        self.context = lru_cache(MOST_CONTEXTS)(self._context)
 
     @cached_property
     def _loaded(self) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -60,10 +60,6 @@ class Authority:
         )
         return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
-    def context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
-        """Return the context of a server that is `host`, a name or an address. `h2`: it offers HTTP/2 first."""
-        return self._contexts(host, h2)
-
     def leaf(self, host: str) -> bytes:
         """Return a certificate for `host` as PEM. All of them have the same key."""
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
@@ -80,7 +76,8 @@ class Authority:
             .sign(key, hashes.SHA256())
         ).public_bytes(serialization.Encoding.PEM)
 
-    def _make_context(self, host: str, h2: bool) -> ssl.SSLContext:
+    def _context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
+        """Return the context of a server that is `host`, a name or an address. `h2`: it offers HTTP/2 first."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 
@@ -53,15 +53,11 @@ class Response:
     body: bytes | str = b""
 
 
-ResponseRedaction: TypeAlias = "Response | dict[str, Any] | list[Any] | str | bytes | tuple[int, Any] | None"
-"""The result of a handler.
-
-A dictionary or a list becomes JSON, and a text stays text. A pair is a status and one of these. None is 204.
-"""
-
-
 def response_of(returned: object) -> Response:
-    """Make a response from a handler's result. Raises TypeError for one of another type."""
+    """Make a response from a handler's result. Raises TypeError for one of another type.
+
+    A dictionary or a list becomes JSON, and a text stays text. A pair is a status and one of these. None is 204.
+    """
     if isinstance(returned, tuple):
         status, content = cast("tuple[object, object]", returned)
         if not isinstance(status, int):

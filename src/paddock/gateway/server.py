@@ -148,8 +148,8 @@ class Server:
                 if (network := self._gateway.networks.get(order.sandbox)) is not None:
                     network.secrets.put(_bound(order.secret))
             case Revise() | Record():
-                network = self._find(order)
-                if network is None:
+                network = self._gateway.networks.get(order.sandbox)
+                if network is None or network.instance_id != order.instance_id:
                     reason = f"the gateway has no network of {order.sandbox} in instance {order.instance_id}"
                     raise NotFoundError(reason)
                 if isinstance(order, Record):
@@ -168,10 +168,6 @@ class Server:
             )
             raise InvalidStateError(reason, hint=f"paddock record start {order.sandbox}")
         return msgspec.msgpack.encode(taken)
-
-    def _find(self, order: Revise | Record) -> SandboxNetwork | None:
-        network = self._gateway.networks.get(order.sandbox)
-        return network if network is not None and network.instance_id == order.instance_id else None
 
     async def _open(self, order: Open, descriptors: list[int]) -> None:
         await self._gateway.close(order.sandbox)  # of the one before, under the same id
