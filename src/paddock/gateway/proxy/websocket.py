@@ -28,7 +28,7 @@ class MisplacedSecret(ConnectionLost):
 
 
 class Messages:
-    """The messages of one direction.
+    """The messages of one direction. A text is cut between letters.
 
     `filter` gives a filter for each message, by its first piece.
 
@@ -38,7 +38,11 @@ class Messages:
     def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
         self._reader, self._masked = FrameReader(masked=outwards), outwards
         self._filter, self._control = filter, control
-        self._message: _Message | None = None
+        self._message: Filter | None = None
+        self._opcode = Opcode.CONTINUATION
+        """The opcode of the message's next frame."""
+        self._ready = bytearray()
+        self._letters = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, data: bytes) -> bytes:
         """Return what goes on. Violation, after which nothing does."""
@@ -57,46 +61,22 @@ class Messages:
                 raise Violation(CloseCode.PROTOCOL_ERROR, "a control frame is too long once its secret is hidden")
             return websocket.write_frame(frame.opcode, carried, masked=self._masked)
         if self._message is None:
-            self._message = _Message(self._filter(frame.payload), frame.opcode)
-        message = self._message
-        message.feed(frame.payload)
-        if not (frame.last or message.large):
-            return b""
-        opcode = message.opcode
-        data = message.take(final=frame.last)
+            self._message, self._opcode = self._filter(frame.payload), frame.opcode
+        self._ready += self._message.feed(frame.payload)
         if frame.last:
+            self._ready += self._message.end()
             self._message = None
-        return websocket.write_frame(opcode, data, masked=self._masked, last=frame.last)
-
-
-class _Message:
-    """A message on its way. A text is cut between letters. `opcode` is that of its next frame."""
-
-    def __init__(self, filter: Filter, opcode: Opcode) -> None:
-        self.opcode = opcode
-        self._filter = filter
-        self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode is Opcode.TEXT else None
-        self._ready = bytearray()
-
-    @property
-    def large(self) -> bool:
-        return len(self._ready) >= PIECE_BYTES
-
-    def feed(self, data: bytes) -> None:
-        self._ready += self._filter.feed(data)
-
-    def take(self, *, final: bool) -> bytes:
-        if final:
-            self._ready += self._filter.end()
-        data = bytes(self._ready)
+        elif len(self._ready) < PIECE_BYTES:
+            return b""
+        data, opcode = bytes(self._ready), self._opcode
         self._ready.clear()
-        self.opcode = Opcode.CONTINUATION
-        if self._decoder is None:
-            return data
-        try:
-            return self._decoder.decode(data, final).encode()
-        except UnicodeDecodeError:
-            raise Violation(CloseCode.NOT_UTF8, "a text that is none after a value was put in") from None
+        self._opcode = Opcode.CONTINUATION
+        if frame.opcode is Opcode.TEXT:
+            try:
+                data = self._letters.decode(data, frame.last).encode()
+            except UnicodeDecodeError:
+                raise Violation(CloseCode.NOT_UTF8, "a text that is none after a value was put in") from None
+        return websocket.write_frame(opcode, data, masked=self._masked, last=frame.last)
 
 
 async def converse(client: ProxyStream, server: ProxyStream, outwards: Messages, inwards: Messages) -> None:
