@@ -43,26 +43,9 @@ class Reader(ForkServer):
         calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLS.split()))
         super().__init__("the reader of pages", partial(_answer_one, calls))
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
-        self._tasks: set[asyncio.Task[Answer]] = set()
 
     async def read(self, job: Job, turn: asyncio.Semaphore) -> Answer:
-        """Read a page in the caller's `turn`.
-
-        Raise Refused without an answer.
-
-        A caller that leaves keeps its turn until the reader ends. Otherwise it could start any number at once.
-        """
-        task = asyncio.get_running_loop().create_task(self._in_turn(job, turn))
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Answer]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # who asked may have gone
-
-    async def _in_turn(self, job: Job, turn: asyncio.Semaphore) -> Answer:
+        """Read a page in the caller's `turn`. Raise Refused without an answer. A caller that leaves ends its reader."""
         async with turn, self._turns:
             try:
                 return await self._read(job)
