@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from itertools import accumulate
 
 from paddock.errors import OUT_OF, ImageInvalidError, PlatformError
 from paddock.linux import openat2
@@ -173,15 +174,13 @@ class LayerWriter:
     def _attribute(self, fd: int, name: bytes, value: bytes) -> None:
         if name.startswith(_BAD_ATTRIBUTES):
             raise ImageInvalidError(f"the image sets the attribute {shown(name)}, which rules an overlay")
-        if not name.startswith(b"user."):
-            self.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
-            return
-        try:
-            os.setxattr(fd, name, value)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.ERANGE, errno.E2BIG, errno.EPERM):
-                raise
-            self.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
+        if name.startswith(b"user."):
+            try:
+                return os.setxattr(fd, name, value)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ERANGE, errno.E2BIG, errno.EPERM):
+                    raise
+        self.attributes.add(name[:100].decode("utf-8", "backslashreplace"))
 
     def _own(self, entry: tar.Entry, what: int | bytes, parent: int | None = None) -> None:
         if not (0 <= entry.uid <= _HIGHEST_ID and 0 <= entry.gid <= _HIGHEST_ID):
@@ -260,7 +259,7 @@ class LayerWriter:
 
     def _make_way(self, path: bytes) -> None:
         """Make the directories above a file that the archive names before them: root's, for all to read."""
-        for above in _ancestors(path):
+        for above in accumulate(path.split(b"/"), lambda above, name: above + b"/" + name):
             place, _, name = above.rpartition(b"/")
             with closing(self._open(place)) as fd:
                 try:
@@ -319,14 +318,6 @@ def _checked(name: bytes) -> bytes:
     if b"\0" in name or len(name) > _PATH_BYTES:
         raise ImageInvalidError(f"{shown(name)} is not a valid file name")
     return name
-
-
-def _ancestors(path: bytes) -> Iterator[bytes]:
-    at = path.find(b"/")
-    while at != -1:
-        yield path[:at]
-        at = path.find(b"/", at + 1)
-    yield path
 
 
 def _times(mtime: int) -> tuple[int, int]:
