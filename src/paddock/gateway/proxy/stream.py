@@ -64,7 +64,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._sink: ProxyStream | None = None
         self._source: ProxyStream | None = None
         self._guarded: ProxyStream | None = None
-        self._changed, self._drained = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
         self.full = False
         """Whether the other side has not taken enough."""
         self._has_news = False
@@ -189,8 +189,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         """Wait until the other side has taken enough. Lost: it broke."""
         self._check()
         while self.full:
-            self._drained.clear()
-            await self._drained.wait()
+            await self._stirred()
             self._check()
 
     def pause_writing(self) -> None:
@@ -200,7 +199,7 @@ class ProxyStream(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.full = False
-        self._drained.set()
+        self._changed.set()
         if self._source is not None:
             self._source._flow_on()
         if self.on_room is not None:
@@ -414,7 +413,6 @@ class ProxyStream(asyncio.BufferedProtocol):
         if self._guarded is not None:
             self._guarded.reset()
         self._changed.set()
-        self._drained.set()
 
 
 def _taken(buffer: bytearray, end: int) -> bytes:
