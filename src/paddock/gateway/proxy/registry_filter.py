@@ -327,36 +327,32 @@ class CachedFile:
         connection, copy = self._connection, self._store.find(*self.key)
         if copy is None:
             return None
+        client, entry, buffer = connection.client, copy.entry, bytearray()
+        sent = client.sent
         try:
-            if connection.target is None or not connection.network.may_connect(connection.target, copy.entry.address):
+            if connection.target is None or not connection.network.may_connect(connection.target, entry.address):
                 return None
-            self.how, connection.source = "hit", copy.entry.address
-            connection.client.watch(True)
-            return await self._read_out(copy, relay)
-        finally:
-            copy.close()
-            connection.client.watch(False)
-            connection.source = None
-
-    async def _read_out(self, copy: package_cache.Copy, relay: Relay) -> bool | None:
-        """Read a file from the disk. Return None if it fails before the first byte of the answer."""
-        client, entry, sent, buffer = self._connection.client, copy.entry, self._connection.client.sent, bytearray()
-        response = whole(entry.fields, entry.size)
-        body = relay.returning(response)
-        goes_on = relay.respond(response)
-        try:
+            self.how, connection.source = "hit", entry.address
+            client.watch(True)
+            response = whole(entry.fields, entry.size)
+            body = relay.returning(response)
+            goes_on = relay.respond(response)
             for piece in copy.pieces():
                 buffer += piece
                 relay.send(body.take_filtered(buffer), body.last)
                 await client.drain()
+            self.delivered = True
+            return goes_on
         except Broken as broken:
             self._store.drop(entry.key)
             if client.sent == sent:
                 return None
             client.reset()
             raise ConnectionLost(f"the answer was cut off: {broken}") from None
-        self.delivered = True
-        return goes_on
+        finally:
+            copy.close()
+            client.watch(False)
+            connection.source = None
 
     # -- from the upstream ---------------------------------------------------------------------------------------------
 
