@@ -75,24 +75,26 @@ def _fork_each(work: Work, peer: socket.socket) -> None:
     living: dict[int, tuple[int, socket.socket]] = {}
     """The pidfd of each child, and our copy of its socket, by either."""
     poll = select.poll()
-    poll.register(peer, select.POLLIN)
+    poll.register(peer, select.POLLIN)  # first, so that a round of the loop opens nothing after it has closed something
     while True:
         for ready, _ in poll.poll():
             if ready == peer.fileno():
                 data, fds, _, _ = socket.recv_fds(peer, 1, 1)
                 if not data:
                     return
-                sock = socket.socket(fileno=fds[0])
-                pidfd = os.pidfd_open(children.fork(partial(work, sock), sock.fileno()))
-                living[pidfd] = living[sock.fileno()] = pidfd, sock
-                poll.register(pidfd, select.POLLIN)
-                poll.register(sock, 0)  # only for its hang-up: the gateway has closed it
+                for fd in fds:
+                    sock = socket.socket(fileno=fd)
+                    pidfd = os.pidfd_open(children.fork(partial(work, sock), fd))
+                    living[pidfd] = living[fd] = pidfd, sock
+                    poll.register(pidfd, select.POLLIN)
+                    poll.register(fd, 0)  # only for its hang-up: the gateway has closed it
             elif ready in living:
                 pidfd, sock = living[ready]
                 for fd in (pidfd, sock.fileno()):
                     poll.unregister(fd)
                     del living[fd]
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)  # it has ended, or the gateway needs it no more
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
                 os.close(pidfd)
                 sock.close()
