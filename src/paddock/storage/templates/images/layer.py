@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from itertools import accumulate
 
 from paddock.errors import OUT_OF, ImageInvalidError, PlatformError
 from paddock.linux import openat2
@@ -259,9 +258,9 @@ class LayerWriter:
 
     def _make_way(self, path: bytes) -> None:
         """Make the directories above a file that the archive names before them: root's, for all to read."""
-        for above in accumulate(path.split(b"/"), lambda above, name: above + b"/" + name):
-            place, _, name = above.rpartition(b"/")
-            with closing(self._open(place)) as fd:
+        parts = path.split(b"/")
+        for depth, name in enumerate(parts):
+            with closing(self._open(b"/".join(parts[:depth]))) as fd:
                 try:
                     os.mkdir(name, 0o755, dir_fd=fd)
                     open_to_all(os.fsdecode(name), fd)
