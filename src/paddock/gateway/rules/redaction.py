@@ -64,7 +64,7 @@ class Redaction:
     """
 
     def __init__(self, values: Mapping[bytes, bytes], *, keep_length: bool = False) -> None:
-        self._keep_length = keep_length
+        self.values, self._keep_length = dict(values), keep_length
         table: dict[bytes, bytes] = {}
         for value, placeholder in values.items():
             for form in forms(value):
