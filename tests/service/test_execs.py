@@ -101,6 +101,18 @@ async def test_what_is_left_out_of_a_result_is_all_in_its_file(rig: Rig, capture
         await until(lambda: digest_of(file) is None)
 
 
+async def test_kept_outputs_take_no_more_of_the_host_than_the_sandbox_may_of_its_disk(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service, disk_mib=1, output_mib=1)
+        results = [await run(service, id, "head -c 400000 /dev/zero", capture_bytes=9) for _ in range(3)]
+        files = [result.out.file for result in results]
+        assert [file is not None for file in files] == [True, True, False]
+        assert {result.out.total_bytes for result in results} == {400_000}
+        assert {path.stat().st_size for path in (rig.state_dir / "outputs" / id).iterdir()} == {400_000}
+        small = await run(service, id, "head -c 200000 /dev/zero", capture_bytes=9)
+        assert small.out.file is not None, "what the third had taken was given back"
+
+
 async def test_output_of_exactly_the_capture_is_whole_and_has_no_file(rig: Rig) -> None:
     async with rig.service() as service:
         id = await make(service)

@@ -76,7 +76,8 @@ class Output(Value):
     """One stream of a finished command: the first and the last bytes, and the number of bytes between them.
 
     `total_bytes` counts everything that the command printed. If bytes are missing here, `file` is a path on the host
-    with all of them. It exists as long as the sandbox lives.
+    with all of them. It exists as long as the sandbox lives. None: the disk is full, or the sandbox's outputs would
+    take more than its `disk_mib` there.
 
     Example:
         ```python

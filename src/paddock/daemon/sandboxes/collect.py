@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from paddock.backends.guest.pipes import PipeReader
 from paddock.backends.pause_clock import PauseClock, Stopwatch
 from paddock.backends.pump import Meter
 from paddock.errors import GuestProtocolError
-from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Output, replace
+from paddock.model import ByteReader, ExecHandle, ExitStatus, Limit, Limits, Output, replace
 
 if TYPE_CHECKING:
     from paddock.gateway.rules.redaction import Redaction
@@ -35,10 +36,24 @@ _SOON_SECONDS = 0.01
 for the next daemon."""
 
 
+class OutputQuota:
+    """The bytes that the outputs of one sandbox may still take on the host's disk: in all as many as its own disk."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.left = max(limits.disk_mib, limits.output_mib) << 20
+
+    def take(self, size: int) -> None:
+        """Raises OSError if less is left."""
+        if size > self.left:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        self.left -= size
+
+
 class Capture:
     """Capture at most `limit` bytes. If more comes, all of it goes to `spool` as well, from the first byte on."""
 
-    def __init__(self, limit: int, spool: str) -> None:
+    def __init__(self, limit: int, spool: str, quota: OutputQuota) -> None:
+        self._quota, self._kept = quota, 0
         self._head_size = (limit + 1) // 2
         self._tail_size = limit // 2
         self._head = bytearray()
@@ -86,8 +101,7 @@ class Capture:
         try:
             file.close()
         except OSError:
-            self._spooling = False
-            _remove(self._spool)
+            self._discard()
 
     def _keep(self, data: bytes) -> None:
         try:
@@ -97,15 +111,20 @@ class Capture:
                     place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 self._spooled = True
-                # Memory has all of it until now.
-                self._file.write(self._head)
-                self._file.write(self._tail)
+                data = b"".join((self._head, self._tail, data))  # memory has all of it until now
+            self._quota.take(len(data))
+            self._kept += len(data)
             self._file.write(data)
         except OSError:
             # A full disk of the host doesn't fail the command: the result says that the file is missing.
-            self._spooling = False
             self.close()
-            _remove(self._spool)
+            self._discard()
+
+    def _discard(self) -> None:
+        self._spooling = False
+        _remove(self._spool)
+        self._quota.left += self._kept
+        self._kept = 0
 
 
 def kept(path: str) -> KeptOutput | None:

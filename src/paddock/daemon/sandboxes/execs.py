@@ -114,8 +114,8 @@ class Execs(Component):
             return _not_started(id, error, op)
         row, running, _, handle = started
         spool = f"{self._cleanup.outputs}/{row.id}/{id}"
-        out = Capture(action.capture_bytes, spool + ".out")
-        err = Capture(action.capture_bytes, spool + ".err")
+        out = Capture(action.capture_bytes, spool + ".out", running.outputs)
+        err = Capture(action.capture_bytes, spool + ".err", running.outputs)
         collector = Collector(
             handle,
             out,

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from paddock.backends.base import Backend, Instance
 from paddock.daemon.store.database import Row
 
+from .collect import OutputQuota
+
 _log = logging.getLogger("paddock")
 
 
@@ -18,6 +20,7 @@ class RunningSandbox:
     def __init__(self, row: Row, backend: Backend, instance: Instance) -> None:
         self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
+        self.outputs = OutputQuota(self.limits)
         self.watch: asyncio.Task[None] | None = None
         self.server: asyncio.Task[None] | None = None
         """Serves the programs inside that may create nested sandboxes."""
