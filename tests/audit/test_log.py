@@ -59,6 +59,17 @@ def test_argv_is_bounded() -> None:
     assert size < 4096
 
 
+def test_what_a_program_inside_may_ask_makes_no_large_record(tmp_path: Path) -> None:
+    log, long = AuditLog(tmp_path), "x" * 1_000_000
+    env = {f"{number}": "" for number in range(10_000)}
+    log.decision(ME, RunExec(sandbox=long, spec=ExecSpec(argv=("a",), cwd=long, user=long, env=env)), YES)
+    log.decision(ME, CreateSandbox(spec=SandboxSpec(name=long, template=long, env=env)), YES)
+    _, run, create = lines(tmp_path)
+    assert (len(run["sandbox"]), len(create["detail"]["spec"]["env"])) == (4119, 257)
+    assert "[and 9744 more]" in run["detail"]["spec"]["env"]
+    assert max(len(json.dumps(record)) for record in (run, create)) < 65536
+
+
 @pytest.mark.parametrize(
     "argument",
     [

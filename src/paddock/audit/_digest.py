@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -15,6 +16,7 @@ Hide: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """Hides known secrets in a command line, before the search for texts that look like secrets."""
 
 _ARGUMENTS = 64
+_VARIABLES = 256
 _ARGUMENT_CHARS = 1024
 _TEXT_CHARS = 4096
 
@@ -67,16 +69,13 @@ def _value(value: object, hide: Hide) -> object:
             return digest(value)
         case SecretValue():
             return _GONE  # not even its digest: a short one could be guessed
-        case ExecSpec():
-            kept = _changed(value)
-            kept["argv"] = _argv(value.argv, hide)
+        case ExecSpec() | SandboxSpec():
+            kept = {name: _value(field, hide) for name, field in _changed(value).items()}
             kept["env"] = _env(value.env)
-            return kept
-        case SandboxSpec():
-            kept = _changed(value)
-            kept["env"] = _env(value.env)
-            if value.policy is not None:
-                kept["policy"] = _value(value.policy, hide)
+            if isinstance(value, ExecSpec):
+                kept["argv"] = _argv(value.argv, hide)
+            elif value.labels:
+                kept["labels"] = value.labels
             return kept
         case PolicyDocument():
             return digest(msgspec.json.encode(value, order="deterministic"))
@@ -93,7 +92,13 @@ def _changed(value: Value) -> dict[str, object]:
 
 
 def _env(env: Mapping[str, str]) -> dict[str, object]:
-    return {_bounded(key, 256): digest(value.encode("utf-8", "surrogatepass")) for key, value in env.items()}
+    first = islice(env.items(), _VARIABLES)
+    kept: dict[str, object] = {
+        _bounded(key, 256): digest(value.encode("utf-8", "surrogatepass")) for key, value in first
+    }
+    if len(env) > _VARIABLES:
+        kept[f"[and {len(env) - _VARIABLES} more]"] = {}
+    return kept
 
 
 def _argv(argv: Sequence[str], hide: Hide) -> list[str]:

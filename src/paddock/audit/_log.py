@@ -71,6 +71,7 @@ class AuditLog:
 
     def decision(self, principal: Principal, action: Action[Any], verdict: Decision) -> int:
         """Return the number that the outcome refers to."""
+        detail = describe(action, hide=self.hide)
         return self._append(
             "decision",
             action.TAG,
@@ -78,8 +79,8 @@ class AuditLog:
             allowed=verdict.allowed,
             rule=verdict.rule,
             reason=verdict.reason,
-            sandbox=getattr(action, "sandbox", None),
-            detail=describe(action, hide=self.hide),
+            sandbox=detail.get("sandbox"),
+            detail=detail,
         )
 
     def verdict(
