@@ -75,6 +75,8 @@ def test_a_child_is_empty_or_has_the_files_of_this_instant(outer: Sandbox) -> No
 def test_children_have_no_more_than_their_part(outer: Sandbox) -> None:
     assert refused(outer, 'Sandbox.create(limits={"memory_mib": 257})') == "invalid_argument"
     assert refused(outer, "Sandbox.create(limits={'memory_mib': 'all'})") == "invalid_argument"
+    assert refused(outer, 'Sandbox.create(limits={"output_mib": 257})') == "invalid_argument"
+    assert refused(outer, 'Sandbox.create(limits={"open_files": 4097})') == "invalid_argument"
     assert refused(outer, "Sandbox.create(ttl_seconds=100000)") == "invalid_argument"
     assert refused(outer, "[Sandbox.create() for _ in range(3)]") == "resource_exhausted"
     children = [box for box in Sandbox.list() if box.info.owner == f"nested:{outer.id}"]
@@ -211,6 +213,7 @@ def test_what_is_no_request_is_refused_and_the_next_one_is_served(outer: Sandbox
             asked(action={"action": "sandbox.get", "sandbox": me}),
             asked(action={"action": "exec.start", "sandbox": me, "spec": {"argv": ["true"]}}),
             asked(action={"action": "sandbox.fork", "sandbox": me, "count": -1}),
+            asked(action={"action": "sandbox.fork", "sandbox": me, "count": 10**400}),
             asked(action={"action": "sandbox.fork", "sandbox": me, "mounts": ["/"]}),
             asked(action={"action": "sandbox.create", "spec": {"mounts": [{"source": "/", "target": "/host"}]}}),
             asked(action={"action": "sandbox.create", "spec": {"name": "\\ud800"}}),

@@ -219,3 +219,18 @@ def test_pruning_forgets_only_what_ended_long_ago(tmp_path: Path) -> None:
     assert store.add(row("sb_d", key="sb_a")) is None
     store.checkpoint()
     store.close()
+
+
+def test_of_what_programs_inside_made_only_the_last_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paddock.daemon.store.database._ENDED_NESTED", 2)
+    times = iter((10.0, 20.0, 30.0, 40.0))
+    store = Store(tmp_path / "db", Clock(wall=lambda: next(times)))
+    for id in ("sb_a", "sb_b", "sb_c", "sb_d"):
+        store.add(made := row(id, owner="nested:sb_z" if id != "sb_a" else "local:0"))
+        store.move(made, State.FAILED)
+    store.prune(5.0)
+    assert [r.id for r in store.list(ended=True)] == ["sb_a", "sb_c", "sb_d"]
+    assert not store._rows, "none of them lives"
+    store.close()

@@ -295,6 +295,14 @@ def _float(found: object) -> float:
     return number
 
 
+def _int(found: object) -> int:
+    if type(found) is not int:
+        raise WrongType("int", found)
+    if not -(1 << 63) <= found < 1 << 63:  # beyond, formatting it as a float may raise
+        raise Malformed("Number out of range")
+    return found
+
+
 def _bytes(found: object) -> bytes:
     if type(found) is not str:
         raise WrongType("bytes", found)
@@ -305,7 +313,8 @@ def _bytes(found: object) -> bytes:
 
 
 _readers: dict[Any, Reader] = {
-    **{kind: _exactly(kind) for kind in (str, int, bool, NoneType)},
+    **{kind: _exactly(kind) for kind in (str, bool, NoneType)},
+    int: _int,
     None: _exactly(NoneType),
     float: _float,
     bytes: _bytes,

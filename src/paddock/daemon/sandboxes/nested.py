@@ -108,13 +108,13 @@ class Nested(Component):
                 f"sandbox {outer.id} may have no children", hint="make it with max_children=N", sandbox=outer.id
             )
         part = share(outer.sandbox.spec)
-        for name in _SHARED:
+        for name in Limits.__fields__:
             if forked and name in ("disk_mib", "inodes"):
                 continue
             if getattr(spec.limits, name) > getattr(part, name):
                 raise InvalidArgumentError(
                     f"limits.{name}={getattr(spec.limits, name):.10g} is above {getattr(part, name):.10g}:"
-                    f" each of {most} children may have one part in {most} of what {outer.id} has",
+                    f" no more for each of the {most} children that {outer.id} may have",
                     hint="ask for less, or make the outer sandbox with more, or for fewer children",
                     field=f"limits.{name}",
                 )
@@ -165,12 +165,12 @@ class Nested(Component):
             raise WireError(f"{frame.kind.name} from inside")
         try:
             return Kind.REPLY, codec.encode_whole(await self._do(frame.body, principal))
-        except PaddockError as error:
-            reported = error
-        except Exception:
-            _log.exception("a request of %s failed", principal.id)
-            reported = InternalError("the request failed")
-        return Kind.ERROR, codec.encode({"code": reported.code, "message": reported.message, "hint": reported.hint})
+        except Exception as error:
+            if not isinstance(error, PaddockError):
+                _log.exception("a request of %s failed", principal.id)
+            _release(error)
+            said = error if isinstance(error, PaddockError) else InternalError("the request failed")
+        return Kind.ERROR, codec.encode({"code": said.code, "message": said.message, "hint": said.hint})
 
     async def _do(self, body: bytes, principal: Principal) -> object:
         outer = self.outer(principal)
@@ -197,6 +197,14 @@ class Nested(Component):
             limits=replace(share(outer.sandbox.spec), **limits),
             ttl_seconds=asked.ttl_seconds if "ttl_seconds" in raw_spec else self.seconds_left(outer),
         )
+
+
+def _release(error: BaseException | None) -> None:
+    """Release the frames that raised it. What they hold may hold the error, and such a cycle keeps megabytes of a
+    request until a collection."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def environment(spec: SandboxSpec) -> dict[str, str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_TTL_SECONDS = 30 * 86_400
 MIN_IDLE_SECONDS = 1.0
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own limit is a quarter of the stack: 2 MiB
+_MAX_ENVIRONMENT = 150_000  # what the supervisor takes
 _MAX_LABELS = 64
 _MAX_KEY_CHARS = 255
 _MAX_MOUNTS = 16
@@ -30,6 +31,10 @@ def check_spec(spec: SandboxSpec) -> None:
     if not spec.template or "\0" in spec.template:
         raise InvalidArgumentError("template must be a name", field="template")
     check_env(spec.env)
+    if (size := sum(len(name) + len(value) for name, value in spec.env.items())) > _MAX_ENVIRONMENT:
+        raise InvalidArgumentError(
+            f"env has {size} characters, and a sandbox takes {_MAX_ENVIRONMENT}", hint="write a file", field="env"
+        )
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgumentError(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)

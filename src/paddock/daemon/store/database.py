@@ -40,6 +40,11 @@ _CANDIDATES = 8
 
 _ALIVE = "ended_at IS NULL"
 
+_ENDED_NESTED = 1000
+_PRUNE_NESTED = (
+    "DELETE FROM sandboxes WHERE owner LIKE 'nested:%' AND ended_at <="
+    " (SELECT ended_at FROM sandboxes WHERE owner LIKE 'nested:%' ORDER BY ended_at DESC LIMIT 1 OFFSET ?)"
+)
 _ROWS = 8192
 """Rows in memory, at most: those of more sandboxes than one machine holds."""
 
@@ -163,8 +168,15 @@ class Store:
             self._forget()
         row = self._rows.get(id)
         if row is None and (row := self.one(_SANDBOXES.row, f"{_SANDBOXES.select} WHERE id = ?", (id,))) is not None:
-            self._rows[id] = row
+            self._remember(row)
         return row
+
+    def _remember(self, row: Row) -> None:
+        """Keep it in memory while it lives. Programs inside may end one after the other, each with a large spec."""
+        if has_ended(row):
+            self._rows.pop(row.id, None)
+        else:
+            self._rows[row.id] = row
 
     def existing(self, id: str) -> Row:
         """Return the row that was there before. Raises NotFoundError if it is gone."""
@@ -178,7 +190,7 @@ class Store:
         known = self._db.total_changes == self._written
         self.execute(sql, values)
         if known:
-            self._rows[row.id] = row
+            self._remember(row)
             self._living, self._written = None, self._db.total_changes
 
     def _forget(self) -> None:
@@ -270,8 +282,10 @@ class Store:
         return frozenset(self.every(str, "SELECT DISTINCT backend FROM sandboxes"))
 
     def prune(self, before: float) -> None:
-        """Forget what ended before that time."""
+        """Forget what ended before that time. Of those that programs inside a sandbox made, remember only the last:
+        such a program may make and kill one after the other."""
         self.execute("DELETE FROM sandboxes WHERE ended_at < ?", (before,))
+        self.execute(_PRUNE_NESTED, (_ENDED_NESTED,))
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file, on a separate connection: call it in a thread."""
