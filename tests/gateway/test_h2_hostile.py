@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hyperframe.frame import (
@@ -17,6 +19,7 @@ from hyperframe.frame import (
 )
 
 from paddock.gateway.protocols import http2
+from paddock.gateway.proxy.connection import H2Streams
 from paddock.model.egress import Tier
 from tests.gateway.h2_peers import Fields, Message, Peer, client, echo, origin, request
 from tests.gateway.rig import Policy, Rig, eventually, get, running
@@ -246,4 +249,31 @@ def test_who_agrees_and_says_nothing_is_not_kept() -> None:
         await asyncio.gather(*[one.ended.wait() for one in asked])
         assert all(b":path=/" in one.body for one in asked)
 
+    through(work)
+
+
+def test_frames_that_came_at_once_take_turns_with_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, seen, opened = 0, list[int](), H2Streams.opened
+
+    def note(self: H2Streams, *begun: Any) -> None:
+        seen.append(turns)
+        opened(self, *begun)
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.get_running_loop().create_task(count())
+        fields = b"\x82\x87\x84\x41" + bytes([len(host)]) + host.encode()
+        for number in range(1, 1000, 2):
+            begin = HeadersFrame(number, fields, flags=["END_HEADERS", "END_STREAM"])
+            peer.writer.write(begin.serialize() + RstStreamFrame(number, error_code=8).serialize())
+        await eventually(lambda: len(seen) == 500)
+        counting.cancel()
+        assert max(Counter(seen).values()) <= 32
+
+    monkeypatch.setattr(H2Streams, "opened", note)
     through(work)

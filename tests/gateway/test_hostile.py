@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from paddock.errors import UnrecordedError
 from paddock.gateway.proxy.stream import HIGH_WATER, SCRATCH_BYTES, ConnectionLost, Inbound, ProxyStream
-from paddock.model.egress import Tier
+from paddock.model.egress import RequestVerdict, Tier
 from tests.gateway.hellos import client_hello
 from tests.gateway.rig import Policy, Rig, answer_ok, eventually, get, running
 
@@ -44,6 +45,54 @@ def test_a_server_that_says_wait_for_ever() -> None:
             reply = await world.ask(get(f"a.test:{port}"))
             assert reply.count(b"HTTP/1.1 103") < 100
             assert b"HTTP/1.1 502 Bad Gateway" in reply
+
+    asyncio.run(work())
+
+
+async def count_turns(turns: list[int]) -> None:
+    """Count how often the loop comes round."""
+    while True:
+        turns[0] += 1
+        await asyncio.sleep(0)
+
+
+def test_requests_that_came_at_once_take_turns_with_other_connections() -> None:
+    async def work() -> None:
+        async with running(rig()) as world:
+            world.aim("a.test", 80)
+            world.policy.deny_paths = {"/a"}
+            turns, seen, decide = [0], list[int](), world.policy.request
+
+            def request(*asked: Any) -> RequestVerdict:
+                seen.append(turns[0])
+                return decide(*asked)
+
+            world.policy.request = request
+            counting = asyncio.get_running_loop().create_task(count_turns(turns))
+            _, writer = await world.connect()
+            writer.write(get("a.test:80", close=False) * 100)
+            await eventually(lambda: len(seen) >= 100)
+            counting.cancel()
+            assert len(set(seen)) == len(seen)
+            writer.close()
+
+    asyncio.run(work())
+
+
+def test_a_body_in_very_small_chunks_takes_turns_and_arrives() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = (await reader.readuntil(b"0\r\n\r\n")).partition(HEAD)[2]
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n%04d" % body.count(b"x"))
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            port = await world.server(serve)
+            world.aim("a.test", port)
+            head = f"POST /b HTTP/1.1\r\nHost: a.test:{port}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+            reply = await world.ask(head.encode() + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+            assert reply.endswith(b"5000")
 
     asyncio.run(work())
 

@@ -267,3 +267,13 @@ def test_whatever_is_read_is_read_the_same_by_another_reader(tail: bytes, start:
     lengths = [name for name, _ in seen.headers if name in (b"content-length", b"transfer-encoding")]
     assert len(lengths) <= 1
     assert (b"transfer-encoding" in lengths) == head.chunked
+
+
+def test_many_small_chunks_are_taken_in_turns() -> None:
+    request = read_request(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    turns, buffer = list[None](), bytearray(b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
+    body, pieces = Body(request, on_turn=lambda: turns.append(None)), list[bytes]()
+    while not body.done:
+        pieces.append(body.take(buffer))
+    assert ([len(piece) for piece in pieces], len(turns)) == ([256, 256, 256, 232], 3)
+    assert not buffer

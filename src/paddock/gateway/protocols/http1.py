@@ -263,6 +263,7 @@ def _end_to_end(fields: Fields, connection: frozenset[bytes], also: bytes) -> Fi
 
 
 MAX_TRAILER_BYTES = 8 << 10
+_TURN_CHUNKS = 256
 _SIZE_LINE = 4096
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
 _NO_TRAILERS = frozenset(
@@ -293,8 +294,14 @@ class Body:
     belongs to the body, until this object reports the end.
     """
 
-    def __init__(self, head: Request | Response, ending: Ending | None = None) -> None:
-        """Begin a body. Without a length, a response's goes on to the end of the connection."""
+    def __init__(
+        self, head: Request | Response, ending: Ending | None = None, *, on_turn: Callable[[], None] | None = None
+    ) -> None:
+        """Begin a body. Without a length, a response's goes on to the end of the connection.
+
+        `on_turn`: runs when `take` leaves chunks in the buffer, since many small ones take long.
+        """
+        self._on_turn = on_turn
         answers = isinstance(head, Response)
         none = (answers and head.bodiless) or (not answers and head.length is None)
         self._ending = ending
@@ -360,6 +367,9 @@ class Body:
     def _take_chunks(self, buffer: bytearray) -> bytes:
         pieces: list[bytes] = []
         while not self.done:
+            if self._on_turn is not None and len(pieces) >= _TURN_CHUNKS:
+                self._on_turn()
+                break
             if self._left:
                 piece = bytes(memoryview(buffer)[: self._left])
                 if not piece:

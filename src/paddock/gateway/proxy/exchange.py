@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,8 @@ class Exchange:
                 refused = Refused(error.message, status=503, rule="audit", hint=error.hint or "")
                 goes_on = await self.refuse(refused)
             connection.limit(limits.keep_alive)
+            if connection.client.buffer:  # requests that are here already take turns with all other connections
+                await asyncio.sleep(0)
         return None
 
     # -- the target of a request ---------------------------------------------------------------------------------------

@@ -312,6 +312,7 @@ def _size(fields: Fields) -> int:
 
 
 MOST_STREAMS = 100
+_READ_BYTES, _READ_EVENTS = 512, 32
 _DEFAULT_WINDOW = 65_535
 _TURN_BYTES = 64 << 10
 
@@ -361,13 +362,20 @@ class Session:
 
     async def pump(self) -> None:
         """Read until the connection ends or this side leaves. Raises Broken and Lost."""
+        most = _READ_BYTES
         while await self.connection.more() and not self.over:
-            self._take()
+            count = self._take(most)
+            # Many small frames take long, and all other connections wait.
+            most = _READ_BYTES if count > _READ_EVENTS else min(2 * most, HIGH_WATER)
             await self.connection.drain()
 
-    def _take(self) -> None:
-        data = bytes(self.connection.buffer)
-        self.connection.buffer.clear()
+    def _take(self, most: int) -> int:
+        """Handle at most so many bytes. Return the number of events."""
+        buffer, count = self.connection.buffer, 0
+        data = bytes(memoryview(buffer)[:most])
+        del buffer[:most]
+        if buffer:
+            self.connection.take_turn()
         try:
             for piece in self._frames.feed(data):
                 if isinstance(piece, int):
@@ -375,6 +383,7 @@ class Session:
                 else:
                     for event in self.engine.receive_data(piece):
                         self._handle(event)
+                        count += 1
         except http2.Flood as flood:
             self.engine.close_connection(error_code=ErrorCodes(flood.code))
             self.over = True
@@ -384,6 +393,7 @@ class Session:
             raise Broken(f"not HTTP/2 as it is meant to be: {error}") from None
         finally:
             self.flush()
+        return count
 
     def _handle(self, event: events.Event) -> None:
         stream = self._numbered.get(getattr(event, "stream_id", None) or 0)

@@ -67,7 +67,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._changed = asyncio.Event()
         self.full = False
         """Whether the other side has not taken enough."""
-        self._has_news = False
+        self._has_news = self._takes_turn = False
         self._watched = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
@@ -96,6 +96,10 @@ class ProxyStream(asyncio.BufferedProtocol):
     async def more(self) -> bool:
         """Wait for an addition to `buffer` since the last call, or return False at the end. Raises Lost if it broke."""
         self._check()
+        if self._takes_turn:
+            self._takes_turn = False
+            await asyncio.sleep(0)
+            self._check()
         if not self._has_news and not self.ended:
             self._flow_on()
         while not self._has_news and not self.ended:
@@ -116,6 +120,10 @@ class ProxyStream(asyncio.BufferedProtocol):
         """End the waiting of `more`."""
         self._has_news = True
         self._changed.set()
+
+    def take_turn(self) -> None:
+        """Have `more` return for what is in the buffer, after all other connections had their turn."""
+        self._has_news = self._takes_turn = True
 
     def watch(self, on: bool) -> None:
         """Count an end from the other side as the connection's loss, while `on`: no one reads it."""
@@ -240,7 +248,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         return http1.read_response(_taken(self.buffer, end), method)
 
     def body(self, head: Request | Response) -> Body:
-        return Body(head)
+        return Body(head, on_turn=self.take_turn)
 
     def ask(self, request: Request, target: str, host: str) -> None:
         """Begin a request: `target` in origin form, and the checked `host`. It goes out with its first content."""
