@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock import Mount, MountMode, Sandbox, local
+from paddock import Limits, Mount, MountMode, Sandbox, local
 from paddock.client._promote import promote
 from paddock.errors import InvalidArgumentError, InvalidStateError
 from paddock.model import ChangeKind, ListAudit, PromotionPlan
@@ -210,6 +210,18 @@ def test_what_could_harm_the_host_is_refused_and_nothing_is_done(
     assert any(why in (change.obstacle or "") for change in box.diff_mount().changes)
     box.promote_mount("fine")
     assert (project / "fine").read_text() == "fine\n"
+
+
+def test_no_promotion_takes_more_of_the_host_than_the_sandbox_may_of_its_disk(
+    sandbox: SandboxFactory, project: Path
+) -> None:
+    box = sandbox(mounts=[Mount(source=str(project))], limits=Limits(disk_mib=64))
+    box.exec("truncate -s 1G hole; head -c 1M /dev/zero > fine", check=True)
+    with pytest.raises(InvalidStateError, match="have 1074790400 bytes, and the disk of the sandbox 67108864"):
+        box.promote_mount(force=True)
+    assert not (project / "hole").exists()
+    box.promote_mount("fine")
+    assert (project / "fine").stat().st_size == 1 << 20
 
 
 def test_a_link_of_the_hosts_is_no_way_out(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:

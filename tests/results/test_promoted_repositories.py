@@ -121,7 +121,7 @@ def promote(layer: Path, project: Path, *paths: str, with_git: bool = True) -> N
     tree = os.open(layer.parent, os.O_RDONLY)
     try:
         with mount_changes(tree, 0, str(project), paths) as changes:
-            plan = changes.message(changes.plan(git=with_git, force=True), str(project))
+            plan = changes.message(changes.plan(git=with_git, force=True, most_bytes=1 << 30), str(project))
             inside, journal = changes.open_layer(), os.memfd_create("journal")
             try:
                 write(plan, inside, journal)

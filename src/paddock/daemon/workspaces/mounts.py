@@ -69,7 +69,8 @@ class MountResults(Component):
         promoting = PendingPromotion(promoted)
 
         def begin(changes: MountChanges) -> Plan:
-            plan = changes.plan(git=action.git, force=action.force)
+            most_bytes = row.sandbox.spec.limits.disk_mib << 20
+            plan = changes.plan(git=action.git, force=action.force, most_bytes=most_bytes)
             nothing = dataclasses.replace(plan, differences=())
             promoting.begin(changes, nothing if action.dry_run else plan, mount.source)
             return plan

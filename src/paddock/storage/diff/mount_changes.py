@@ -91,8 +91,9 @@ class MountChanges:
         ):
             write_side(stream, name, filter(None, (_side(tree, path, node) for path, node in nodes)))
 
-    def plan(self, *, git: bool, force: bool) -> Plan:
-        """Plan a promotion. Raises InvalidStateError with the list of conflicts."""
+    def plan(self, *, git: bool, force: bool, most_bytes: int) -> Plan:
+        """Plan a promotion of at most so many bytes: sparse files, and copies that share blocks, take more of the host
+        than of the sandbox's disk. Raises InvalidStateError with the list of conflicts."""
         inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
@@ -107,6 +108,12 @@ class MountChanges:
                 "nothing was taken over: " + "; ".join(lines[:_LISTED] + more),
                 hint="name the paths that you want; where the host has changed, --force prefers the sandbox's",
                 obstacles={os.fsdecode(d.path): obstacle for d, obstacle in found[:1000]},
+            )
+        size = sum(d.new.size for d in planned if d.new is not None and d.new.kind is FileKind.FILE)
+        if size > most_bytes:
+            raise InvalidStateError(
+                f"nothing was taken over: the files have {size} bytes, and the disk of the sandbox {most_bytes}",
+                hint="name the paths that you want; paddock cp copies one sparse file",
             )
         left_out = (_change(d, obstacle=self._git_obstacle(d, git=git)) for d in inside)
         return Plan(planned, tuple(map(_change, planned)), tuple(left_out))
