@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from paddock.errors import PaddockError
 
 _COLUMNS = 80
-_LEAST_COLUMN = 8
 _UNNAMED = {"usage", PaddockError.code}
 """Codes that docs/errors.md has no section for."""
 
@@ -141,26 +140,28 @@ def table(
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
 ) -> list[str]:
-    """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit: first between
-    words, so that you can copy an id, and within words if that isn't enough."""
+    """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit, between words
+    only, so that you can copy an id. The last columns that don't fit even so stand below each row."""
     from textwrap import wrap
 
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    words = [max(map(len, " ".join(column).split()), default=1) for column in columns]
-    for least in (words, [_LEAST_COLUMN] * len(widths)):
-        while width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
-            wide = [number for number, size in enumerate(widths) if size > least[number]]
-            if not wide:
-                break
-            widths[max(wide, key=widths.__getitem__)] -= 1
+    if width is not None:
+        words = [max(map(len, " ".join(column).split()), default=1) for column in columns]
+        while len(words) > 1 and sum(words) + 2 * (len(words) - 1) > width:
+            words.pop()
+        widths = widths[: len(words)]
+        while sum(widths) + 2 * (len(widths) - 1) > width and widths != words:
+            widths[max(range(len(words)), key=lambda n: widths[n] if widths[n] > words[n] else 0)] -= 1
     lines: list[str] = []
     for row, mark in zip((headings, *rows), ("", *marks, *[""] * (len(rows) - len(marks))), strict=True):
-        parts = [wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=True)]
+        parts = [wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=False)]
         for number in range(max(map(len, parts))):
             cells = [part[number] if number < len(part) else "" for part in parts]
             text = "  ".join(map(str.ljust, cells, widths)).rstrip()
             lines.append(text.replace(cells[0], _coloured(cells[0], mark), 1) if width and mark and cells[0] else text)
+        below = list(zip(headings, row, strict=True))[len(widths) :]
+        lines += [f"  {heading} {cell}" for heading, cell in below if cell and row is not headings]
     return lines
 
 
@@ -216,7 +217,8 @@ def live_table(headings: Sequence[str], looks: Iterable[Sequence[Sequence[str]]]
     for rows in looks:
         size = os.get_terminal_size(1)
         lines = _table(headings, [[escape(cell) for cell in row] for row in rows], size.columns or _COLUMNS)
-        lines = lines[: max(size.lines - 1, 1)]  # what has scrolled away can't be written over
+        # What has scrolled away can't be written over, and a line that the terminal wraps counts as two.
+        lines = [text[: size.columns or _COLUMNS] for text in lines[: max(size.lines - 1, 1)]]
         back = f"\x1b[{shown}F\x1b[J" if shown else ""  # up so many lines, and clear from there (ECMA-48: CPL, ED)
         sys.stdout.write(back + "".join(f"{text}\n" for text in lines))
         sys.stdout.flush()
