@@ -160,6 +160,7 @@ def test_an_archive_of_a_stranger_is_not_read_by_the_process_that_asks_for_it(
 
     monkeypatch.setattr(tar, "Headers", reads)
     assert get(images, f"{saved(tmp_path / 's.tar', BASE, names=('docker.io/me/it:1',))}:me/it:1").image.layers == 1
+    assert get(images, saved(tmp_path / "sized.tar", BASE, UPPER)).image.bytes == len(BASE) + len(UPPER)
 
 
 def test_a_layout_that_changes_is_another_image_and_one_that_does_not_is_not_read_again(

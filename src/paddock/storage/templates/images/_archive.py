@@ -191,18 +191,22 @@ class SavedArchive(Layout):
         data = self._read(posixpath.normpath(saved.Config))
         config = decode_config(data, len(saved.Layers))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        layers = zip(config.rootfs.diff_ids, saved.Layers, strict=True)
+        layers = zip(config.rootfs.diff_ids, map(posixpath.normpath, saved.Layers), strict=True)
         return FoundImage(
             digest=digest,
             id=digest,
             config=config,
-            layers=tuple(Layer(diff_id=id, place=posixpath.normpath(path)) for id, path in layers),
+            layers=tuple(Layer(diff_id=id, size=self._size(path), place=path) for id, path in layers),
         )
 
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
         with self._open_file(layer.place) as piece:
             yield piece
+
+    def _size(self, path: str) -> int:
+        with self._open_file(path) as piece:
+            return piece.size
 
     def _saved(self, images: list[SavedImage]) -> SavedImage:
         tag = self._reference.tag

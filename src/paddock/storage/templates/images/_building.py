@@ -66,7 +66,7 @@ def build(
 
     def lay(layers: tuple[Layer, ...], at: int, root: int) -> None:
         for layer in layers:
-            budget.check(layer.size or 0)
+            budget.check(layer.size)
             with source.open(layer) as piece:
                 what = (piece.offset, piece.size, layer.digest, layer.diff_id)
                 left = msgspec.structs.astuple(budget)

@@ -191,7 +191,6 @@ class Images:
 
     def _image(self, reference: Reference, found: FoundImage, who: Accounts) -> Image:
         execution = found.config.execution
-        sizes = [layer.size for layer in found.layers]
         return Image(
             reference=reference.text,
             digest=found.digest,
@@ -201,7 +200,7 @@ class Images:
             command=tuple(execution.Cmd or ()),
             command_workdir=workdir_of(found) if (execution.WorkingDir or "/") != "/" else "/",
             layers=len(found.layers),
-            bytes=None if None in sizes else sum(size or 0 for size in sizes),
+            bytes=sum(layer.size for layer in found.layers),
             notes=tuple(self._notes(found, who)),
             pulled_at=self._clock(),
         )

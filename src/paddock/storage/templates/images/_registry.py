@@ -87,7 +87,6 @@ class Registry:
     @contextmanager
     def open(self, layer: Layer) -> Generator[Piece]:
         assert layer.digest is not None
-        assert layer.size is not None
         self._directory.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as file:  # without a name: it goes with us
             size = 0

@@ -126,7 +126,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     diff_id: str
     digest: str | None = None
-    size: int | None = None
+    size: int
     place: str = ""
 
 
