@@ -97,7 +97,8 @@ static int content_name(struct content *content)
     uint64_t random;
     char number[DECIMAL_SIZE];
     TRY(sys_getrandom(&random, sizeof random)); /* so few bytes come as a whole (getrandom(2)) */
-    (void)JOIN(content->temporary, sizeof content->temporary, ".paddock-", decimal(number, random));
+    random |= 1ull << TEMPORARY_BIT;
+    (void)JOIN(content->temporary, sizeof content->temporary, TEMPORARY_NAME, decimal(number, random));
     return 0;
 }
 

@@ -44,6 +44,18 @@ int trail_up(struct trail *);
 /* The directory `name`, to be read; a symbolic link is -ENOTDIR. */
 int open_directory(int parent, const char *name);
 
+/* The name of WRITE's new file while it stands beside its target: this, and a random number of at least 2^63. */
+#define TEMPORARY_NAME ".paddock-"
+enum { TEMPORARY_BIT = 63 };
+
+static inline bool is_temporary(const char *name)
+{
+    size_t prefix = sizeof TEMPORARY_NAME - 1, size = strlen(name);
+    uint64_t number;
+    return size > prefix && find_bytes(name, prefix, TEMPORARY_NAME, prefix) &&
+           !parse_decimal(name + prefix, size - prefix, &number) && number >> TEMPORARY_BIT;
+}
+
 /* A walk below a directory, in the order of names, without following links and without recursion. It skips files that
  * vanish, and directories that the user may not read. */
 enum {

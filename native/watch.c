@@ -1,5 +1,5 @@
 /* WATCH: changes of files, from inotify(7). If the kernel lost some, or has no space for a watch, a change of the
- * kind OVERFLOW tells the host to list the directory again. */
+ * kind OVERFLOW tells the host to list the directory again. It reports a file of WRITE by its final name only. */
 #include "rows.h"
 #include "sys.h"
 
@@ -212,6 +212,7 @@ static bool watch_is_directory(int directory, const struct directory_entry *entr
 
 static int watch_list_entry(struct watcher *watcher, uint32_t slot, int fd, const struct directory_entry *entry, bool report)
 {
+    report = report && !is_temporary(entry->name);
     int error = watch_is_directory(fd, entry) ? watch_add(watcher, slot, entry->name) : 0;
     if (error == -ENOSPC && report)
         error = watch_report_overflow(watcher, slot);
@@ -258,7 +259,7 @@ static int watch_report_bits(struct watcher *watcher, uint32_t slot, uint32_t ma
         {IN_DELETE_SELF, WATCH_REMOVED}, {IN_MOVE_SELF, WATCH_MOVED_FROM},
     };
     int error = 0;
-    if (!watch_path(watcher, slot, name, watcher->inner))
+    if (is_temporary(name) || !watch_path(watcher, slot, name, watcher->inner))
         return 0;
     for (size_t i = 0; !error && i < ARRAY_SIZE(kinds); i++)
         if (mask & kinds[i].bit)

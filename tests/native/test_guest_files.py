@@ -413,6 +413,15 @@ def test_a_watch_tells_what_happens(files: Files, root: Path) -> None:
     watch.close()
 
 
+def test_a_watch_reports_a_written_file_by_its_final_name_only(files: Files, root: Path) -> None:
+    watch = Watching(files, "")
+    files.write("final", b"content")
+    (root / ".paddock-17").touch()  # a user's own name
+    seen = watch.until({("final", MOVED_TO), (".paddock-17", CREATED)})
+    assert {path for path, _ in seen} == {"final", ".paddock-17"}
+    watch.close()
+
+
 def test_a_watch_of_one_directory_does_not_look_below(files: Files, root: Path) -> None:
     (root / "a/b").mkdir(parents=True)
     watch = Watching(files, "a")
