@@ -118,7 +118,7 @@ def test_a_call_tells_a_daemon_that_is_stopped_from_a_command_that_takes_long(
         return asyncio.run(AsyncDaemonTransport(session).perform(action)).out.head.decode()
 
     assert within(lambda: run("sleep 3.5; echo done")) == "done\n"  # more than three looks
-    with ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(1) as threads, box:  # a call that hangs ends with its sandbox
         running = threads.submit(run, "touch began; exec sleep 600")
         assert wait_until(lambda: box.filesystem.exists("began"))
         with stopped(daemon), monkeypatch.context() as impatient:
@@ -126,5 +126,4 @@ def test_a_call_tells_a_daemon_that_is_stopped_from_a_command_that_takes_long(
                 impatient.setattr(_daemon, name, 0.1)
             with pytest.raises(DaemonLostError, match=f"\\(pid {daemon}\\) has not answered"):
                 running.result(20)
-    within(box.kill)
     session.close()
