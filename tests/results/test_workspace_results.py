@@ -20,6 +20,7 @@ from paddock.client import _publish
 from paddock.errors import AlreadyExistsError, InvalidArgumentError, InvalidStateError, NotFoundError
 from paddock.model import (
     AddArtifact,
+    DeleteWorkspace,
     DiffWorkspace,
     GetArtifact,
     InspectWorkspace,
@@ -216,6 +217,31 @@ def test_a_branch_is_pushed_with_what_is_not_committed(opened: Opener, remote: P
     assert box.exec("git rev-parse HEAD; git status --porcelain", check=True).stdout == before
     assert not local().perform(PushBranch(workspace="pushing")).pushed
     assert git(remote, "rev-parse", "main") != pushed.commit
+
+
+def test_what_was_pushed_is_not_only_here(opened: Opener, remote: Path) -> None:
+    box = opened(remote, task="published")
+
+    def only_here() -> tuple[str, tuple[str, ...]]:
+        status = local().perform(InspectWorkspace(workspace="published"))
+        return status.only_here, status.paths
+
+    box.exec(f"echo first > a; git add a; {COMMIT} first; {CHANGES}", check=True)
+    assert only_here()[0].startswith("1 commit that its repository has not, ")
+    local().perform(PushBranch(workspace="published"))
+    assert only_here() == ("nothing", ())
+    box.exec("echo more >> text; echo x > later; rm 'new/a file'", check=True)
+    assert only_here() == ("1 modified file, 1 untracked file", (" M text", "?? later"))
+    local().perform(PushBranch(workspace="published"))
+    assert only_here() == ("nothing", ())
+    box.exec("echo three > a; git add a; echo four > a", check=True)
+    local().perform(PushBranch(workspace="published"))
+    assert "MM a" in only_here()[1], "the index has a version of it that was pushed nowhere"
+    box.exec(f"echo own > own; git add a own; {COMMIT} own", check=True)
+    assert only_here()[0].startswith("1 commit that its repository has not")
+    local().perform(PushBranch(workspace="published"))
+    box.kill()
+    local().perform(DeleteWorkspace(workspace="published"))
 
 
 def test_work_that_goes_on_is_pushed_on_top(opened: Opener, remote: Path) -> None:

@@ -73,9 +73,9 @@ class WorkspaceStatus(Value):
     on: str | None = None
     """The current branch of the checkout. None: no branch."""
     modified: int = 0
-    """Files that differ from `head`. Without a repository: 0."""
+    """Files that differ from `head` and from the last push. Without a repository: 0."""
     untracked: int = 0
-    """Files that git neither knows nor ignores. Without a repository: all."""
+    """Files that git neither knows nor ignores, and that the last push lacks. Without a repository: all."""
     ahead: int = 0
     """Commits that the repository was never seen to have."""
     stashed: int = 0

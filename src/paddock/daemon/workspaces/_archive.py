@@ -12,6 +12,7 @@ from paddock.backends.base import TreeMount
 from paddock.daemon.context import Operation
 from paddock.daemon.sandboxes.utility import PLAIN_FILES, READING_SECONDS, UtilitySandbox, UtilitySandboxes
 from paddock.daemon.store.database import WorkspaceArchive, WorkspaceRow
+from paddock.daemon.store.results import ResultStore
 from paddock.daemon.store.trees import REPOSITORY, WORKSPACE, WorkspaceTree
 from paddock.errors import ErrandFailedError, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
@@ -55,8 +56,22 @@ ahead=$({{ [ -z "$head" ] || echo HEAD; cat known; }} | theirs rev-list --count 
 stash=$(theirs rev-list --count --walk-reflogs refs/stash -- 2>/dev/null) || stash=0
 index
 [ -z "$head" ] || own update-ref --no-deref HEAD "$head"
-GIT_INDEX_FILE=/tmp/kept/index own status --porcelain=v1 -z --untracked-files=all --no-renames \\
-    --ignore-submodules=none >changes
+status='status --porcelain=v1 -z --untracked-files=all --no-renames --ignore-submodules=none'
+GIT_INDEX_FILE=/tmp/kept/index own $status >changes
+# Files that are as the last push has them don't count, unless the index has a third version.
+if [ -n "$2" ] && [ -n "$(git --git-dir={REPOSITORY} for-each-ref --contains "$2" 2>/dev/null)" ]; then
+    pushed() {{ GIT_INDEX_FILE=/tmp/kept/pushed own "$@"; }}
+    pushed read-tree "$2"
+    pushed update-index -q --really-refresh >/dev/null || :  # not 0 where something differs
+    {{
+        pushed diff-files -z --name-only --ignore-submodules=none
+        pushed ls-files -z --others
+        sed -zn 's/^[^ ?][^ ?] //p' changes
+    }} | sort -zu >unlike
+    sed -z 's/^...//' changes | sort -zu | comm -z -12 - unlike >left
+    export GIT_DIR=/tmp/kept/own/.git GIT_WORK_TREE={WORKSPACE} GIT_INDEX_FILE=/tmp/kept/index
+    xargs -0 -r git -C {WORKSPACE} --literal-pathspecs $status -- <left >changes
+fi
 new=$(grep -zc '^??' changes) || new=0
 echo "head $head"
 echo "on $on"
@@ -132,8 +147,8 @@ _LAY = f"exec {_TAR} --extract --preserve-permissions --file=- --directory=/ --e
 
 
 class Archiver:
-    def __init__(self, utilities: UtilitySandboxes, archives: KeptArchives) -> None:
-        self._utilities, self.archives = utilities, archives
+    def __init__(self, utilities: UtilitySandboxes, archives: KeptArchives, results: ResultStore) -> None:
+        self._utilities, self.archives, self._results = utilities, archives, results
 
     async def status(self, row: WorkspaceRow, op: Operation | None) -> WorkspaceStatus:
         """Return what it holds that is nowhere else. It reports what it can't determine, and never skips it."""
@@ -164,8 +179,10 @@ class Archiver:
         if row.cache is None:
             output = await utility.run(_COUNT, user=utility.owner, output_bytes=_SAID_BYTES)
             return read_count(row.workspace, output)
+        pushed = self._results.last_pushed(row.workspace.owner, row.id)
+        commit = "" if pushed is None else pushed[1]
         try:
-            output = await utility.run(_STATUS, _commit(row), user=utility.owner, output_bytes=_SAID_BYTES)
+            output = await utility.run(_STATUS, _commit(row), commit, user=utility.owner, output_bytes=_SAID_BYTES)
         except ErrandFailedError as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, output)

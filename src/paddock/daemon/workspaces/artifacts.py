@@ -11,13 +11,14 @@ from paddock.backends.base import Instance
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.collect import KeptOutput
+from paddock.daemon.store.results import ResultStore
 from paddock.daemon.tasks import in_thread
 from paddock.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from paddock.model import Artifact, ByteReader, FileKind
 from paddock.storage.pool.kept import Artifacts as Contents
 from paddock.supervisor.layout import ARTIFACTS
 
-from .results import ResultStore, Source, Sources
+from .results import Source, Sources
 
 MOST_BYTES = 4 << 30
 _CHUNK = 1 << 20

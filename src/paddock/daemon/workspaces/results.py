@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,10 +20,18 @@ from paddock.daemon.sandboxes.instance import RunningSandbox
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.sandboxes.utility import READING_SECONDS, UtilitySandbox, UtilitySandboxes, git_environment
-from paddock.daemon.store.database import Row, Store
+from paddock.daemon.store.database import Row
+from paddock.daemon.store.results import ResultStore
 from paddock.daemon.store.trees import WorkspaceTree
-from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError, NotFoundError, SandboxDiedError
-from paddock.model import Acquired, Artifact, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
+from paddock.errors import (
+    ErrandFailedError,
+    InvalidArgumentError,
+    InvalidStateError,
+    NotFoundError,
+    PaddockError,
+    SandboxDiedError,
+)
+from paddock.model import Acquired, PullRequest, PullRequestPlan, PushedBranch, PushPlan, WorkspaceDiff, codec
 from paddock.model.policy import ActionKind
 
 from . import _scripts as scripts
@@ -38,66 +46,6 @@ _PACK_BYTES = 512 << 20
 _AUTHOR = "paddock <paddock@localhost>"
 _IDENTITY = re.compile(r"(?P<name>[^<>\n\0]{1,200}?) ?<(?P<email>[^<>\s\0]{1,200})>")
 _MESSAGE_CHARS = 64 << 10
-
-
-class ResultStore:
-    """`of` is the id of a workspace, or of a sandbox that has none."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def pushed(self, owner: str, of: str, ref: str, commit: str, at: float) -> None:
-        self._store.execute(
-            "INSERT OR REPLACE INTO results (owner, of_id, of_name, kind, name, digest, created_at)"
-            " VALUES (?, ?, ?, 'branch', ?, ?, ?)",
-            (owner, of, of, ref, commit, at),
-        )
-
-    def last_pushed(self, owner: str, of: str, ref: str | None = None) -> tuple[str, str] | None:
-        """Return ref and commit of the last push, to `ref` or to any."""
-        sql = (
-            "SELECT name, digest FROM results"
-            " WHERE owner = ? AND of_id = ? AND kind = 'branch' AND ifnull(?, name) = name"
-            " ORDER BY created_at DESC LIMIT 1"
-        )
-        return self._store.one(lambda *found: found, sql, (owner, of, ref))
-
-    def keep(self, owner: str, artifact: Artifact, of_name: str) -> bool:
-        """Keep it. False: there is one of that name."""
-        return bool(
-            self._store.execute(
-                "INSERT OR IGNORE INTO results"
-                " (owner, of_id, of_name, kind, name, digest, path, bytes, is_tree, created_at)"
-                " VALUES (?, ?, ?, 'artifact', ?, ?, ?, ?, ?, ?)",
-                (
-                    *(owner, artifact.of, of_name, artifact.name, artifact.digest),
-                    *(artifact.path, artifact.size_bytes, artifact.tree, artifact.created_at),
-                ),
-            ).rowcount
-        )
-
-    def artifacts(self, owner: str, of: str | None = None, name: str | None = None) -> tuple[Artifact, ...]:
-        """Oldest first. `of` is an id, or the name that it had."""
-        sql = (
-            "SELECT of_id, name, path, digest, bytes, is_tree, created_at FROM results WHERE kind = 'artifact'"
-            " AND owner = ? AND (? IS NULL OR of_id = ? OR of_name = ?) AND ifnull(?, name) = name"
-            " ORDER BY created_at, name"
-        )
-        return self._store.every(_artifact, sql, (owner, of, of, of, name))
-
-    def forget(self, owner: str, artifact: Artifact) -> None:
-        self._store.execute(
-            "DELETE FROM results WHERE owner = ? AND of_id = ? AND kind = 'artifact' AND name = ?",
-            (owner, artifact.of, artifact.name),
-        )
-
-    def digests(self) -> set[str]:
-        """Return the digests of all artifacts."""
-        return set(self._store.every(str, "SELECT digest FROM results WHERE kind = 'artifact'"))
-
-
-def _artifact(of: str, name: str, path: str, digest: str, size: int, tree: int, at: float) -> Artifact:
-    return Artifact(of=of, name=name, path=path, digest=digest, size_bytes=size, tree=bool(tree), created_at=at)
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -225,10 +173,12 @@ class WorkspaceResults(Component):
         )
         detail = {name: getattr(pushed, name) for name in PushedBranch.__fields__ if name != "pushed"}
 
-        def done(_: object) -> PushedBranch:
+        async def done(_: object) -> PushedBranch:
             if commit != tip:
                 self._rows.pushed(op.principal.id, source.id, ref, commit, self._clock.wall())
             op.done(detail)
+            with suppress(PaddockError):  # the cache sees the commit, and the workspace's status goes by that
+                await self._repositories.acquire(url, ref, 0.0, op.principal)
             return pushed
 
         async with AsyncExitStack() as resources:
@@ -280,7 +230,7 @@ class WorkspaceResults(Component):
         what = f"ask {origin.url} to take in {branch}: {action.title}"
         await self._ask("publish", action, source, op, exact, what)
 
-        def done(found: PullRequest | None) -> PullRequest:
+        async def done(found: PullRequest | None) -> PullRequest:
             assert found is not None
             op.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
             return found
@@ -347,7 +297,7 @@ class PendingPublication:
         self,
         op: Operation,
         resources: AsyncExitStack,
-        done: Callable[[PullRequest | None], PushedBranch | PullRequest],
+        done: Callable[[PullRequest | None], Awaitable[PushedBranch | PullRequest]],
         *,
         push: PushPlan | None = None,
         pull_request: PullRequestPlan | None = None,
@@ -364,7 +314,7 @@ class PendingPublication:
                 raise error
             if self.pull_request is not None and published.pull_request is None:
                 raise InvalidArgumentError("a pull request has a number and a URL")
-            return self._done(published.pull_request)
+            return await self._done(published.pull_request)
 
     async def aclose(self) -> None:
         async with self._resources:

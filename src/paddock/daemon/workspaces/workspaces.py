@@ -17,6 +17,7 @@ from paddock.daemon.sandboxes import validate
 from paddock.daemon.sandboxes.running import RunningSandboxes, end
 from paddock.daemon.store.candidates import Candidate, measured
 from paddock.daemon.store.database import Row, WorkspaceRow, WorkspaceStore, exactly_one, has_ended
+from paddock.daemon.store.results import ResultStore
 from paddock.daemon.store.trees import WorkspaceTree
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InternalError, InvalidStateError, PaddockError
@@ -40,7 +41,9 @@ class Workspaces(Component):
         super().__init__(context)
         self._running, self._policies, self._repositories = running, policies, repositories
         self._rows = WorkspaceStore(self._store)
-        self._archiver = Archiver(repositories.utilities, KeptArchives(self._state_dir / KEPT))
+        self._archiver = Archiver(
+            repositories.utilities, KeptArchives(self._state_dir / KEPT), ResultStore(self._store)
+        )
 
     @handles(model.GetWorkspace)
     async def get(self, action: model.GetWorkspace, op: Operation) -> Workspace:
