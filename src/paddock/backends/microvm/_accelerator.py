@@ -25,6 +25,8 @@ KVM, TCG = "kvm", "tcg"
 _FILE = "microvm.json"
 _MOST_WORDS = 300
 _SANDBOX = re.compile(r" of sb_\w+|sandbox sb_\w+ ")
+_QEMU_SAID = re.compile(r".*; the last that it said: (?:qemu\S*: )?(?:error: )?(.*?)(?: qemu\S*: .*)?", re.DOTALL)
+_NESTED = "in a virtual machine, its host must allow nested virtualization"
 _OF_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
 
 
@@ -66,8 +68,10 @@ def booted(state_dir: Path, programs: tuple[str, ...]) -> AcceleratorChoice:
 
 def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> AcceleratorChoice:
     """Remembers that none has, with KVM, and one has without."""
-    message = _SANDBOX.sub("", words)[:_MOST_WORDS]
-    return _remember(state_dir, programs, AcceleratorChoice(TCG, f"{kvm.DEVICE} is there and boots nothing: {message}"))
+    said = _QEMU_SAID.fullmatch(words)
+    reason = f"QEMU ended: {said[1]}" if said else _SANDBOX.sub("", words)
+    why = f"{kvm.DEVICE} is there and boots nothing: {reason[:_MOST_WORDS]} ({_NESTED})"
+    return _remember(state_dir, programs, AcceleratorChoice(TCG, why))
 
 
 def processor() -> str:

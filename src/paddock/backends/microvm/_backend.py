@@ -236,6 +236,7 @@ class MicrovmBackend(VmmBackend):
                 made_of = await self._ingredients(plan, _accelerator.TCG)
                 baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
                 _accelerator.failed(self.directory, self._programs(), error.message)
+                _log.info("no virtual machine boots with KVM here: %s", error.message)
             else:
                 _accelerator.booted(self.directory, self._programs())
             return baked, made_of
