@@ -69,7 +69,9 @@ def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
     assert (shown.name, shown.proven) == ("tcg", True)
     nested = f"({_accelerator._NESTED})"
     assert shown.why == f"{device} is there and boots nothing: the guest did not answer within 30 s {nested}"
-    died = "sandbox sb_0123456789abcdef has died: its microvm ended with code None: QEMU is gone; the last that it said: "
+    died = (
+        "sandbox sb_0123456789abcdef has died: its microvm ended with code None: QEMU is gone; the last that it said: "
+    )
     said = "qemu-system-x86_64: error: failed to set MSR 0x10a to 0x69 qemu-system-x86_64: ../kvm.c:3183: Assertion failed."
     _accelerator.failed(tmp_path, PROGRAMS, died + said)
     shown = _accelerator.choose(tmp_path, PROGRAMS)

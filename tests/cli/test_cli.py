@@ -170,6 +170,17 @@ def test_json_is_one_document_whatever_happens(paddock: Paddock, arguments: tupl
         assert (document["stdout"], document["exit_code"]) == ("out\n", 3)
 
 
+def test_a_verb_on_several_ids_reports_every_failure(paddock: Paddock) -> None:
+    done = paddock("kill", "--json", "none", "nor this", "--", "-x")
+    document = json.loads(done.stdout)
+    assert done.returncode == 125
+    assert document["errors"].keys() == {"none", "nor this", "-x"}
+    assert document["errors"]["nor this"].keys() == {"code", "message", "hint"}
+    assert (document["error"], document["done"]) == (document["errors"]["none"], [])
+    shown = paddock("secret", "rm", "one", "two").stderr.decode()
+    assert ("'one'" in shown, "'two'" in shown) == (True, True)
+
+
 def test_doctor_and_audit_return_1_where_nothing_can_be_relied_on(paddock: Paddock, tmp_path: Path) -> None:
     good = paddock("doctor")
     assert (good.returncode, paddock("audit", "verify").returncode) == (0, 0)

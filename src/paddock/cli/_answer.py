@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from paddock.errors import PaddockError
+
 from . import _render
+from ._main import FAILED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,11 +31,32 @@ def ask(kind: type[model.Action[R]], options: argparse.Namespace, **more: Any) -
     return perform(kind(**{**values, **more}))
 
 
-def remove(options: argparse.Namespace, names: Sequence[str], action: Callable[[str], model.Action[None]]) -> int:
-    """Perform `action` on each, and print the names as a document. Return the exit code."""
+def each(
+    options: argparse.Namespace,
+    names: Sequence[str],
+    action: Callable[[str], model.Action[R]],
+    shown: Callable[[R], Sequence[str]] = lambda result: (),
+) -> int:
+    """Perform `action` on each of `names`, and print the results, as lines or as a document. Return the exit code.
+
+    A failure doesn't stop the others. The document has the names if there are no results.
+    """
+    done: list[object] = []
+    lines: list[str] = []
+    failed: dict[str, PaddockError] = {}
     for name in names:
-        perform(action(name))
-    return answer(options, names)
+        try:
+            result = perform(action(name))
+        except PaddockError as error:
+            failed[name] = error
+        else:
+            done.append(name if result is None else result)
+            lines += shown(result)
+    if not failed or not options.json:
+        answer(options, done, *lines)
+    if failed:
+        _render.failures(failed, done, as_json=options.json)
+    return FAILED if failed else 0
 
 
 def answer(

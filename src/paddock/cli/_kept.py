@@ -12,7 +12,7 @@ import sys
 from paddock import client, model
 
 from . import _render
-from ._answer import answer, ask, listing, perform, remove
+from ._answer import answer, ask, each, listing, perform
 from ._progress import progress
 from ._usage import Verbs, argument, usage
 from ._values import WORKSPACE, age
@@ -54,7 +54,7 @@ def _image_row(one: model.Image) -> tuple[str, ...]:
 @usage(argument("image", nargs="+", metavar="IMAGE", help="as it is listed, or its digest"))
 def _remove_images(options: argparse.Namespace) -> int:
     """Remove images. Those that sandboxes live on stay until they end."""
-    return remove(options, options.image, lambda one: model.RemoveImage(image=client.absolute_template(one)))
+    return each(options, options.image, lambda one: model.RemoveImage(image=client.absolute_template(one)))
 
 
 @usage()
@@ -107,7 +107,7 @@ def _fetch(options: argparse.Namespace) -> int:
 @usage(argument("repository", nargs="+", metavar="REPOSITORY", help="id, unique prefix of one, or URL"))
 def _remove_repositories(options: argparse.Namespace) -> int:
     """Remove repositories from the cache, unless something needs them."""
-    return remove(options, options.repository, lambda one: model.DeleteRepository(repository=one))
+    return each(options, options.repository, lambda one: model.DeleteRepository(repository=one))
 
 
 @usage(

@@ -12,7 +12,7 @@ from paddock import client, model
 from paddock.errors import InvalidArgumentError
 
 from . import _render
-from ._answer import answer, ask, listing, perform, remove
+from ._answer import answer, ask, each, listing, perform
 from ._usage import Verbs, argument, usage
 from ._values import SANDBOX
 
@@ -250,7 +250,7 @@ def _secret_row(one: model.Secret) -> tuple[str, ...]:
 @usage(argument("name", nargs="+", metavar="NAME"))
 def _remove_secrets(options: argparse.Namespace) -> int:
     """Revoke secrets: no sandbox can use them from now on."""
-    return remove(options, options.name, lambda one: model.RemoveSecret(name=one))
+    return each(options, options.name, lambda one: model.RemoveSecret(name=one))
 
 
 @usage()

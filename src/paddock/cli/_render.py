@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from paddock.errors import PaddockError
 
@@ -58,13 +58,28 @@ def failure(error: PaddockError, *, as_json: bool) -> None:
     problem(error.code, error.message, error.hint, as_json=as_json)
 
 
+def failures(errors: Mapping[str, PaddockError], done: Sequence[object], *, as_json: bool) -> None:
+    """Report the failures of some of several objects, by name; `done` are the results of the others."""
+    if not as_json:
+        for error in errors.values():
+            failure(error, as_json=False)
+        return
+    shown = {name: _problem(error.code, error.message, error.hint) for name, error in errors.items()}
+    more = {"errors": shown, "done": done} if len(shown) + len(done) > 1 else {}
+    document({"error": next(iter(shown.values())), **more})
+
+
 def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
     if as_json:
-        document({"error": {"code": code, "message": message, "hint": hint}})
+        document({"error": _problem(code, message, hint)})
         return
     note(message if code in _UNNAMED else f"{message} [{code}]")
     if hint:
         print(f"  try: {escape(hint)}", file=sys.stderr, flush=True)
+
+
+def _problem(code: str, message: str, hint: str | None) -> dict[str, str | None]:
+    return {"code": code, "message": message, "hint": hint}
 
 
 def count(number: int, noun: str) -> str:

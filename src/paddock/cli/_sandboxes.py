@@ -9,10 +9,9 @@ import sys
 import time
 
 from paddock import client, model
-from paddock.errors import PaddockError
 
 from . import _render
-from ._answer import answer, ask, listing, perform, remove
+from ._answer import answer, ask, each, listing
 from ._usage import Verbs, argument, usage
 from ._values import ENV, IDLE, SANDBOX, pair, positive, sandbox_spec, seconds, spec
 
@@ -55,21 +54,7 @@ def verb_create(options: argparse.Namespace) -> int:
 
 
 def _each(options: argparse.Namespace, action: Callable[[str], model.Action[model.Sandbox]]) -> int:
-    """Perform `action` on each of the given sandboxes. A failure doesn't stop the others."""
-    done: list[model.Sandbox] = []
-    failed: PaddockError | None = None
-    for name in options.sandboxes:
-        try:
-            done.append(perform(action(name)))
-        except PaddockError as error:
-            if failed is not None and not options.json:
-                _render.failure(failed, as_json=False)
-            failed = error
-    if not options.json or failed is None:
-        answer(options, done, *(info.id for info in done))
-    if failed is not None:
-        raise failed
-    return 0
+    return each(options, options.sandboxes, action, lambda info: (info.id,))
 
 
 @usage(SANDBOX, argument("ttl_seconds", type=seconds, metavar="TIME", help="from now on: seconds, 5m, 2h or 1d"))
@@ -305,7 +290,7 @@ def _build_snapshot(options: argparse.Namespace) -> int:
 @usage(argument("snapshots", nargs="+", metavar="SNAPSHOT", help="id, unique prefix, or name"))
 def _remove_snapshots(options: argparse.Namespace) -> int:
     """Delete snapshots."""
-    return remove(options, options.snapshots, lambda one: model.DeleteSnapshot(snapshot=one))
+    return each(options, options.snapshots, lambda one: model.DeleteSnapshot(snapshot=one))
 
 
 @usage(argument("sandbox", nargs="?", metavar="ID", help="only those of this sandbox"))

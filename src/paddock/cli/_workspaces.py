@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from paddock import client, model
 
 from . import _render
-from ._answer import answer, ask, listing, perform, remove
+from ._answer import answer, ask, each, listing, perform
 from ._usage import Verbs, argument, group, usage
 from ._values import ENV, IDLE, age, mebibytes, sandbox_spec, seconds, spec
 
@@ -136,7 +136,7 @@ def _remove(options: argparse.Namespace) -> int:
     Examples:
         paddock workspace rm T42 --discard
     """
-    return remove(options, options.tasks, lambda one: model.DeleteWorkspace(workspace=one, discard=options.discard))
+    return each(options, options.tasks, lambda one: model.DeleteWorkspace(workspace=one, discard=options.discard))
 
 
 @usage(
