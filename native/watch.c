@@ -248,6 +248,14 @@ static int watch_below(struct watcher *watcher, bool report)
 
 /* Events */
 
+/* The kernel reports a change of mode of a file that has no name yet (O_TMPFILE) under `#` and its number. */
+static bool watch_is_nameless(const struct watcher *watcher, uint32_t mask, const char *name)
+{
+    struct statx is;
+    return mask & IN_ATTRIB && *name == '#' &&
+           sys_statx(AT_FDCWD, watcher->inner, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is) == -ENOENT;
+}
+
 static int watch_report_bits(struct watcher *watcher, uint32_t slot, uint32_t mask, const char *name)
 {
     static const struct {
@@ -259,7 +267,7 @@ static int watch_report_bits(struct watcher *watcher, uint32_t slot, uint32_t ma
         {IN_DELETE_SELF, WATCH_REMOVED}, {IN_MOVE_SELF, WATCH_MOVED_FROM},
     };
     int error = 0;
-    if (is_temporary(name) || !watch_path(watcher, slot, name, watcher->inner))
+    if (is_temporary(name) || !watch_path(watcher, slot, name, watcher->inner) || watch_is_nameless(watcher, mask, name))
         return 0;
     for (size_t i = 0; !error && i < ARRAY_SIZE(kinds); i++)
         if (mask & kinds[i].bit)

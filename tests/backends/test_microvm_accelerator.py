@@ -72,7 +72,7 @@ def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
     died = (
         "sandbox sb_0123456789abcdef has died: its microvm ended with code None: QEMU is gone; the last that it said: "
     )
-    said = "qemu-system-x86_64: error: failed to set MSR 0x10a to 0x69 qemu-system-x86_64: ../kvm.c:3183: Assertion failed."
+    said = "qemu-system-x86_64: error: failed to set MSR 0x10a to 0x69 qemu-system-x86_64: kvm.c:3183: Assertion."
     _accelerator.failed(tmp_path, PROGRAMS, died + said)
     shown = _accelerator.choose(tmp_path, PROGRAMS)
     assert shown.why == f"{device} is there and boots nothing: QEMU ended: failed to set MSR 0x10a to 0x69 {nested}"

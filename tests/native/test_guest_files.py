@@ -416,6 +416,7 @@ def test_a_watch_tells_what_happens(files: Files, root: Path) -> None:
 def test_a_watch_reports_a_written_file_by_its_final_name_only(files: Files, root: Path) -> None:
     watch = Watching(files, "")
     files.write("final", b"content")
+    files.write("final", b"over it")
     (root / ".paddock-17").touch()  # a user's own name
     seen = watch.until({("final", MOVED_TO), (".paddock-17", CREATED)})
     assert {path for path, _ in seen} == {"final", ".paddock-17"}
