@@ -116,4 +116,5 @@ def test_a_kind_of_which_there_is_no_record_is_said_to_have_none(paddock: Shell,
 
 def test_approvals_without_a_verb_are_listed(paddock: Shell) -> None:
     assert paddock("approvals") == ""
+    assert json.loads(paddock("approvals", "--all", "--json")) == []
     assert json.loads(paddock("approvals", "ls", "--json")) == []

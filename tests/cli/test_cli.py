@@ -259,10 +259,9 @@ def test_a_column_that_does_not_fit_stands_below_its_row_so_that_a_ref_stays_who
     rows = [("2026-11-30 09:22:44", "exec.start", id, "exit code 0", "sh -c true", ref), ("", "", "", "ok", "", "x:1")]
     lines = _render._table(("TIME", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF"), rows, 80)
     assert lines[1:] == [
-        f"2026-11-30  exec.start  {id}  exit code 0  sh -c true",
-        "09:22:44",
+        f"2026-11-30 09:22:44  exec.start  {id}  exit code 0  sh -c true",
         f"  REF {ref}",
-        f"{'':45}ok",
+        f"{'':54}ok",
         "  REF x:1",
     ]
 

@@ -68,7 +68,7 @@ def _candidates(before: list[str], *, options: bool) -> list[str]:
     one = verb_parser(parser(name), name)
     inner = inner_parsers(one)
     if options:
-        return sorted({option for part in (one, *inner.values()) for option in option_names(part)})
+        return sorted(option_names(inner.get(rest[0], one) if rest else one))
     if inner and not rest:
         return [*inner]
     return _names() if VERBS[name].names or before[-1] == "--task" else []

@@ -112,8 +112,9 @@ def verb_forward(options: argparse.Namespace) -> int:
     try:
         forward = sandbox.forward(port, local_port=local_port, host=options.host)
     except OSError as error:
+        where = f"port {local_port} of {options.host}" if local_port else f"address {options.host}"
         raise InvalidArgumentError(
-            f"port {local_port} of {options.host} cannot be used: {os.strerror(error.errno or 0)}",
+            f"{where} cannot be used: {os.strerror(error.errno or 0)}",
             hint=f"another one: paddock forward {options.sandbox} {port}",
         ) from None
     with forward as url:

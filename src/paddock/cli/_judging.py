@@ -132,7 +132,7 @@ def _cost(attempt: Attempt) -> str:
     if not effort.steps:
         return "-" if effort.stop is None else str(effort.stop)
     usd = "" if effort.usd is None else f"${effort.usd:.4f}, "
-    return f"{usd}{effort.tokens.total} tokens, {effort.steps} steps, {effort.stop}"
+    return f"{usd}{effort.tokens.total} tokens, {_render.count(effort.steps, 'step')}, {effort.stop}"
 
 
 def _described(found: Comparison) -> dict[str, object]:

@@ -336,4 +336,4 @@ def _deny(options: argparse.Namespace) -> int:
     return answer(options, one, f"denied {one.id}: {one.summary}")
 
 
-verb_approvals = Verbs(ls=_list_approvals, show=_show_approval, approve=_approve, deny=_deny, otherwise="ls")
+verb_approvals = Verbs(ls=_list_approvals, show=_show_approval, approve=_approve, deny=_deny)

@@ -68,18 +68,15 @@ def usage(*parts: Part, json: str | None = _JSON, **defaults: object) -> Callabl
 
 
 class Verbs:
-    """The verbs of a verb, as in `paddock audit ls`. `otherwise` names the default one."""
+    """The verbs of a verb, as in `paddock audit ls`."""
 
-    def __init__(self, about: str | None = None, *, otherwise: str | None = None, **verbs: Usage) -> None:
-        self._about, self._verbs, self._otherwise = about, verbs, otherwise
+    def __init__(self, about: str | None = None, **verbs: Usage) -> None:
+        self._about, self._verbs = about, verbs
         self.examples = [text for one in verbs.values() for text in one.examples]
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         parser.description = self._about or parser.description
-        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=self._otherwise is None)
+        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
         for name, one in self._verbs.items():
             first = one.description.partition(". ")[0].removesuffix(".")
-            inner = verbs.add_parser(name, help=first, allow_abbrev=False)
-            one.add_to(inner)
-            if name == self._otherwise:
-                parser.set_defaults(**vars(inner.parse_args([])))
+            one.add_to(verbs.add_parser(name, help=first, allow_abbrev=False))

@@ -277,7 +277,10 @@ def _as_written_today(words: list[str]) -> list[str]:
         return [_OLD_NOUNS[verb], "ls" if old is None else _OLD_OPTIONS[old], *rest]
     if verb == "snapshot" and rest and rest[0] not in ("create", "build", "ls", "rm", "-h", "--help"):
         return [verb, "create", *rest]
-    return [ALIASES.get(verb, verb), *rest]
+    verb = ALIASES.get(verb, verb)
+    if verb == "approvals" and (not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))):
+        return [verb, "ls", *rest]
+    return [verb, *rest]
 
 
 def _options_first(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
