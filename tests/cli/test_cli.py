@@ -218,7 +218,7 @@ def test_a_checklist_fits_80_columns_and_a_fix_stays_in_one_piece(capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "STATUS   LEVEL   DETAIL"
     assert lines[1].startswith("weak     jail    word word")
-    assert lines[-2:] == ["missing  gvisor  no", f"                 fix: {fix}"]
+    assert lines[-2:] == ["missing  gvisor  no", f"  fix: {fix}"]
     assert max(map(len, lines[:-1])) <= 80
     assert " ".join(lines[1:-2]).split()[2:] == ["word"] * 40
 

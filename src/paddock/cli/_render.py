@@ -153,13 +153,19 @@ def table(
 
 
 def _table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    marks: Sequence[str] = (),
+    *,
+    below: int = 0,
 ) -> list[str]:
     """Return the lines of a table. With a `width` it wraps the widest columns so that the lines fit, between words
-    only, so that you can copy an id. The last columns that don't fit even so stand below each row."""
+    only, so that you can copy an id. The last columns that don't fit even so stand below each row, and the last `below`
+    always."""
     from textwrap import wrap
 
-    columns = list(zip(headings, *rows, strict=True))
+    columns = list(zip(headings, *rows, strict=True))[: len(headings) - below]
     widths = [max(map(len, column)) for column in columns]
     if width is not None:
         words = [max(map(len, " ".join(column).split()), default=1) for column in columns]
@@ -181,28 +187,14 @@ def _table(
 
 
 def checklist(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of a status, names, a detail and a fix.
+    """Print rows of a status, names, a detail and a fix, as wide as the terminal, or 80 columns.
 
-    The detail wraps at the width of the terminal, or at 80 columns. The fix has a separate line and never wraps, so
-    that you can copy it.
+    The fix stands below the others, in one piece, so that you can copy it.
     """
-    from textwrap import wrap
-
     cells = [[escape(cell) for cell in row] for row in rows]
-    *leads, last = headings
-    widths = [max(map(len, column)) for column in zip(leads, *(row[:-2] for row in cells), strict=True)]
-    indent = sum(widths) + 2 * len(widths)
     width = _width(1) if sys.stdout.isatty() else _COLUMNS
-    print("  ".join([*map(str.ljust, leads, widths), last]))
-    for *names, detail, fix in cells:
-        first, *more = wrap(detail, max(width - indent, 20), break_on_hyphens=False) or [""]
-        print(
-            "  ".join([*map(str.ljust, names, widths), first])
-            .rstrip()
-            .replace(names[0], _coloured(names[0], names[0]), 1)
-        )
-        for text in [*more, *([f"fix: {fix}"] if fix else [])]:
-            print(" " * indent + text)
+    for text in _table((*headings, "fix:"), cells, width, [row[0] for row in cells], below=1):
+        print(text)
 
 
 def _width(descriptor: int) -> int:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from paddock import client, model
+from paddock import model
 from paddock.errors import SandboxError
 
 from . import _render
+from ._answer import perform
 from ._usage import argument, usage
 from ._values import seconds
 
@@ -47,7 +48,7 @@ def verb_stats(options: argparse.Namespace) -> int:
         paddock stats box
     """
     once = options.once or not (options.json or sys.stdout.isatty())
-    looks = _looks(client.default_transport(), options, once=once)
+    looks = _looks(options, once=once)
     with contextlib.suppress(KeyboardInterrupt):  # that is how it is ended
         if options.json:
             for sample in itertools.chain.from_iterable(looks):
@@ -63,11 +64,11 @@ def verb_stats(options: argparse.Namespace) -> int:
     return 0
 
 
-def _looks(transport: client.Transport, options: argparse.Namespace, *, once: bool) -> Iterator[list[Sample]]:
-    before = _look(transport, options.sandboxes, {})
+def _looks(options: argparse.Namespace, *, once: bool) -> Iterator[list[Sample]]:
+    before = _look(options.sandboxes, {})
     time.sleep(min(_FIRST_SECONDS, options.every))
     while before or not options.sandboxes:
-        samples = _look(transport, options.sandboxes, {sample.sandbox.id: sample for sample in before})
+        samples = _look(options.sandboxes, {sample.sandbox.id: sample for sample in before})
         yield samples
         if once or (options.sandboxes and not samples):
             return
@@ -75,22 +76,19 @@ def _looks(transport: client.Transport, options: argparse.Namespace, *, once: bo
         time.sleep(options.every)
 
 
-def _look(transport: client.Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
+def _look(names: list[str], before: dict[str, Sample]) -> list[Sample]:
     """Sample the sandboxes, except ended ones. Raises NotFoundError for an unknown name."""
-
-    boxes = [transport.perform(model.GetSandbox(sandbox=name)) for name in names] or transport.perform(
-        model.ListSandboxes()
-    )
+    boxes = [perform(model.GetSandbox(sandbox=name)) for name in names] or perform(model.ListSandboxes())
     return [
         sample
         for box in boxes
-        if box.state is model.State.RUNNING and (sample := _sample(transport, box, before.get(box.id))) is not None
+        if box.state is model.State.RUNNING and (sample := _sample(box, before.get(box.id))) is not None
     ]
 
 
-def _sample(transport: client.Transport, box: model.Sandbox, before: Sample | None) -> Sample | None:
+def _sample(box: model.Sandbox, before: Sample | None) -> Sample | None:
     try:
-        usage = transport.perform(model.GetUsage(sandbox=box.id))
+        usage = perform(model.GetUsage(sandbox=box.id))
     except SandboxError:
         return None
     at = time.time()

@@ -369,12 +369,7 @@ class AsyncProcess(AsyncBlock):
 
         async def feed() -> None:
             if self._stdin is not None:
-                try:
-                    if input:
-                        await self._stdin.write(input)
-                    await self._stdin.aclose()
-                except BrokenPipeError:  # it reads no more
-                    pass
+                await fed(self._stdin, input or b"")
 
         async def drain(number: int, stream: AsyncReader | None) -> None:
             if stream is not None:
@@ -464,6 +459,15 @@ class AsyncProcess(AsyncBlock):
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"
         return f"<{type(self).__name__} {self.id} pid {self.pid} {how}>"
+
+
+async def fed(stdin: AsyncWriter, data: str | bytes) -> None:
+    """Write to a command's stdin and close it. A command that reads no more isn't an error."""
+    try:
+        await stdin.write(data)
+        await stdin.aclose()
+    except BrokenPipeError:
+        pass
 
 
 def _present(stream: S | None, name: str, hint: str) -> S:

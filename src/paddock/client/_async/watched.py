@@ -7,6 +7,8 @@ from paddock.client._capture import Capture
 from paddock.errors import ProgramNotExecutableError, ProgramNotFoundError
 from paddock.model import ExecId, ExecResult, ExitStatus
 
+from .process import fed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +44,7 @@ async def watched(
 
     async def feed() -> None:
         if data is not None:
-            try:
-                await process.stdin.write(data)
-                await process.stdin.aclose()
-            except BrokenPipeError:  # it reads no more
-                pass
+            await fed(process.stdin, data)
 
     async def drain(source: AsyncReader, capture: Capture) -> None:
         while chunk := await source.read(_CHUNK_BYTES):

@@ -370,12 +370,7 @@ class Process(Block):
 
         def feed() -> None:
             if self._stdin is not None:
-                try:
-                    if input:
-                        self._stdin.write(input)
-                    self._stdin.close()
-                except BrokenPipeError:  # it reads no more
-                    pass
+                fed(self._stdin, input or b"")
 
         def drain(number: int, stream: Reader | None) -> None:
             if stream is not None:
@@ -465,6 +460,15 @@ class Process(Block):
     def __repr__(self) -> str:
         how = "runs" if self._status is None else f"ended with {self._status.exit_code}"
         return f"<{type(self).__name__} {self.id} pid {self.pid} {how}>"
+
+
+def fed(stdin: Writer, data: str | bytes) -> None:
+    """Write to a command's stdin and close it. A command that reads no more isn't an error."""
+    try:
+        stdin.write(data)
+        stdin.close()
+    except BrokenPipeError:
+        pass
 
 
 def _present(stream: S | None, name: str, hint: str) -> S:

@@ -8,6 +8,8 @@ from paddock.client._capture import Capture
 from paddock.errors import ProgramNotExecutableError, ProgramNotFoundError
 from paddock.model import ExecId, ExecResult, ExitStatus
 
+from .process import fed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +45,7 @@ def watched(
 
     def feed() -> None:
         if data is not None:
-            try:
-                process.stdin.write(data)
-                process.stdin.close()
-            except BrokenPipeError:  # it reads no more
-                pass
+            fed(process.stdin, data)
 
     def drain(source: Reader, capture: Capture) -> None:
         while chunk := source.read(_CHUNK_BYTES):
