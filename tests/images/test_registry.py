@@ -173,7 +173,7 @@ def test_a_registry_that_leads_round_in_circles_or_to_files_is_left(images: Imag
 
 
 def test_one_that_is_not_there_is_said_to_be(images: Images) -> None:
-    with pytest.raises(PlatformError, match=r"127\.0\.0\.1:1 cannot be reached"):
+    with pytest.raises(PlatformError, match=r"127\.0\.0\.1:1 cannot be reached: Connection refused"):
         images.get("docker://127.0.0.1:1/me/app", silent)
 
 

@@ -127,6 +127,11 @@ _ELSEWHERE = {
 _OLD_NOUNS = {"snapshots": "snapshot", "workspaces": "workspace"}
 """Verbs from before 1.0. Without options they list. Options such as `--delete` are now verbs."""
 _OLD_OPTIONS = {"--delete": "rm", "--pin": "pin", "--unpin": "unpin"}
+_LISTS = {
+    **dict.fromkeys(("approval", "approvals", "images", "repos", "secrets", "templates"), "ls"),
+    "artifacts": "list",
+}
+"""Plurals, and the verb of each without any other."""
 _MEANT = {
     "--detach": "paddock create, then paddock exec -d ID -- COMMAND",
     "--env-file": "--env NAME=VALUE",
@@ -277,10 +282,9 @@ def _as_written_today(words: list[str]) -> list[str]:
         return [_OLD_NOUNS[verb], "ls" if old is None else _OLD_OPTIONS[old], *rest]
     if verb == "snapshot" and rest and rest[0] not in ("create", "build", "ls", "rm", "-h", "--help"):
         return [verb, "create", *rest]
-    verb = ALIASES.get(verb, verb)
-    if verb == "approvals" and (not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))):
-        return [verb, "ls", *rest]
-    return [verb, *rest]
+    if verb in _LISTS and (not rest or (rest[0].startswith("-") and rest[0] not in ("-h", "--help"))):
+        rest = [_LISTS[verb], *rest]
+    return [ALIASES.get(verb, verb), *rest]
 
 
 def _options_first(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:

@@ -53,4 +53,6 @@ def unreachable(
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLCertVerificationError):
         hint = ADVICE
+    elif isinstance(reason, OSError):
+        reason = reason.strerror or reason  # without its number
     return PlatformError(f"{server} cannot be reached: {reason}", hint=hint)
