@@ -181,8 +181,9 @@ def _table(
             cells = [part[number] if number < len(part) else "" for part in parts]
             text = "  ".join(map(str.ljust, cells, widths)).rstrip()
             lines.append(text.replace(cells[0], _coloured(cells[0], mark), 1) if width and mark and cells[0] else text)
-        below = list(zip(headings, row, strict=True))[len(widths) :]
-        lines += [f"  {heading} {cell}" for heading, cell in below if cell and row is not headings]
+        if row is not headings:
+            others = zip(headings[len(widths) :], row[len(widths) :], strict=True)
+            lines += [f"  {heading} {cell}" for heading, cell in others if cell]
     return lines
 
 
