@@ -75,7 +75,7 @@ def processes(id: str) -> dict[str, int]:
     """Host process ids of the controller and of the guest's pid 1, which is its child, and has the id in its name."""
     for pid in _host.processes(id):
         parent = proc.parent(pid)
-        if b"vmm/__main__.pyc" in Path(f"/proc/{parent}/cmdline").read_bytes():
+        if b"paddock.vmm.controller" in Path(f"/proc/{parent}/cmdline").read_bytes():
             return {"controller": parent, "child": pid}
     raise AssertionError(f"no controller of {id} lives")
 

@@ -84,8 +84,8 @@ def test_it_is_built_once_and_held_while_it_is_in_use(tmp_path: Path) -> None:
     assert tree == Templates(pool).kit() == recipe().tree
     assert pool.names() == (tree,)
     with Root(pool, tree) as root:
-        assert (root / "vmm/__main__.pyc").exists()
-        assert not (root / "vmm/__main__.pyc").stat().st_mode & 0o022
+        (controller,) = root.glob("lib/python3.*/paddock/vmm/controller.pyc")
+        assert not controller.stat().st_mode & 0o022
     assert templates.is_version(tree)
     assert tree in templates.versions()
     assert "kit" not in templates.names()

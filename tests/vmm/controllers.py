@@ -27,6 +27,7 @@ from tests.vmm.plain import package
 HELLO = frames.pack(Kind.HELLO, 0, HostHello(version=VERSION).pack())
 GUEST = Path(paddock.vmm.__file__).parent
 SRC = GUEST.parent.parent
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from paddock.vmm.controller import main; main(sys.argv[2:])"
 IDENTITIES = ("init", "user", "root")
 HERE = GuestDefaults(workdir="/", env={"PATH": "/usr/bin:/bin"})
 
@@ -41,7 +42,8 @@ class ControllerProcess:
         self.name = f"paddock_test_{secrets.token_hex(8)}"
         child = {"argv": argv or [sentry(directory)]}
         config = {"name": self.name, "identities": IDENTITIES, "driver": "plain", "options": child, **fields}
-        command = [sys.executable, "-I", "-S", package(directory), json.dumps({**config, "fatal_imports": True})]
+        told = json.dumps({**config, "fatal_imports": True})
+        command = [sys.executable, "-I", "-S", "-c", _START, str(Path(package(directory)).parents[1]), told]
         self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL if first is None else first)
 
     async def begin(self) -> None:

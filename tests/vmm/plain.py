@@ -12,12 +12,14 @@ _SOURCES = Path(vmm.__file__ or "").parent
 
 
 def package(directory: Path) -> str:
-    """Make the package in `directory`, and return its path."""
-    place = directory / "vmm"
+    """Make a package `paddock` in `directory`, and return the path of its `vmm`."""
+    place = directory / "paddock/vmm"
     if not place.exists():
-        place.mkdir()
+        place.mkdir(parents=True)
         for source in (*_SOURCES.glob("*.py"), Path(__file__).with_name("_driver_plain.py")):
             (place / source.name).symlink_to(source)
+        for name in ("__init__.py", "linux", "wire"):
+            (place.parent / name).symlink_to(_SOURCES.parent / name)
     return str(place)
 
 

@@ -8,7 +8,7 @@ import sys
 from tests.vmm.controllers import SRC
 
 BEFORE = (
-    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.vmm.process as g; "
+    f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.vmm.controller; import paddock.linux.python as g; "
 )
 
 
@@ -27,6 +27,6 @@ def test_a_fatal_seal_cannot_be_hidden_from():
     assert "colorsys" in found.stderr
 
 
-def test_a_controller_needs_nothing_but_the_standard_library():
-    found = run("print([m for m in sys.modules if m.split('.')[0] == 'paddock' and not m.startswith('paddock.vmm')])")
-    assert found.stdout == "['paddock']\n"
+def test_a_controller_needs_nothing_but_the_standard_library_and_two_packages():
+    found = run("print({m.split('.')[1] for m in sys.modules if m.startswith('paddock.')} - {'vmm', 'linux', 'wire'})")
+    assert found.stdout == "set()\n"

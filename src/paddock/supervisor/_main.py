@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from paddock.linux import children, local_sockets, pidfd, proc
 from paddock.linux.descriptors import closing
+from paddock.linux.python import seal_imports
 from paddock.supervisor import _context, _serve, layout
 from paddock.supervisor.bootstrap import READY
-from paddock.vmm.process import seal_imports
 
 _TITLE = b"paddock"
 LOCK_SECONDS = 2.0

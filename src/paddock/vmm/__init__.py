@@ -1,6 +1,4 @@
 """The controller of a VMM, and the file server of a virtual machine.
 
-Both run out of the kit.
-
-Standard library only. It imports no other package of ours.
+Both run out of the kit. They import the standard library, `paddock.linux` and `paddock.wire`, and nothing else.
 """

@@ -15,9 +15,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Generator
 
+from paddock.linux.descriptors import closing
+
 from ._loop import Loop
 from ._peer import Peer
-from .process import closing
 
 # The table of a view (`_erofs`): a head, then extents by their first block, then paths.
 BLOCK = 4096

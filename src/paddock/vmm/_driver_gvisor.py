@@ -12,6 +12,8 @@ import json
 import os
 import socket
 
+from paddock.linux.syscall_names import numbers
+
 from ._loop import IN
 from ._machine_files import Done
 from ._saved import SavedState
@@ -38,13 +40,9 @@ _LOOPBACK = {
     ],
 }
 _SENTRY_ENDS_SECONDS = 1.0
-# linux/audit.h, and the numbers of system calls: chroot(2), fsetxattr(2), fgetxattr, flistxattr, fremovexattr
-_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
-_CHROOT = {"x86_64": 161, "aarch64": 51}
-_ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
-# arch_prctl(2), which only one of them has, and its ARCH_SET_CPUID (asm/prctl.h)
-_ARCH_PRCTL = {"x86_64": 158}
-_SET_CPUID = 0x1012
+_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}  # linux/audit.h
+_ATTRIBUTES = ("fsetxattr", "fgetxattr", "flistxattr", "fremovexattr")
+_SET_CPUID = 0x1012  # ARCH_SET_CPUID, asm/prctl.h
 _ERRNO = 0x0005_0000  # linux/seccomp.h
 
 
@@ -79,11 +77,12 @@ class Driver:
     def start(self, ends: dict[str, int]) -> list[int]:
         self._find_state()
         machine, options = os.uname().machine, self._options
+        calls = numbers(machine)
         # The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the
         # call, so a filter answers it. For symbolic links the gofer reads attributes in a way that fails, and `ls -l`
         # reports that for each. It reports nothing if attributes don't exist.
-        answers = {_CHROOT[machine]: 0} | dict.fromkeys(_ATTRIBUTES[machine], errno.EOPNOTSUPP)
-        _pretend(_ARCHITECTURES[machine], answers, _ARCH_PRCTL.get(machine))
+        answers = {calls["chroot"]: 0} | {calls[name]: errno.EOPNOTSUPP for name in _ATTRIBUTES}
+        _pretend(_ARCHITECTURES[machine], answers, calls.get("arch_prctl"))
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         gofer_io, sentry_io = socket.socketpair()
         mounts, mounts_writer = os.pipe2(os.O_CLOEXEC)
@@ -254,9 +253,9 @@ class Driver:
 def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:
     """Make these calls do nothing, with an error or 0 as their result, in this process and all its children.
 
-    `arch_prctl` is the call that makes the CPUID instruction fault. It gets the error of a processor without that
-    feature, so the sentry lets programs execute CPUID. Each loader does so some 40 times. Each time would be a fault in
-    the sentry, with the same answer. Among the filters that block a call, the newest decides the result.
+    `arch_prctl`, which x86_64 alone has, makes the CPUID instruction fault. It gets the error of a processor without
+    that feature, so the sentry lets programs execute CPUID. Each loader does so some 40 times. Each time would be a
+    fault in the sentry, with the same answer. Among the filters that block a call, the newest decides the result.
     """
     program = [
         (LOAD, 0, 0, ARCHITECTURE),

@@ -7,15 +7,16 @@ following links. The result must be the same file. A file without a name keeps i
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
 import struct
 from collections import OrderedDict
 
+from paddock.linux._syscall import call
+from paddock.linux.openat2 import open_beneath
+
 from ._fuse_wire import ROOT
-from .process import checked
 
 MAX_NODES = 1 << 20
 MAX_DEPTH = 4096
@@ -330,37 +331,17 @@ def _open_as_owner(fd: int, flags: int, export: Export) -> int:
 
 # system calls on a file by its O_PATH descriptor, never by a path that another process could change
 
-_HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
-# RESOLVE_NO_MAGICLINKS | NO_SYMLINKS | BENEATH, and NO_XDEV (openat2(2), Linux 5.6)
-_RESOLVE, _NO_XDEV = 0x02 | 0x04 | 0x08, 0x01
-_OPENAT2 = 437  # on every machine
-_ATTEMPTS = 64  # EAGAIN: something was renamed or mounted meanwhile, somewhere on the machine
-_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW
 UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 _TIMES = struct.Struct("=4q")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_pointer, _long, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-_libc.syscall.restype = _long
-_libc.syscall.argtypes = (_long, _long, _pointer, _pointer, _long)
-_libc.renameat2.argtypes = (_int, ctypes.c_char_p, _int, ctypes.c_char_p, ctypes.c_uint)
-_libc.fallocate.argtypes = (_int, _int, ctypes.c_int64, ctypes.c_int64)
-_libc.utimensat.argtypes = (_int, ctypes.c_char_p, _pointer, _int)
 
-
-def open_path(directory: int, name: bytes, *, across: bool = False) -> int:
+def open_path(directory: int, name: bytes, *, across: bool) -> int:
     """Return a descriptor of the file `name`, without following a link.
 
     Unless `across`, it must not be on another mount.
     """
-    how = _HOW.pack(_PATH_FLAGS, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
-    for attempt in range(_ATTEMPTS):
-        try:
-            return checked(_libc.syscall(_OPENAT2, directory, name, how, _HOW.size))
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EINTR) or attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError
+    return open_beneath(directory, name, _PATH_FLAGS, cross_mounts=across)
 
 
 def reopen(fd: int, flags: int) -> int:
@@ -389,12 +370,12 @@ def set_times(fd: int, accessed: tuple[int, int], modified: tuple[int, int]) -> 
     UTIME_NOW and UTIME_OMIT replace nanoseconds.
     """
     times = _TIMES.pack(*accessed, *modified)
-    checked(_libc.utimensat(-100, proc_path(fd).encode(), times, 0))
+    call("utimensat", -100, proc_path(fd).encode(), times, 0)
 
 
 def rename(old: int, old_name: bytes, new: int, new_name: bytes, flags: int) -> None:
-    checked(_libc.renameat2(old, old_name, new, new_name, flags))
+    call("renameat2", old, old_name, new, new_name, flags)
 
 
 def allocate(fd: int, mode: int, offset: int, length: int) -> None:
-    checked(_libc.fallocate(fd, mode, offset, length))
+    call("fallocate", fd, mode, offset, length)

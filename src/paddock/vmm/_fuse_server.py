@@ -21,13 +21,15 @@ import select
 import signal
 import socket
 import stat
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+
+from paddock.linux import children
+from paddock.linux.descriptors import closing
 
 from . import _fuse_wire as wire
 from ._fuse_nodes import Export, Node, Nodes, reopen
 from ._fuse_session import Session
 from ._loop import report
-from .process import close_others, closing, end_with
 
 _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768
@@ -53,22 +55,17 @@ def start_file_server(stream: int, exports: tuple[Export, ...], *, saved: int | 
     The caller keeps (and should close) `stream` and the exports' descriptors.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _run(parent, stream, theirs, exports, saved)
-    theirs.close()
+    kept = (stream, theirs.fileno(), saved or 0, *(export.directory for export in exports))
+    with theirs:
+        pid = children.fork(lambda: _run(stream, theirs, exports, saved), *kept)
     return FileServer(pid=pid, control=ours)
 
 
-def _run(parent: int, stream: int, control: socket.socket, exports: tuple[Export, ...], saved: int | None) -> NoReturn:
-    status = 1
+def _run(stream: int, control: socket.socket, exports: tuple[Export, ...], saved: int | None) -> None:
     try:
-        end_with(parent)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        close_others((stream, control.fileno(), saved or 0, *(export.directory for export in exports)))
         os.umask(0)
         nodes = Nodes(exports, descriptors=_descriptors())
         server = Server(stream, control, nodes)
@@ -77,10 +74,9 @@ def _run(parent: int, stream: int, control: socket.socket, exports: tuple[Export
             server.send_control(wire.RESUME)
             os.close(saved)
         server.run()
-        status = 0
     except BaseException as error:
         report(error)
-    os._exit(status)
+        raise
 
 
 def _descriptors() -> int:
@@ -98,7 +94,6 @@ class Server:
         self._nodes = nodes
         self._session = Session(nodes)
         self._splitter = wire.Splitter()
-        self._waiting: list[memoryview] = []  # messages not looked at yet
         self._unsent = bytearray()
         self._save_to: str | None = None  # the directory for the state, once the guest has paused
         self._saved_in: str | None = None  # the directory of a saved state

@@ -22,6 +22,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 
+from paddock.linux.descriptors import closing
+
 from . import _fuse_wire as wire
 from ._fuse_nodes import (
     UTIME_NOW,
@@ -37,7 +39,6 @@ from ._fuse_nodes import (
 )
 from ._fuse_wire import Request
 from ._loop import report
-from .process import closing
 
 _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 _HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR

@@ -14,6 +14,8 @@ import socket
 from contextlib import suppress
 from struct import Struct
 
+from paddock.linux.descriptors import closing
+
 from ._loop import IN, Loop
 from .process import (
     ALLOW,
@@ -24,7 +26,6 @@ from .process import (
     NUMBER,
     RETURN,
     THIRD_ARGUMENT,
-    closing,
     install_filter,
 )
 

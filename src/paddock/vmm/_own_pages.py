@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from .process import closing
+from paddock.linux.descriptors import closing
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY = 8

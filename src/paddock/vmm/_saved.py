@@ -12,8 +12,9 @@ import os
 from _blake2 import blake2b
 from collections.abc import Sequence
 
+from paddock.linux.descriptors import closing
+
 from .control import Json
-from .process import closing
 
 _FILES = ("kernel", "pages", "memory")
 """The files in the sentry's order: state, metadata of the pages, pages."""

@@ -27,12 +27,14 @@ from collections.abc import Callable
 from importlib import import_module
 from struct import unpack
 
+from paddock.linux.prctl import end_with
+
 from ._loop import IN, ChildWatch, Loop, described, report
 from ._machine_files import Done
 from ._peer import Stream
 from ._trunk import Trunk
 from .control import Control, Fault, Json, read_orders
-from .process import end_with, prepare_process
+from .process import prepare_process
 
 TYPE_CHECKING = False  # to import typing is a fifth of what a controller's start costs
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The kit: a tree with our Python, its libraries, its loader, and `paddock.vmm`, byte-compiled.
+"""The kit: a tree with our Python, its libraries, its loader, and `paddock.vmm` with its imports, byte-compiled.
 
 It works at any path: the controller of a VMM runs out of it, with any template. It only contains the controller's
 imports. The controller imports all of them when it starts, and nothing later.
@@ -25,23 +25,21 @@ PLACE = "/.paddock"
 COMMAND = (
     f"{PLACE}/lib/ld.so",
     *("--library-path", f"{PLACE}/lib"),
-    *(f"{PLACE}/bin/python3", "-I", "-S", f"{PLACE}/vmm/__main__.pyc"),
+    *(f"{PLACE}/bin/python3", "-I", "-S", "-c", "from paddock.vmm.controller import main; main([])"),
 )
 """Starts a controller from the kit at `PLACE`. The controller reads its orders from its standard input."""
-_VERSION = "1"
+_VERSION = "2"
 _SECONDS = 60
 _INTERPRETER_OF_ELF = 3  # PT_INTERP, elf(5)
 # Prints the files that the controller's interpreter loads: modules by file, and shared libraries by their requested
 # names (dl_iterate_phdr(3)). The first of these is the program itself, without a name.
 _LIST_IMPORTS = """
-import ctypes, importlib, json, os, sys, types
+import ctypes, importlib, json, os, sys
 
 where, *names = sys.argv[1:]
-package = types.ModuleType("paddock_vmm")
-package.__path__ = [where]
-sys.modules["paddock_vmm"] = package
+sys.path.insert(0, where)
 for name in names:
-    importlib.import_module("paddock_vmm." + name)
+    importlib.import_module("paddock.vmm." + name)
 
 class Info(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
@@ -56,7 +54,7 @@ ctypes.CDLL(None).dl_iterate_phdr(kind(add), None)
 modules = {}
 for name, module in sys.modules.items():
     spec = getattr(module, "__spec__", None)
-    if spec is not None and spec.has_location and not name.startswith("paddock_vmm"):
+    if spec is not None and spec.has_location:
         modules[name] = spec.origin
 print(json.dumps({"modules": modules, "libraries": libraries, "os": os.__file__, "library": sys.platlibdir}))
 """
@@ -67,8 +65,9 @@ def recipe() -> Recipe:
     program = _program()
     loader = _loader(program)
     sources = hashlib.sha256()
-    for path in _vmm_sources():
-        sources.update(path.name.encode() + b"\0" + path.read_bytes())
+    for package in ("vmm", "linux", "wire"):
+        for path in sorted((_source() / "paddock" / package).glob("*.py")):
+            sources.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = (_VERSION, sys.version, _stamp(program), _stamp(loader), _stamp(Path(os.__file__)), sources.hexdigest())
     return Recipe(name="kit", facts=facts, fill=writes(manifest), host_usr=False, env={})
 
@@ -91,8 +90,6 @@ def manifest() -> Manifest:
     put(files, f"{standard}/lib-dynload", FOLDER)
     for name, origin in imports["modules"].items():
         _add_module(files, standard, name, Path(origin))
-    for path in _vmm_sources():
-        put(files, f"vmm/{path.stem}.pyc", _compiled(path, f"vmm/{path.name}"))
     return files
 
 
@@ -102,8 +99,9 @@ def _program() -> Path:
     return Path(base or sys.executable).resolve()
 
 
-def _vmm_sources() -> list[Path]:
-    return sorted(path for path in Path(vmm.__path__[0]).glob("*.py"))
+def _source() -> Path:
+    """Return the directory with the package `paddock`, whose `vmm` is to be in the kit."""
+    return Path(vmm.__path__[0]).parents[1]
 
 
 def _loader(program: Path) -> Path:
@@ -131,9 +129,9 @@ class _Imports(TypedDict):
 
 
 def _find_imports(program: Path) -> _Imports:
-    names = [path.stem for path in _vmm_sources() if not path.stem.startswith("__")]
+    names = sorted(path.stem for path in Path(vmm.__path__[0]).glob("*.py") if path.stem != "__init__")
     result = subprocess.run(
-        [program, "-I", "-S", "-B", "-c", _LIST_IMPORTS, vmm.__path__[0], *names],
+        [program, "-I", "-S", "-B", "-c", _LIST_IMPORTS, str(_source()), *names],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_SECONDS,
