@@ -155,7 +155,7 @@ def test_a_sandbox_begins_where_a_baked_guest_stood_and_has_its_own_name_and_env
             box = await family.begin(env={"MINE": value})
             assert (await box.sh("echo $MINE; hostname")).text.split() == [value, box.plan.hostname]
             assert isinstance(box.instance, VmmInstance)
-            assert (await (await box.instance.control()).ask("ping", dict))["restored"]
+            assert (await (await box.instance.control()).call("ping", dict))["restored"]
 
     play(sandboxes, test)
 
@@ -265,7 +265,7 @@ def test_a_copy_of_another_shape_goes_on_with_its_files(sandboxes: MemoryHarness
         assert (await child.sh("cat /home/user/kept; ulimit -n")).text == "kept\n512"
         assert await child.matching("98765") == []
         assert isinstance(child.instance, VmmInstance)
-        said = (await (await child.instance.control()).ask("log", dict))["log"]
+        said = (await (await child.instance.control()).call("log", dict))["log"]
         assert "only the files go on" in said
 
     play(sandboxes, test)

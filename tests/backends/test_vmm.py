@@ -163,7 +163,7 @@ def test_what_stands_still_goes_on_for_what_its_controller_has_to_do_and_no_long
     async def body(backend: PlainVmm, instance: VmmInstance) -> None:
         await instance.pause()
         async with instance.roused():
-            assert (await (await instance.control()).ask("ping", dict))["children"]
+            assert (await (await instance.control()).call("ping", dict))["children"]
         assert instance.id in await backend.paused()
         await instance.resume()
         async with instance.roused():
@@ -330,7 +330,7 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_controller_serves_on(har
                 instance.close_connections()
         with pytest.raises(PaddockError):  # an answer with nothing in it
             await instance.tell(Renew(parts=Part.HOSTNAME, hostname=b"honest"))
-        assert (await (await instance.control()).ask("ping", dict))["children"]
+        assert (await (await instance.control()).call("ping", dict))["children"]
 
     async def ready(plan: SandboxPlan, instance: VmmInstance) -> None:
         """It would lie to that."""

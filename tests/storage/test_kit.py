@@ -59,7 +59,7 @@ def test_the_controller_serves_where_there_is_nothing_but_the_kit(files: Manifes
         control = Control(ours)
         try:
             async with asyncio.timeout(60):
-                return await control.ask("ping", dict)
+                return await control.call("ping", dict)
         finally:
             control.close()
             controller.kill()

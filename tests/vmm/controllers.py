@@ -77,7 +77,7 @@ class ControllerProcess:
     async def control(self, op: str, **fields: Any) -> dict[str, Any]:
         control = Control(self.hand("control"))
         try:
-            return await control.ask(op, dict, **fields)
+            return await control.call(op, dict, **fields)
         finally:
             control.close()
 

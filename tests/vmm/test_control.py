@@ -16,9 +16,10 @@ from paddock.backends.vmm import Control as Asking
 from paddock.errors import FileError, GuestLostError, GuestProtocolError, SandboxDiedError
 from paddock.vmm._loop import Loop
 from paddock.vmm.control import Control
+from paddock.wire import Inbox, Kind, pack
 
 
-def talk(wire: bytes, fds: tuple[int, ...] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def talk(wire: bytes, fds: tuple[int, ...] = ()) -> tuple[list[dict[str, Any]], list[tuple[Kind, int, Any]]]:
     """What a connection serves of it, and what it says, until it has hung up or the service has."""
     served: list[dict[str, Any]] = []
     loop = Loop()
@@ -39,28 +40,38 @@ def talk(wire: bytes, fds: tuple[int, ...] = ()) -> tuple[list[dict[str, Any]], 
         with contextlib.suppress(ConnectionError):
             while data := ours.recv(1 << 20):
                 said += data
-    return served, [json.loads(line) for line in said.splitlines()]
+    return served, [(frame.kind, frame.channel, json.loads(frame.body)) for frame in Inbox(1 << 20).feed(said)]
 
 
-def line(id: int, op: str, fds: int = 0, **fields: object) -> bytes:
-    return json.dumps({"id": id, "op": op, "fds": fds, **fields}).encode() + b"\n"
+def asked(id: int, op: str, fds: int = 0, **fields: object) -> bytes:
+    return pack(Kind.OPEN, id, json.dumps({"op": op, **fields}).encode(), descriptors=range(fds))
+
+
+def answer(body: bytes, kind: Kind = Kind.REPLY, id: int = 1) -> bytes:
+    return pack(kind, id, body)
 
 
 def test_each_request_has_its_answer() -> None:
-    _, said = talk(line(1, "long", size=100_000) + line(2, "fail") + line(3, "short"))
+    _, said = talk(asked(1, "long", size=100_000) + asked(2, "fail") + asked(3, "short"))
     error = {"code": "file", "message": "No such file or directory", "errno": "ENOENT"}
-    assert said == [{"text": "x" * 100_000, "id": 1}, {"error": error, "id": 2}, {"text": "", "id": 3}]
+    assert said == [(Kind.REPLY, 1, {"text": "x" * 100_000}), (Kind.ERROR, 2, error), (Kind.REPLY, 3, {"text": ""})]
 
 
-@pytest.mark.parametrize("wire", [b"no JSON\n", b"[]\n", b'{"op":"x"}\n', line(1, "x", fds=1), line(1, "x")[:-1]])
+@pytest.mark.parametrize("wire", [b"no frame, as anybody can see\n", asked(1, "x", fds=1), asked(1, "x")[:-1]])
 def test_what_is_no_request_ends_the_conversation(wire: bytes) -> None:
-    assert talk(wire + line(2, "x"))[0] == []
+    assert talk(wire + asked(2, "x"))[0] == []
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b"[]"])
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    _, said = talk(pack(Kind.OPEN, 1, body) + asked(2, "x"))
+    assert [kind for kind, _, _ in said] == [Kind.ERROR, Kind.REPLY]
 
 
 def test_descriptors_that_nobody_takes_are_closed() -> None:
     reader, writer = os.pipe()
-    talk(line(1, "x", fds=1), (writer,))
-    talk(line(1, "x"), (writer, writer))
+    talk(asked(1, "x", fds=1), (writer,))
+    talk(asked(1, "x"), (writer, writer))
     os.close(writer)
     assert os.read(reader, 1) == b""
     os.close(reader)
@@ -69,17 +80,16 @@ def test_descriptors_that_nobody_takes_are_closed() -> None:
 @pytest.mark.parametrize(
     ("wire", "error"),
     [
-        (b'{"id":1,"error":{"code":"file","message":"full","errno":"ENOSPC"}}\n', FileError),
-        (
-            b'{"id":1,"error":{"code":"policy","message":"not its to say"}}\n',
-            GuestProtocolError,
-        ),
-        (b'{"id":1,"error":{}}\n', GuestProtocolError),
-        (b'{"id":1}\n', GuestProtocolError),  # an answer without what is wanted
-        (b'{"id":2,"env":{}}\n', GuestProtocolError),  # nobody has asked
-        (b"noise\n", GuestProtocolError),
-        (b"[" * 100_000 + b"\n", GuestProtocolError),
-        (b"x" * (5 << 20), GuestProtocolError),
+        (answer(b'{"code":"file","message":"full","errno":"ENOSPC"}', Kind.ERROR), FileError),
+        (answer(b'{"code":"policy","message":"not its to say"}', Kind.ERROR), GuestProtocolError),
+        (answer(b"{}", Kind.ERROR), GuestProtocolError),
+        (answer(b"{}"), GuestProtocolError),  # an answer without what is wanted
+        (answer(b'{"env":{}}', Kind.OPEN), GuestProtocolError),  # a request
+        (b"noise that is no frame", GuestProtocolError),
+        (answer(b"["), GuestProtocolError),
+        (answer(b"[" * 100_000), GuestProtocolError),
+        (answer(b"x" * (5 << 20)), GuestProtocolError),
+        (answer(b'{"env":{}}', id=2) + answer(b"{}"), GuestProtocolError),  # nobody has asked for the first
         (b"", SandboxDiedError),
     ],
 )
@@ -88,10 +98,11 @@ def test_a_service_believes_no_answer_that_is_none(wire: bytes, error: type[Exce
 
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
         control = Asking(ours)
         with theirs:
-            asking = asyncio.ensure_future(control.ask("environment", Environment))
+            asking = asyncio.ensure_future(control.call("environment", Environment))
+            await asyncio.to_thread(theirs.recv, 1)  # it has asked
+            theirs.setblocking(False)
             with contextlib.suppress(ConnectionError):
                 await asyncio.get_running_loop().sock_sendall(theirs, wire)
             if not wire:
@@ -110,16 +121,16 @@ def test_time_in_which_the_sandbox_stands_still_does_not_count() -> None:
         pause_clock = PauseClock()
         control = Asking(ours, pause_clock)
         with theirs:
-            asking = asyncio.ensure_future(control.ask("x", seconds=0.2))
+            asking = asyncio.ensure_future(control.call("x", seconds=0.2))
             await asyncio.sleep(0)
             pause_clock.begin()
             await asyncio.sleep(0.5)
             assert not asking.done()
-            theirs.send(b'{"id":1}\n')
+            theirs.send(answer(b"{}"))
             pause_clock.end()
             await asking
             with pytest.raises(GuestLostError):
-                await control.ask("x", seconds=0.05)
+                await control.call("x", seconds=0.05)
         control.close()
 
     asyncio.run(main())

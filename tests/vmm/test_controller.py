@@ -115,7 +115,7 @@ def test_when_the_child_ends_the_controller_says_how_and_ends(tmp_path):
 
     async def main():
         control = Control(controller.hand("control"))
-        end = asyncio.ensure_future(control.ask("end", dict))
+        end = asyncio.ensure_future(control.call("end", dict))
         user = controller.dial("user")
         while (await controller.control("log"))["log"] != "last words\n":
             pass

@@ -32,14 +32,14 @@ worker.close()
 _CONTROLLER = """
 import asyncio
 from paddock.backends.vmm._control import Control
+from paddock.wire import Kind, pack
 
 async def main():
     ours, theirs = socket.socketpair()
     control = Control(ours)
-    asking = asyncio.ensure_future(control.ask("x", fds=[0]))
-    await asyncio.sleep(0)
-    print(len(socket.recv_fds(theirs, 100, 1)[1]))
-    theirs.send(b'{"id":1}\\n')
+    asking = asyncio.ensure_future(control.call("x", fds=[0]))
+    print(len((await asyncio.to_thread(socket.recv_fds, theirs, 100, 1))[1]))
+    theirs.send(pack(Kind.REPLY, 1, b"{}"))
     await asking
     control.close()
 full = fill()

@@ -1,8 +1,9 @@
-"""Requests of services to the controller: a line of JSON for each, and one for its answer, in any order.
+"""Requests of services to the controller, in the frames of `paddock.wire`: OPEN, and REPLY or ERROR as its answer.
 
-A request has an `id`, its `op`, and the number of its descriptors (`fds`). The answer has that `id`, and `error` if the
-controller refuses. The first connection begins with the controller's orders: a length of four bytes, and JSON. They
-contain secrets, so they aren't on the command line, which all users of the machine can read (proc(5)).
+A body is JSON: of a request with its `op`, of an error with `code`, `message` and perhaps the name of an errno.
+
+The first connection begins with the controller's orders: a length of four bytes, and JSON. They contain secrets, so
+they aren't on the command line, which all users of the machine can read (proc(5)).
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import os
 import socket
 from collections.abc import Callable
 
+from paddock.wire import Inbox, Kind, WireError, close_all, pack, receive_some
+
 from ._loop import IN, OUT, Loop, report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from paddock.wire import Frame
+
 Json = dict[str, "Any"]
-_READ = 64 * 1024
-_MOST_DESCRIPTORS = 4
+MOST_BYTES = 4 << 20
+"""Bytes of a request, and of an answer."""
 _MAX_MESSAGE = 2000
 _LENGTH_BYTES = 4
 
@@ -31,15 +36,15 @@ def pack_orders(orders: Json) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "big") + text
 
 
-def read_orders(source: int) -> Json:
-    """Read the controller's orders. Raises ConnectionError if the sender has gone."""
-    return json.loads(_read(source, int.from_bytes(_read(source, _LENGTH_BYTES), "big")))
+def read_orders() -> Json:
+    """Read the controller's orders from its standard input. Raises ConnectionError if the sender has gone."""
+    return json.loads(_read(int.from_bytes(_read(_LENGTH_BYTES), "big")))
 
 
-def _read(source: int, count: int) -> bytes:
+def _read(count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        part = os.read(source, count - len(data))
+        part = os.read(0, count - len(data))
         if not part:
             raise ConnectionError("who was to say what is to be done has gone")
         data += part
@@ -83,8 +88,7 @@ class Control:
     ) -> None:
         stream.setblocking(False)
         self._loop, self._stream, self._serve, self._lost = loop, stream, serve, lost
-        self._received, self._out = bytearray(), bytearray()
-        self._descriptors: list[int] = []
+        self._inbox, self._out = Inbox(MOST_BYTES), bytearray()
         self._closed = False
         self._watch()
 
@@ -93,14 +97,16 @@ class Control:
         return bool(self._out)
 
     def answer(self, id: int, answer: Json) -> None:
-        if not self._closed:
-            self._out += json.dumps({**answer, "id": id}).encode() + b"\n"
-            self._flush()
+        self._send(Kind.REPLY, id, answer)
 
     def refuse(self, id: int, error: BaseException) -> None:
         fault = Fault.of(error)
-        body = {"code": fault.code, "message": fault.message[:_MAX_MESSAGE], "errno": fault.name}
-        self.answer(id, {"error": body})
+        self._send(Kind.ERROR, id, {"code": fault.code, "message": fault.message[:_MAX_MESSAGE], "errno": fault.name})
+
+    def _send(self, kind: Kind, id: int, body: Json) -> None:
+        if not self._closed:
+            self._out += pack(kind, id, json.dumps(body).encode())
+            self._flush()
 
     def _watch(self) -> None:
         """While the service doesn't read its answers, this reads no more of its requests."""
@@ -123,41 +129,33 @@ class Control:
 
     def _receive(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._stream, _READ, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors, lost = receive_some(self._stream)
+            for frame in self._inbox.feed(data, descriptors, lost=lost):
+                self._take(frame)
         except BlockingIOError:
             return
-        except OSError:
-            data, descriptors = b"", []
-        self._descriptors += descriptors
-        *lines, self._received = (self._received + data).split(b"\n")
-        try:
-            for line in lines:
-                request = json.loads(line)
-                given = [self._descriptors.pop(0) for _ in range(request["fds"])]
-                self._take(request["id"], request, given)
-        except (ValueError, KeyError, TypeError, IndexError):  # it isn't our daemon
+        except (OSError, WireError):  # it isn't our daemon
             data = b""
         if not data:
             self._hang_up()
 
-    def _take(self, id: int, request: Json, descriptors: list[int]) -> None:
+    def _take(self, frame: Frame) -> None:
+        descriptors = list(frame.descriptors)
         try:
-            answer = self._serve(self, id, request, descriptors)
+            answer = self._serve(self, frame.channel, json.loads(frame.body), descriptors)
             if answer is not None:
-                self.answer(id, answer)
+                self.answer(frame.channel, answer)
         except Exception as error:
             if not isinstance(error, (Fault, OSError)):
                 report(error)  # a fault of ours; it ends this request and nothing else
-            self.refuse(id, error)
+            self.refuse(frame.channel, error)
         finally:
-            for fd in descriptors:
-                os.close(fd)
+            close_all(descriptors)
 
     def _hang_up(self) -> None:
         self._closed = True
         self._out.clear()
         self._loop.unwatch(self._stream.fileno())
         self._stream.close()
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        self._inbox.close()
         self._lost(self)

@@ -94,7 +94,7 @@ _MOST_DESCRIPTORS = 4
 def main(arguments: list[str]) -> NoReturn:
     code = 1
     try:
-        config: Json = json.loads(arguments[0]) if arguments else read_orders(0)
+        config: Json = json.loads(arguments[0]) if arguments else read_orders()
         controller = Controller(config)
         prepare_process(fatal_imports=config.get("fatal_imports") is True)
         controller.run()

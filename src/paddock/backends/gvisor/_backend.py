@@ -260,7 +260,7 @@ class GvisorBackend(VmmBackend):
             await instance.start_vmm(orders)
             for identity in self.identities:  # so that its agent runs
                 (await instance.connect(identity)).close()
-            await (await instance.control()).ask("freeze", seconds=None, for_good=True)
+            await (await instance.control()).call("freeze", seconds=None, for_good=True)
 
     def _key(self) -> bytes:
         return seal_key(self.directory / _KEY_FILE)

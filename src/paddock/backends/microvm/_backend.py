@@ -195,7 +195,7 @@ class MicrovmBackend(VmmBackend):
 
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         if exports := _shares.exports(plan):
-            await (await instance.control()).ask("show", exports=exports)
+            await (await instance.control()).call("show", exports=exports)
         await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
@@ -283,7 +283,7 @@ class MicrovmBackend(VmmBackend):
                     await instance.start_vmm(orders)
                     await instance.furnish(made_of.directories())
                     await instance.warm()
-                    await (await instance.control()).ask("freeze", seconds=None, for_good=True)
+                    await (await instance.control()).call("freeze", seconds=None, for_good=True)
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
                 raise SandboxError(words, hint="paddock doctor") from None

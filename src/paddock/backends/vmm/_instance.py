@@ -124,7 +124,7 @@ class VmmInstance(JailInstance):
         know."""
         await self._trust()
         if self._environment is None:
-            self._environment = (await (await self.control()).ask("environment", Environment)).env
+            self._environment = (await (await self.control()).call("environment", Environment)).env
         if self._environment:
             spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
@@ -224,7 +224,7 @@ class VmmInstance(JailInstance):
                 return
             if listening.done() or greeted.done():
                 raise await self._early_end(greeted)
-            log = await (await self.control()).ask("log", _Log)
+            log = await (await self.control()).call("log", _Log)
         finally:
             greeted.cancel()
             with contextlib.suppress(asyncio.CancelledError), logged("hear the guest's greeting", self.id):
@@ -281,7 +281,7 @@ class VmmInstance(JailInstance):
 
     async def claim(self, env: dict[str, str]) -> None:
         """Has the controller know that it is a sandbox's: it outlives this service from now on."""
-        await (await self.control()).ask("claim", env=env)
+        await (await self.control()).call("claim", env=env)
         self._environment = env
         self.listen()
 
@@ -322,7 +322,7 @@ class VmmInstance(JailInstance):
         control = await self.control()
         try:
             try:
-                await control.ask("freeze", seconds=None, fds=fds, **fields)
+                await control.call("freeze", seconds=None, fds=fds, **fields)
             except UnsupportedError:
                 raise
             except PaddockError as error:
@@ -334,9 +334,9 @@ class VmmInstance(JailInstance):
         finally:
             with logged("thaw", self.id):  # the next who copies it finds it running
                 if self.pause_clock.now:  # paused in the block, the controller doesn't answer
-                    await control.tell("thaw")
+                    control.tell("thaw")
                 else:
-                    await control.ask("thaw")
+                    await control.call("thaw")
 
     def listen(self) -> None:
         """For the controller's last words."""
@@ -372,7 +372,7 @@ class VmmInstance(JailInstance):
 
     async def _greeted(self) -> None:
         # The controller may make disks first, which may take long on a busy machine: this wait has no timeout.
-        pinged = await (await self.control()).ask("ping", _PingReply, seconds=None)  # then it listens
+        pinged = await (await self.control()).call("ping", _PingReply, seconds=None)  # then it listens
         await (await self._init()).open(PING).reply(PingReply)
         if not pinged.restored:
             await self.begin()
@@ -388,7 +388,7 @@ class VmmInstance(JailInstance):
 
     async def _listen(self) -> None:
         with logged("hear the end", self.id):
-            self._exit_report = await (await self.control()).ask("end", _ExitReport, seconds=None)
+            self._exit_report = await (await self.control()).call("end", _ExitReport, seconds=None)
 
     async def _hear_out(self) -> None:
         """Until the controller has said how its child ended, if it is at its end."""
