@@ -136,15 +136,14 @@ def test_an_end_comes_after_what_was_said_before_it(machine: Machine) -> None:
 
 def test_nothing_is_under_way_while_the_machine_stands(machine: Machine) -> None:
     greeted(machine)
-    stood: list[str | None] = []
     with machine.service() as service:
         machine.heard()
-        machine.trunk.pause(stood.append)
+        stood = machine.trunk.pause()
         service.send(b"later")
         assert machine.heard() == [(PAUSE, 0, b"")]
-        assert stood == []
+        assert not stood.settled
         machine.say(PAUSE)
-        assert stood == [None]
+        assert stood.settled
         with machine.service("root"):
             assert machine.heard() == []
             machine.trunk.resume()

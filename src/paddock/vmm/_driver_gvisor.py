@@ -14,10 +14,9 @@ import socket
 
 from paddock.linux.syscall_names import numbers
 
-from ._loop import IN
-from ._machine_files import Done
+from ._loop import FAILURES, IN
 from ._saved import SavedState
-from ._sentry import Call, Script, Sentry
+from ._sentry import Sentry
 from .control import Fault
 from .controller import PORT, PORT_OUTPUT
 from .process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
@@ -124,47 +123,46 @@ class Driver:
     def saves(self) -> bool:
         return self._saves is not None
 
-    def save(self, image: int | None, memory: str, done: Done) -> None:
-        self._sentry.play(self._save(), done)
+    async def _start_guest(self) -> None:
+        try:
+            await self._boot()
+        except FAILURES as error:
+            self._fail(str(error).partition("\n")[0][:1000])
 
-    def thaw(self, done: Done) -> None:
-        self._sentry.play(self._resume(), done)
-
-    # scripts
-
-    def _start_guest(self) -> Script:
+    async def _boot(self) -> None:
         if self._options.get("loopback"):
-            yield Call("Network.CreateLinksAndRoutes", {"LoopbackLinks": [_LOOPBACK]})
+            await self._sentry.call("Network.CreateLinksAndRoutes", {"LoopbackLinks": [_LOOPBACK]})
         if not self._files:
-            yield Call("containerManager.StartRoot", _ID)
+            await self._sentry.call("containerManager.StartRoot", _ID)
             return
         device = self._open_device()  # what it has begun with was for a machine that this one takes the place of
         files = (*self._files, *device)
         try:
-            yield Call("containerManager.Restore", {"HavePagesFile": True, "HaveDeviceFile": bool(device)}, files)
+            options = {"HavePagesFile": True, "HaveDeviceFile": bool(device)}
+            await self._sentry.call("containerManager.Restore", options, files)
         finally:
             for fd in files:
                 os.close(fd)
         self._own_state().forget()
 
-    def _save(self) -> Script:
-        yield Call("containerManager.Pause", {})
+    async def save(self, image: int | None, memory: str) -> None:
+        await self._sentry.call("containerManager.Pause", {})
         self._paused = True
         saved = self._own_state()
         files = saved.new_files()
         try:
             options = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
-            yield Call("containerManager.Checkpoint", options, files)
+            await self._sentry.call("containerManager.Checkpoint", options, files)
             saved.conclude(files)
         finally:
             for fd in files:
                 os.close(fd)
 
-    def _resume(self) -> Script:
+    async def thaw(self) -> None:
         self._own_state().forget()
         if self._paused:
             self._paused = False
-            yield Call("containerManager.Resume", {})
+            await self._sentry.call("containerManager.Resume", {})
 
     # parts of the driver
 
@@ -243,11 +241,7 @@ class Driver:
         if not booted:
             return  # it has died, which is seen elsewhere
         self._control.close()
-        self._sentry.play(self._start_guest(), self._started)
-
-    def _started(self, why: str | None) -> None:
-        if why is not None:
-            self._fail(why.partition("\n")[0][:1000])
+        self._controller.loop.start(self._start_guest())
 
 
 def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:

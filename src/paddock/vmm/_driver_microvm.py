@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ._machine_files import Done, MachineFiles
+from ._loop import FAILURES
+from ._machine_files import MachineFiles
 from ._qemu import Qemu
 from .control import Fault, Json
 
@@ -53,7 +54,7 @@ class Driver:
         else:
             self._machine_files.check()
         pid = self._qemu.start(ends)
-        self._qemu.play(self._qemu.load() if self._make is None else self._qemu.boot(), self._started)
+        self._controller.loop.start(self._start_machine())
         exports: Any = self._options.get("exports")
         return [pid, self._show(exports)] if exports else [pid]
 
@@ -75,28 +76,21 @@ class Driver:
 
     # save and resume
 
-    def save(self, image: int | None, memory: str, done: Done) -> None:
+    async def save(self, image: int | None, memory: str) -> None:
         """Pause the file server, then save: a save must not cut a request in the middle."""
+        if self._shares is not None:
+            await self._shares.pause()
+        await self._qemu.save(image, memory)
 
-        def files_paused(why: str | None) -> None:
-            if why is None:
-                self._qemu.play(self._qemu.save(image, memory), done)
-            else:
-                done(why)
-
-        if self._shares is None:
-            files_paused(None)
-        else:
-            self._shares.pause(files_paused)
-
-    def thaw(self, done: Done) -> None:
-        def resumed(why: str | None) -> None:
+    async def thaw(self) -> None:
+        try:
+            await self._qemu.resume()
+        finally:
             if self._shares is not None:
                 self._shares.resume()
-            done(why)
 
-        self._qemu.play(self._qemu.resume(), resumed)
-
-    def _started(self, why: str | None) -> None:
-        if why is not None:
-            self._controller.end({"code": None, "signal": None, "words": why})
+    async def _start_machine(self) -> None:
+        try:
+            await (self._qemu.load() if self._make is None else self._qemu.boot())
+        except FAILURES as error:
+            self._controller.end({"code": None, "signal": None, "words": str(error)})

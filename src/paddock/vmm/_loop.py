@@ -1,4 +1,4 @@
-"""One poll loop: descriptors, signals and timers of a process that has no threads."""
+"""One poll loop: descriptors, signals, timers and coroutines of a process that has no threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 IN = select.EPOLLIN
 OUT = select.EPOLLOUT
@@ -18,17 +22,41 @@ _AT_ONCE = 64
 Ready = Callable[[int], None]
 
 
-class Timer:
-    """A call at a time of CLOCK_BOOTTIME, unless cancelled before."""
+class Failed(Exception):
+    """A step has failed. The text says why."""
 
-    __slots__ = ("callback", "cancelled")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
-        self.cancelled = False
+FAILURES = (Failed, OSError, ValueError)
+"""Exceptions by which a step reports its failure. Any other is a fault of ours."""
 
-    def cancel(self) -> None:
-        self.cancelled = True
+
+class Outcome:
+    """The outcome of a step, settled once. A coroutine that awaits it gets its value, or Failed."""
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.value: Any = None
+        self._why: str | None = None
+        self.then: Callable[[], None] = lambda: None
+
+    def succeed(self, value: Any = None) -> None:
+        """Settle it. Without effect on a settled one, as `fail`."""
+        self._settle(value, None)
+
+    def fail(self, why: str) -> None:
+        self._settle(None, why)
+
+    def _settle(self, value: Any, why: str | None) -> None:
+        if not self.settled:
+            self.settled, self.value, self._why = True, value, why
+            self.then()
+
+    def __await__(self) -> Generator[Outcome, None, Any]:
+        if not self.settled:
+            yield self
+        if self._why is not None:
+            raise Failed(self._why)
+        return self.value
 
 
 class Loop:
@@ -41,7 +69,7 @@ class Loop:
         self._epoll = select.epoll()
         self._ready: dict[int, Ready] = {}
         self._soon: list[Callable[[], None]] = []
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._running = True
 
@@ -62,10 +90,31 @@ class Loop:
         """Run a callback in the next round, after the ready descriptors."""
         self._soon.append(callback)
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (boottime() + seconds, next(self._order), timer))
-        return timer
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call it after so many seconds of CLOCK_BOOTTIME."""
+        heapq.heappush(self._timers, (boottime() + seconds, next(self._order), callback))
+
+    def outcome(self, seconds: float, late: str) -> Outcome:
+        """Return one that fails after so many seconds, and says `late`."""
+        outcome = Outcome()
+        self.after(seconds, lambda: outcome.fail(f"{late} within {seconds:.0f} seconds"))
+        return outcome
+
+    def start(self, work: Coroutine[Outcome, None, None]) -> None:
+        """Run a coroutine, which awaits outcomes alone."""
+
+        def step() -> None:
+            with contextlib.suppress(StopIteration):
+                work.send(None).then = lambda: self.soon(step)
+
+        self.soon(step)
+
+    async def readable(self, fd: int) -> None:
+        """Wait until there is something to read, or an end."""
+        outcome = Outcome()
+        self.watch(fd, IN, outcome.succeed)
+        await outcome
+        self.unwatch(fd)
 
     def stop(self) -> None:
         self._running = False
@@ -94,8 +143,6 @@ class Loop:
     def _timeout(self) -> float:
         if self._soon or not self._running:
             return 0
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
         if not self._timers:
             return -1
         # epoll's clock stands still in suspend, ours does not: look again at least every minute.
@@ -103,9 +150,7 @@ class Loop:
 
     def _run_timers(self) -> None:
         while self._timers and self._timers[0][0] <= boottime():
-            timer = heapq.heappop(self._timers)[2]
-            if not timer.cancelled:
-                self._call(timer.callback)
+            self._call(heapq.heappop(self._timers)[2])
 
 
 def boottime() -> float:

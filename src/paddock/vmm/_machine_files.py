@@ -1,41 +1,10 @@
-"""The files of a virtual machine, in its sandbox's tree; and how the parts of a driver report a step's end."""
+"""The files of a virtual machine, in its sandbox's tree."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Callable
-
-from ._loop import Loop, Timer
-
-Done = Callable[[str | None], None]
-"""Reports a step's end: `done(None)` after success, `done(why)` after a failure (`controller.NO_ROOM`: full disk)."""
-
-
-class Deadline:
-    """Waits for one answer at a time, for some seconds. If none comes, `late` runs, and the step has failed."""
-
-    def __init__(self, loop: Loop, seconds: float, late: Callable[[], None], why: str) -> None:
-        self._loop, self._seconds, self._late, self._why = loop, seconds, late, f"{why} within {seconds:.0f} seconds"
-        self._done: Done | None = None
-        self._timer: Timer | None = None
-
-    def begin(self, done: Done) -> None:
-        self._done = done
-        self._timer = self._loop.after(self._seconds, self._time_out)
-
-    def end(self, why: str | None) -> None:
-        """Report the end of the step. Without effect if none is awaited."""
-        done, self._done = self._done, None
-        if self._timer is not None:
-            self._timer.cancel()
-        if done is not None:
-            done(why)
-
-    def _time_out(self) -> None:
-        self._late()
-        self.end(self._why)
 
 
 class MachineFiles:

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from . import _own_pages
 from ._blocks import BlockServer, View
 from ._lending import OpenResponder
-from ._machine_files import Done, MachineFiles
-from ._qmp import MIGRATION_ENDED, Command, Failed, Monitor, Script
+from ._loop import Failed
+from ._machine_files import MachineFiles
+from ._qmp import Monitor
 from .control import Json
 from .controller import NO_ROOM
 
@@ -81,38 +82,37 @@ class Qemu:
         if self._monitor is not None:
             self._monitor.close()
 
-    def play(self, script: Script, done: Done) -> None:
-        """Run one of the scripts below, and call `done`."""
+    @property
+    def monitor(self) -> Monitor:
         assert self._monitor is not None
-        self._monitor.play(script, done)
+        return self._monitor
 
-    # scripts
+    async def boot(self) -> None:
+        await self.monitor.execute("qmp_capabilities")
+        await self.monitor.execute("migrate-set-capabilities", _EVENTS)
 
-    def boot(self) -> Script:
-        yield Command("qmp_capabilities")
-        yield Command("migrate-set-capabilities", _EVENTS)
-
-    def load(self) -> Script:
+    async def load(self) -> None:
         """Load the state, and resume the machine."""
-        yield from self.boot()
+        await self.boot()
         fd = os.open(self._machine_files.path("state"), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            yield Command("migrate-incoming", {"uri": "fd:state"})
+            await self.monitor.execute("getfd", {"fdname": "state"}, descriptor=fd)
+            await self.monitor.execute("migrate-incoming", {"uri": "fd:state"})
         finally:
             os.close(fd)
-        if (yield MIGRATION_ENDED)["status"] != "completed":
+        if await self.monitor.migrated != "completed":
             raise Failed("the state of the machine cannot be loaded")
-        yield from self.resume()
+        await self.resume()
 
-    def save(self, image: int | None, memory: str) -> Script:
+    async def save(self, image: int | None, memory: str) -> None:
         """Save the state. `image` is a copy of the machine's first memory for its present one, named `memory`."""
         if image is None and not self._boots:
             raise Failed("there is no image for its changed memory")
         # The memory refers to this view, so its copy stays with it, even if the template's later changes.
         self._machine_files.copy_up("view", "table")
-        yield Command("stop")
-        yield Command("xen-save-devices-state", {"filename": self._machine_files.path("state.new"), "live": False})
+        await self.monitor.execute("stop")
+        state = self._machine_files.path("state.new")
+        await self.monitor.execute("xen-save-devices-state", {"filename": state, "live": False})
         if image is not None:
             self._save_memory(image)
         self._machine_files.commit(memory)
@@ -125,6 +125,6 @@ class Qemu:
                 raise Failed(f"{NO_ROOM} for its memory: {os.strerror(error.errno)}") from None
             raise
 
-    def resume(self) -> Script:
+    async def resume(self) -> None:
         self._machine_files.forget()
-        yield Command("cont")
+        await self.monitor.execute("cont")

@@ -9,8 +9,7 @@ from typing import Any
 
 from ._fuse_nodes import Export
 from ._fuse_server import start_file_server
-from ._loop import IN, Loop
-from ._machine_files import Deadline, Done
+from ._loop import IN, Loop, Outcome
 
 _PAUSE_SECONDS = 10.0
 _MOST = 65536
@@ -26,8 +25,7 @@ class Shares:
 
     def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
         self._loop, self._directory = loop, directory
-        late = "the machine did not stop its requests for files"
-        self._pausing = Deadline(loop, _PAUSE_SECONDS, self.resume, late)
+        self._pausing = Outcome()
         shown = tuple(_export(export) for export in exports)
         is_saved = os.path.exists(os.path.join(directory, "files.json"))
         saved = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if is_saved else None
@@ -40,14 +38,12 @@ class Shares:
         self._control.setblocking(False)
         loop.watch(self._control.fileno(), IN, self._answered)
 
-    def pause(self, done: Done) -> None:
-        """Pause the file server.
-
-        Call `done(None)` when it has saved its state and waits for `resume`, or `done(why)` if it resumes at once.
-        """
-        self._pausing.begin(done)
+    async def pause(self) -> None:
+        """Pause the file server, and wait until it has saved its state. `resume` has to follow in any case."""
+        self._pausing = self._loop.outcome(_PAUSE_SECONDS, "the machine did not stop its requests for files")
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         self._send({"op": "pause", "directory": self._directory})
+        await self._pausing
 
     def resume(self) -> None:
         self._send({"op": "resume"})
@@ -59,14 +55,13 @@ class Shares:
             return
         if not data:
             self._loop.unwatch(self._control.fileno())
-            self._pausing.end("the machine's file server has ended")
+            self._pausing.fail("the machine's file server has ended")
             return
         answer: Any = json.loads(data)
         if "lost" in answer:
-            self._pausing.end(None)
+            self._pausing.succeed()
         elif "error" in answer:
-            self.resume()
-            self._pausing.end(answer["error"])
+            self._pausing.fail(answer["error"])
 
     def _send(self, request: dict[str, Any]) -> None:
         self._control.send(json.dumps(request).encode())

@@ -11,8 +11,7 @@ import socket
 from collections.abc import Callable
 from struct import Struct
 
-from ._loop import Loop
-from ._machine_files import Deadline, Done
+from ._loop import Loop, Outcome
 from ._peer import Peer, Stream
 
 _HELLO, _OPEN, _DATA, _CREDIT, _END, _PAUSE, _RESUME = range(1, 8)
@@ -46,7 +45,7 @@ class Trunk:
         self._pending_pauses = 0  # answers to PAUSE that are outstanding
         self._queued: list[bytes] = []
         """Messages for the guest, queued until it may receive them."""
-        self._pausing = Deadline(loop, _PAUSE_SECONDS, self.resume, "its pid 1 did not stop sending")
+        self._pausing = Outcome()
         self._port = Peer(loop, port, self._received, self._port_closed, self._serve_all)
         self._port.listen(True)
         self._port.send(_frame(_HELLO, 0, _NUMBER.pack(_VERSION)))
@@ -63,16 +62,14 @@ class Trunk:
 
     # pauses
 
-    def pause(self, done: Done) -> None:
-        """Stop both directions.
-
-        Call `done(None)` when no message is under way, until `resume`, or `done(why)` if the trunk resumes.
-        """
-        self._pausing.begin(done)
+    def pause(self) -> Outcome:
+        """Stop both directions. The outcome comes when no message is under way. `resume` has to follow in any case."""
+        self._pausing = self.loop.outcome(_PAUSE_SECONDS, "its pid 1 did not stop sending")
         self._port.send(_frame(_PAUSE, 0))
         self._paused = True
         self._pending_pauses += 1
         self._serve_all()
+        return self._pausing
 
     def resume(self) -> None:
         if self._paused:
@@ -137,7 +134,7 @@ class Trunk:
         elif kind == _PAUSE and self._pending_pauses and not number and not body:
             self._pending_pauses -= 1
             if self._paused and not self._pending_pauses:  # else it answers a pause that has been given up
-                self._pausing.end(None)
+                self._pausing.succeed()
         elif kind not in (_DATA, _CREDIT, _END) or not 0 < number <= self._last:
             raise ProtocolError(f"kind {kind} of connection {number}")
         elif (connection := self._connections.get(number)) is not None:
@@ -150,7 +147,7 @@ class Trunk:
         for connection in list(self._connections.values()):
             connection.peer.close()
         self._connections.clear()
-        self._pausing.end("it is gone")
+        self._pausing.fail("it is gone")
 
 
 class _Connection:

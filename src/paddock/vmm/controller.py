@@ -29,8 +29,7 @@ from struct import unpack
 
 from paddock.linux.prctl import end_with
 
-from ._loop import IN, ChildWatch, Loop, described, report
-from ._machine_files import Done
+from ._loop import FAILURES, IN, ChildWatch, Loop, Outcome, described, report
 from ._peer import Stream
 from ._trunk import Trunk
 from .control import Control, Fault, Json, read_orders
@@ -65,15 +64,13 @@ if TYPE_CHECKING:
             """Whether it can save the guest's state."""
             ...
 
-        def save(self, image: int | None, memory: str, done: Done) -> None:
-            """Save the state. The trunk is paused. `image` is where memory goes, and `memory` its name.
-
-            Call `done(None)` when the guest is paused and its state saved, or `done(why)` after a failure.
-            """
+        async def save(self, image: int | None, memory: str) -> None:
+            """Pause the guest and save its state. The trunk is paused. `image` is where memory goes, and `memory` its
+            name. Raises one of FAILURES: `thaw` follows in any case."""
             ...
 
-        def thaw(self, done: Done) -> None:
-            """Resume the guest."""
+        async def thaw(self) -> None:
+            """Resume the guest. Raises one of FAILURES."""
             ...
 
         def on_end(self) -> None:
@@ -264,7 +261,7 @@ class Controller:
         self._controls.discard(control)
         self._waiting = [waiting for waiting in self._waiting if waiting[0] is not control]
         if self._frozen is not None and self._frozen.control is control:
-            self._frozen.thaw(None)
+            self._frozen.thaw.succeed()
         if not self._claimed:
             self.end({"code": None, "signal": None, "words": "no sandbox claimed it"})
 
@@ -292,71 +289,59 @@ class Controller:
                     raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
                 if not self.driver.saves:
                     raise Fault("unsupported", "this sandbox's memory cannot be saved")
-                self._frozen = _Freeze(self, control, id, descriptors.pop() if descriptors else None, request)
+                self._frozen = _Freeze(control)
+                self.loop.start(self._freeze(self._frozen, id, descriptors.pop() if descriptors else None, request))
             case "thaw":
                 if self._frozen is None or self._frozen.control is not control:
                     return {}  # it could not be saved, and goes on
-                self._frozen.thaw(id)
+                self._frozen.thaw.succeed(id)
             case other:
                 raise Fault("unsupported", f"the controller cannot do {other!r}"[:200])
         return None
 
-    def thawed(self) -> None:
+    async def _freeze(self, freeze: _Freeze, id: int, image: int | None, request: Json) -> None:
+        """Pause the trunk and save the guest: a save must not cut a message in the middle. Then wait for the thaw.
+
+        It owns the descriptor `image`, to which memory goes.
+        """
+        unsaved = None
+        try:
+            await self.trunk.pause()
+            await self.driver.save(image, str(request.get("memory", "")))
+        except FAILURES as error:
+            unsaved = _unsaved(str(error))
+        finally:
+            if image is not None:
+                os.close(image)  # no program in here writes it from now on
+        if unsaved is not None:
+            freeze.control.refuse(id, unsaved)
+        else:
+            freeze.control.answer(id, {})
+            await (Outcome() if request.get("for_good") is True else freeze.thaw)
+        refusal = None
+        try:
+            await self.driver.thaw()
+        except FAILURES as error:
+            refusal = Fault("invalid_state", f"it stays frozen: {error}"[:500])
+        self.trunk.resume()
         self._frozen = None
+        asked: int | None = freeze.thaw.value
+        if asked is not None and refusal is None:
+            freeze.control.answer(asked, {})
+        elif asked is not None and refusal is not None:
+            freeze.control.refuse(asked, refusal)
 
 
 class _Freeze:
     """A stop of the guest with a saved state.
 
-    It lasts until the requesting service thaws it, or leaves. With `for_good` in its request it lasts forever. It owns
-    the descriptor `image`, to which memory goes. It pauses the trunk first: a save must not cut a message in the
-    middle.
+    It lasts until the requesting service thaws it, or leaves. With `for_good` in its request it lasts forever.
     """
 
-    def __init__(self, controller: Controller, control: Control, id: int, image: int | None, request: Json) -> None:
+    def __init__(self, control: Control) -> None:
         self.control = control
-        self._controller, self._id, self._image, self._request = controller, id, image, request
-        self._is_saved = self._closing = False
-        self._asked: int | None = None
-        controller.trunk.pause(self._trunk_paused)
-
-    def _trunk_paused(self, why: str | None) -> None:
-        if why is None:
-            self._controller.driver.save(self._image, str(self._request.get("memory", "")), self._saved)
-        else:
-            self._saved(why)
-
-    def _saved(self, why: str | None) -> None:
-        if self._image is not None:
-            os.close(self._image)  # no program in here writes it from now on
-        if why is not None:
-            words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
-            full = why.startswith(NO_ROOM)
-            fault = Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
-            self.control.refuse(self._id, fault)
-            self._controller.driver.thaw(self._resumed)
-            return
-        self._is_saved = True
-        self.control.answer(self._id, {})
-        if self._closing:
-            self.thaw(self._asked)
-
-    def thaw(self, id: int | None) -> None:
-        """Thaw the guest. `id` is the request to answer when it goes on."""
-        self._closing, self._asked = True, id
-        if self._is_saved and self._request.get("for_good") is not True:
-            self._is_saved = False
-            self._controller.driver.thaw(self._resumed)
-
-    def _resumed(self, why: str | None) -> None:
-        self._controller.trunk.resume()
-        self._controller.thawed()
-        if self._asked is None:
-            return
-        if why is None:
-            self.control.answer(self._asked, {})
-        else:
-            self.control.refuse(self._asked, Fault("invalid_state", f"it stays frozen: {why}"[:500]))
+        self.thaw = Outcome()
+        """The end: its value is the id of the request to answer, if any."""
 
 
 class Log:
@@ -393,6 +378,12 @@ class Log:
             if not self._read():
                 break
         return b"".join(self._parts)[-LOG_BYTES:].decode("utf-8", "backslashreplace")
+
+
+def _unsaved(why: str) -> Fault:
+    words = f"its memory could not be saved: {why.partition(chr(10))[0]}"[:500]
+    full = why.startswith(NO_ROOM)
+    return Fault("file", words, name=errno.errorcode[errno.ENOSPC]) if full else Fault("invalid_state", words)
 
 
 def _socket(ends: dict[str, int]) -> Stream:
