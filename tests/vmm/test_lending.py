@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.backends.microvm._qemu import opens
 from paddock.linux import prctl
 from paddock.vmm import _own_pages
 from paddock.vmm._lending import OpenResponder
@@ -48,7 +49,7 @@ def _run(lent: Path, other: Path) -> tuple[int, bytes, int]:
     """The program's pid, what it said, and what keeps it waiting."""
     loop = Loop()
     fd = os.open(lent, os.O_RDONLY | os.O_CLOEXEC)
-    lending = OpenResponder(loop, str(lent), fd)
+    lending = OpenResponder(loop, str(lent), fd, opens())
     said, out = os.pipe()
     waits, go = os.pipe()
     pid = os.fork()

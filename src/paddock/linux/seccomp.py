@@ -14,6 +14,8 @@ from paddock.linux._syscall import call
 
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000
+NOTIFY = 0x7FC0_0000
+"""The listener of the filter decides (seccomp_unotify(2))."""
 
 
 def fail_with(number: int) -> int:

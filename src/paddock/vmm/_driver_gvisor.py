@@ -7,19 +7,16 @@ sentry's control socket. A probe has checked which versions work this way.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
-
-from paddock.linux.syscall_names import numbers
 
 from ._loop import FAILURES, IN
 from ._saved import SavedState
 from ._sentry import Sentry
 from .control import Fault
 from .controller import PORT, PORT_OUTPUT
-from .process import ALLOW, ARCHITECTURE, FIRST_ARGUMENT, JUMP_IF_EQUAL, LOAD, NUMBER, RETURN, install_filter
+from .process import install_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,17 +36,13 @@ _LOOPBACK = {
     ],
 }
 _SENTRY_ENDS_SECONDS = 1.0
-_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}  # linux/audit.h
-_ATTRIBUTES = ("fsetxattr", "fgetxattr", "flistxattr", "fremovexattr")
-_SET_CPUID = 0x1012  # ARCH_SET_CPUID, asm/prctl.h
-_ERRNO = 0x0005_0000  # linux/seccomp.h
 
 
 class Driver:
     """The gVisor driver.
 
-    `options`: `runsc`, `flags` of both halves, `served` (arguments of both about the root), `spec` (OCI), `sentry_uid`
-    with several ids, `cpus`, `memory_bytes`.
+    `options`: `runsc`, `flags` and `filter` of both halves, `served` (arguments of both about the root), `spec` (OCI),
+    `sentry_uid` with several ids, `cpus`, `memory_bytes`.
 
     `loopback`: the network is only the sentry's own. `saves` is there if it can save and load a state. It has `stamp`,
     `key` in hexadecimal, and `place` of this sandbox's state. `baked` is the place of a shared initial state. `before`
@@ -75,13 +68,8 @@ class Driver:
 
     def start(self, ends: dict[str, int]) -> list[int]:
         self._find_state()
-        machine, options = os.uname().machine, self._options
-        calls = numbers(machine)
-        # The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the
-        # call, so a filter answers it. For symbolic links the gofer reads attributes in a way that fails, and `ls -l`
-        # reports that for each. It reports nothing if attributes don't exist.
-        answers = {calls["chroot"]: 0} | {calls[name]: errno.EOPNOTSUPP for name in _ATTRIBUTES}
-        _pretend(_ARCHITECTURES[machine], answers, calls.get("arch_prctl"))
+        options = self._options
+        install_filter(options["filter"])
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         gofer_io, sentry_io = socket.socketpair()
         mounts, mounts_writer = os.pipe2(os.O_CLOEXEC)
@@ -242,28 +230,3 @@ class Driver:
             return  # it has died, which is seen elsewhere
         self._control.close()
         self._controller.loop.start(self._start_guest())
-
-
-def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:
-    """Make these calls do nothing, with an error or 0 as their result, in this process and all its children.
-
-    `arch_prctl`, which x86_64 alone has, makes the CPUID instruction fault. It gets the error of a processor without
-    that feature, so the sentry lets programs execute CPUID. Each loader does so some 40 times. Each time would be a
-    fault in the sentry, with the same answer. Among the filters that block a call, the newest decides the result.
-    """
-    program = [
-        (LOAD, 0, 0, ARCHITECTURE),
-        (JUMP_IF_EQUAL, 1, 0, architecture),
-        (RETURN, 0, 0, ALLOW),
-        (LOAD, 0, 0, NUMBER),
-    ]
-    for number, answer in answers.items():
-        program += [(JUMP_IF_EQUAL, 0, 1, number), (RETURN, 0, 0, _ERRNO | answer)]
-    if arch_prctl is not None:
-        program += [
-            (JUMP_IF_EQUAL, 0, 3, arch_prctl),
-            (LOAD, 0, 0, FIRST_ARGUMENT),
-            (JUMP_IF_EQUAL, 0, 1, _SET_CPUID),
-            (RETURN, 0, 0, _ERRNO | errno.ENODEV),
-        ]
-    install_filter((*program, (RETURN, 0, 0, ALLOW)))

@@ -3,7 +3,7 @@
 QEMU before 9.0 opens the file of a machine's memory for writing, even for a private mapping without writes. Many
 machines share that file, and none may write it. So this one call doesn't reach the kernel, and gets a descriptor for
 reading. This isn't isolation: all other calls go on to the kernel unchanged. Facts: seccomp_unotify(2),
-linux/seccomp.h, linux/bpf_common.h.
+linux/seccomp.h.
 """
 
 from __future__ import annotations
@@ -17,38 +17,27 @@ from struct import Struct
 from paddock.linux.descriptors import closing
 
 from ._loop import IN, Loop
-from .process import (
-    ALLOW,
-    AND,
-    ARCHITECTURE,
-    JUMP_IF_EQUAL,
-    LOAD,
-    NUMBER,
-    RETURN,
-    THIRD_ARGUMENT,
-    install_filter,
-)
+from .process import install_filter
 
-_X86_64, _OPENAT, _NOTIFY = 0xC000_003E, 257, 0x7FC0_0000
 _NOTICE, _ANSWER, _LOAN = Struct("=QIIiIQ6Q"), Struct("=QqiI"), Struct("=QIIII")
 _RECEIVE, _SEND, _ADD = 0xC050_2100, 0xC018_2101, 0x4018_2103
 _GO_ON, _ADD_AND_SEND = 1, 2
 
 
 class OpenResponder:
-    """Answers an open of `path` for reading and writing with `fd`, which stays ours.
+    """Answers an open of `path` for reading and writing with `fd`, which stays ours. `filter` notifies us of opens.
 
     The parent creates it. The child calls `ask` before it executes the program.
     """
 
-    def __init__(self, loop: Loop, path: str, fd: int) -> None:
-        self._loop, self._path, self._fd = loop, os.fsencode(path) + b"\0", fd
+    def __init__(self, loop: Loop, path: str, fd: int, filter: str) -> None:
+        self._loop, self._path, self._fd, self._filter = loop, os.fsencode(path) + b"\0", fd, filter
         self._ours, self._theirs = socket.socketpair()
         self._listener = -1
 
     def ask(self) -> None:
         """Install the filter in the child, and send its listener to the parent."""
-        socket.send_fds(self._theirs, [b"\0"], [install_filter(_FILTER, listener=True)])
+        socket.send_fds(self._theirs, [b"\0"], [install_filter(self._filter, listener=True)])
 
     def begin(self) -> None:
         """Note that the child is on its way."""
@@ -84,16 +73,3 @@ class OpenResponder:
         with suppress(OSError), closing(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)) as memory:
             return os.pread(memory, len(self._path), place) == self._path
         return False
-
-
-_FILTER = (
-    (LOAD, 0, 0, ARCHITECTURE),
-    (JUMP_IF_EQUAL, 0, 5, _X86_64),
-    (LOAD, 0, 0, NUMBER),
-    (JUMP_IF_EQUAL, 0, 3, _OPENAT),
-    (LOAD, 0, 0, THIRD_ARGUMENT),
-    (AND, 0, 0, os.O_ACCMODE),
-    (JUMP_IF_EQUAL, 1, 0, os.O_RDWR),
-    (RETURN, 0, 0, ALLOW),
-    (RETURN, 0, 0, _NOTIFY),
-)

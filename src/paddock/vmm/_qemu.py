@@ -7,7 +7,7 @@ with the same image. Its changes are pages of QEMU's own, and a save writes thes
 covers only the devices (`xen-save-devices-state` is the one command for it, and has nothing of Xen in it).
 
 Options beside the driver's: `argv`, `streams` (descriptors of QEMU by line), `descriptors` by name (`files`, `monitor`,
-`blocks`), and `memory_bytes`.
+`blocks`), `memory_bytes`, and `opens`, a filter that notifies of its opens for writing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Qemu:
         size, wanted = os.fstat(fd).st_size, self._options["memory_bytes"]
         if size != wanted:
             raise ValueError(f"the memory of the machine has {size} bytes, not {wanted}")
-        lending = OpenResponder(self._controller.loop, path, fd)
+        lending = OpenResponder(self._controller.loop, path, fd, self._options["opens"])
         pid = self._controller.spawn(child, ends, before=lending.ask)
         lending.begin()
         return pid

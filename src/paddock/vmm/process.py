@@ -12,15 +12,7 @@ from paddock.linux._syscall import call
 from paddock.linux.prctl import end_with
 from paddock.linux.python import seal_imports
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
-# linux/bpf_common.h, linux/seccomp.h
-LOAD, AND, JUMP_IF_EQUAL, RETURN = 0x20, 0x54, 0x15, 0x06
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32
-ALLOW = 0x7FFF_0000
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8  # linux/seccomp.h
 
 
 def prepare_process(*, fatal_imports: bool) -> None:
@@ -36,12 +28,12 @@ def prepare_process(*, fatal_imports: bool) -> None:
     gc.freeze()
 
 
-def install_filter(instructions: Sequence[tuple[int, int, int, int]], *, listener: bool = False) -> int:
-    """seccomp(2): a filter more, for the caller and all that it starts. Needs no_new_privs.
+def install_filter(program: str, *, listener: bool = False) -> int:
+    """seccomp(2): a filter more, in hexadecimal, for the caller and all that it starts. Needs no_new_privs.
 
     Return the descriptor of its notices, if there is to be a `listener`.
     """
-    program = b"".join(pack("HBBI", *instruction) for instruction in instructions)
-    pointer = ctypes.create_string_buffer(program, len(program))
-    filter = pack("HxxxxxxP", len(instructions), ctypes.addressof(pointer))
+    code = bytes.fromhex(program)
+    pointer = ctypes.create_string_buffer(code, len(code))
+    filter = pack("HxxxxxxP", len(code) // 8, ctypes.addressof(pointer))
     return call("seccomp", _SET_MODE_FILTER, _NEW_LISTENER if listener else 0, filter)

@@ -22,7 +22,7 @@ from paddock.wire.guest import Renew
 
 from . import _platforms, _probe, _proof
 from ._bake import BAKED, STATE, GuestInputs, seal_key
-from ._bundle import flags, saves, served, specification
+from ._bundle import filter, flags, saves, served, specification
 
 PLACE = "/.vessel"
 """The path of runsc's directory in the jail."""
@@ -150,6 +150,7 @@ class GvisorBackend(VmmBackend):
         options: dict[str, Any] = {
             "runsc": f"{PLACE}/runsc",
             "flags": shape.flags,
+            "filter": filter(),
             "served": served(found.date),
             "spec": {**shape.spec, "hostname": plan.hostname},
             "cpus": shape.cpus,

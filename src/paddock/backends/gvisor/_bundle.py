@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
+from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdict, compile, fail_with
+from paddock.linux.syscall_names import numbers
 from paddock.model import Limits
 
 # The capabilities of root inside, the same as in a jail. gVisor's own kernel grants and checks them.
@@ -18,6 +22,8 @@ _TO_BE_RENAMED = "CAP_SYS_ADMIN"
 _TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 _TO_NAME_IT = "CAP_DAC_OVERRIDE"  # /etc/hosts is that user's too
 _MIB = 1 << 20
+_ATTRIBUTES = ("fsetxattr", "fgetxattr", "flistxattr", "fremovexattr")
+_SET_CPUID = 0x1012  # ARCH_SET_CPUID, asm/prctl.h
 # Since about that date a sentry opens files itself, unless a flag forbids it, and needs the server of each mount.
 _WHO_SERVES_SINCE = 20240101
 
@@ -53,6 +59,26 @@ def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> 
         "--root=/",
         *(later if date >= _WHO_SERVES_SINCE else ()),
     ]
+
+
+def filter() -> str:
+    """Return the filter of gofer and sentry, in hexadecimal: calls that do nothing, with an error or 0 as their result.
+
+    The gofer changes its root to the directory that it serves. That is already "/", and the jail forbids the call. For
+    symbolic links the gofer reads attributes in a way that fails, and `ls -l` reports that for each. It reports nothing
+    if attributes don't exist. A call of arch_prctl(2), which x86_64 alone has, makes the CPUID instruction fault. It
+    gets the error of a processor without that feature, so the sentry lets programs execute CPUID. Each loader does so
+    some 40 times. Each time would be a fault in the sentry, with the same answer. Among the filters that block a call,
+    the newest decides the result.
+    """
+    machine = os.uname().machine
+    calls = numbers(machine)
+    verdicts: dict[int, Verdict] = {calls[name]: fail_with(errno.EOPNOTSUPP) for name in _ATTRIBUTES}
+    verdicts[calls["chroot"]] = fail_with(0)
+    if "arch_prctl" in calls:
+        faults = Case((Compare(0, _SET_CPUID),), fail_with(errno.ENODEV))
+        verdicts[calls["arch_prctl"]] = Cases((faults,), ALLOW)
+    return compile(AUDIT_ARCH[machine], verdicts, ALLOW).hex()
 
 
 def served(date: int) -> list[str]:

@@ -15,7 +15,7 @@ from paddock.model import Limits
 from paddock.vmm.control import Json
 from paddock.vmm.controller import Controller
 
-from ._bundle import flags, served, specification
+from ._bundle import filter, flags, served, specification
 
 _RAN, _TERMINALS, _STATS = 40, 1, 2
 """Exit code of the program, which no other program has: the first, plus bits for the features that work."""
@@ -63,6 +63,7 @@ def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     options = {
         "runsc": str(runsc),
         "flags": flags(platform, date, one_id=os.getuid() != 0),
+        "filter": filter(),
         "served": served(date),
         "spec": specification(argv=argv, hostname="trial", uid=os.getuid(), limits=Limits()),
         "cpus": 1,

@@ -12,6 +12,8 @@ from typing import Any
 
 from paddock.backends.microvm._kernel import PROGRAM as PID_1
 from paddock.errors import NotConfiguredError
+from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, NOTIFY, Case, Cases, Compare, compile
+from paddock.linux.syscall_names import numbers
 
 PLACE = "/vm"
 BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
@@ -62,6 +64,7 @@ class Qemu:
             "streams": {"line": _FIRST_PORT},
             "descriptors": {"files": _FILES, "monitor": _MONITOR, "blocks": _BLOCKS},
             "memory_bytes": machine.memory_bytes,
+            "opens": opens(),
         }
 
     def command(self, machine: Machine, *, boot: bool) -> tuple[str, ...]:
@@ -98,6 +101,12 @@ class Qemu:
             *(part for number, name in enumerate(_PORTS) for part in _port(_FIRST_PORT + number, name)),
             *start,
         )
+
+
+def opens() -> str:
+    """Return a filter, in hexadecimal, that notifies its listener of each open for reading and writing."""
+    writes = Case((Compare(2, os.O_RDWR, os.O_ACCMODE),), NOTIFY)
+    return compile(AUDIT_ARCH["x86_64"], {numbers("x86_64")["openat"]: Cases((writes,), ALLOW)}, ALLOW).hex()
 
 
 def find(program: Path = PROGRAM) -> Qemu:
