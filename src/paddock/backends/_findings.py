@@ -13,15 +13,17 @@ from paddock.linux.whole import keep_file
 F = TypeVar("F")
 
 
-def recall(place: Path, kind: type[F]) -> F | None:
+def recall(place: Path, kind: type[F], facts: tuple[str, ...]) -> F | None:
+    """Return the finding that came of these facts."""
     try:
-        return msgspec.json.decode(place.read_bytes(), type=kind)
+        known, found = msgspec.json.decode(place.read_bytes(), type=tuple[tuple[str, ...], msgspec.Raw])
+        return msgspec.json.decode(found, type=kind) if known == facts else None
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def remember(place: Path, finding: object) -> None:
+def remember(place: Path, finding: object, facts: tuple[str, ...]) -> None:
     """Store it whole, or not at all: then it is found out again."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        keep_file(place, msgspec.json.encode(finding))
+        keep_file(place, msgspec.json.encode((facts, finding)))

@@ -43,6 +43,13 @@ class PauseClock:
         self._total, self._since = self.seconds, None
         self._runs.set()
 
+    def set(self, paused: bool) -> None:
+        """Note whether it is paused, as was just seen."""
+        if paused:
+            self.begin()
+        else:
+            self.end()
+
     @property
     def seconds(self) -> float:
         """In all, until now."""

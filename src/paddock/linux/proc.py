@@ -79,11 +79,10 @@ def proportional_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss:", b"SwapPss:")))
 
 
-def machine_memory() -> tuple[int, int]:
-    """Bytes that programs could still have, and all that there are (proc_meminfo(5)). KeyError: it says not."""
-    lines = (line.split() for line in kernel_files.read(b"/proc/meminfo").splitlines())
-    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) > 1}
-    return found[b"MemAvailable:"], found[b"MemTotal:"]
+def meminfo() -> dict[str, int]:
+    """Return the machine's memory in bytes, by the names of proc_meminfo(5)."""
+    lines = (line.split() for line in kernel_files.read(b"/proc/meminfo").decode().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
 
 
 def boot_id() -> str:

@@ -49,10 +49,8 @@ def possible() -> str:
 
 def meminfo(memory: int, swap: int) -> str:
     """Return a meminfo with the whole limit unused, up to the machine's size. That is exact only at the start."""
-    machine = {
-        line.split(":")[0]: int(line.split()[1]) for line in kernel_files.read("/proc/meminfo").decode().splitlines()
-    }
-    total, swap = min(memory // _KIB, machine["MemTotal"]), min(swap // _KIB, machine["SwapTotal"])
+    machine = proc.meminfo()
+    total, swap = min(memory, machine["MemTotal"]) // _KIB, min(swap, machine["SwapTotal"]) // _KIB
     rows = {"MemTotal": total, "MemFree": total, "MemAvailable": total, **dict.fromkeys(_UNTOLD, 0)}
     rows |= {"SwapTotal": swap, "SwapFree": swap}
     return "".join(f"{name + ':':<16}{value:>8} kB\n" for name, value in rows.items())

@@ -3,7 +3,6 @@ it may signal what an earlier supervisor left, which a later one beside it may n
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 
@@ -28,15 +27,14 @@ class Signaller:
 
 def _serve(peer: socket.socket) -> None:
     while True:
-        data, ancillary, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        data, fds, _, _ = socket.recv_fds(peer, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return
-        process = array.array("i", ancillary[0][2])[0]
         failed = 0
         try:
-            pidfd.send_signal(process, data[0])
+            pidfd.send_signal(fds[0], data[0])
         except OSError as error:
             failed = error.errno or 1
         finally:
-            os.close(process)
+            os.close(fds[0])
         peer.send(failed.to_bytes(4, "little"))

@@ -22,7 +22,7 @@ from paddock.supervisor._namespaces import open_of
 from paddock.supervisor._spawner import Spawner
 from paddock.supervisor.layout import ID_COUNT, ORDINARY_ID
 from paddock.supervisor.records import remove_directory
-from paddock.wire import WireError
+from paddock.wire import WireError, descriptors_in
 from paddock.wire.guest import Report
 
 SOCKET_BYTES = 64 << 20
@@ -183,15 +183,6 @@ def receive(spare: Spare) -> bool:
             raise
 
 
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    return [
-        int.from_bytes(payload[at : at + 4], "little")
-        for level, kind, payload in ancillary
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        for at in range(0, len(payload) // 4 * 4, 4)
-    ]
-
-
 class ReadyReport(NamedTuple):
     """Hold a report: seconds of each step, and the process that sent it."""
 
@@ -213,7 +204,7 @@ def read_report(sync: socket.socket, given: list[int] | None = None) -> ReadyRep
     except BlockingIOError:
         return None
     if given is not None:
-        given += _descriptors(ancillary)
+        given += descriptors_in(ancillary)
     if not data:
         raise Died("the child died before it was ready")
     try:

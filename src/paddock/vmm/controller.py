@@ -13,7 +13,6 @@ of its starter.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import fcntl
@@ -28,6 +27,7 @@ from importlib import import_module
 from struct import unpack
 
 from paddock.linux.prctl import end_with
+from paddock.wire import descriptors_in
 
 from ._loop import FAILURES, IN, ChildWatch, Loop, Outcome, described, report
 from ._peer import Stream
@@ -234,13 +234,11 @@ class Controller:
             data, ancillary, _, _ = self._socket.recvmsg(_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             return
-        uid, descriptors = -1, array.array("i")
+        uid = -1
         for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
-            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                 _, uid, _ = unpack("iII", payload)
-        streams = [socket.socket(fileno=fd) for fd in descriptors]
+        streams = [socket.socket(fileno=fd) for fd in descriptors_in(ancillary)]
         name = data.decode("ascii", "replace")
         # A user that may start a controller may use it, and no other process in here.
         if uid == os.geteuid() and len(streams) == 1 and self._serve(name, streams[0]):

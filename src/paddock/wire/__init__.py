@@ -1,6 +1,7 @@
 """The frames that clients, the daemon and later its other processes exchange. Standard library only."""
 
 from ._connection import Connection as Connection
+from ._connection import descriptors_in as descriptors_in
 from ._connection import receive_some as receive_some
 from ._connection import send_some as send_some
 from ._frames import AGAIN as AGAIN

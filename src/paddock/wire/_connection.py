@@ -148,8 +148,13 @@ def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:
     data, messages, flags, _ = peer.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     if not messages and not flags & _TRUNCATED:
         return data, [], False
+    return data, descriptors_in(messages), bool(flags & _TRUNCATED)
+
+
+def descriptors_in(messages: list[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors in the control messages of recvmsg(2)."""
     descriptors = array.array("i")
     for level, kind, content in messages:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    return data, list(descriptors), bool(flags & _TRUNCATED)
+    return list(descriptors)

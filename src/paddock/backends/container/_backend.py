@@ -259,7 +259,7 @@ class ContainerBackend:
             running = self._supervise(record)
         except ProcessLookupError:
             return None
-        running.seen(await asyncio.to_thread(_running.stands_still, record))
+        running.pause_clock.set(await asyncio.to_thread(_running.stands_still, record))
         return ContainerInstance(self, running)
 
     async def exits(self, id: SandboxId, instance_id: int, *, make: bool = False) -> Exits | None:
@@ -308,7 +308,7 @@ class ContainerBackend:
     async def paused(self) -> Mapping[SandboxId, Paused]:
         found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _running.stands_still(r)})
         for (id, _), running in self._running.items():
-            running.seen(id in found)
+            running.pause_clock.set(id in found)
         return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:

@@ -49,7 +49,7 @@ class RunningContainer:
         self._loop.add_reader(self._fd, self._gone)
         self.egress = EgressSockets(late=record.late)
         self.pause_clock = PauseClock()
-        self.seen(record.left_seconds is not None)
+        self.pause_clock.set(record.left_seconds is not None)
         self._connection: GuestConnection | None = None
         self._connecting = asyncio.Lock()
         self._awake: dict[int, Channel] = {}
@@ -97,15 +97,9 @@ class RunningContainer:
             except PaddockError:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
-                self.seen(clock.paused != 0)
+                self.pause_clock.set(clock.paused != 0)
                 with logged("note the times", self.record.id):  # it has ended, or the disk is full
                     self._note(clock)
-
-    def seen(self, paused: bool) -> None:
-        if paused:
-            self.pause_clock.begin()
-        else:
-            self.pause_clock.end()
 
     async def pause(self) -> Paused:
         times = await (await self._ask(pid1.PAUSE)).call(TimesReply)

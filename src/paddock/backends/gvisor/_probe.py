@@ -30,7 +30,7 @@ _MOST_WORDS = 300
 
 
 class FoundRunsc(msgspec.Struct, frozen=True, kw_only=True):
-    """A runsc that has run a program. `facts` are the inputs of this result."""
+    """A runsc that has run a program."""
 
     program: str
     version: str
@@ -40,7 +40,6 @@ class FoundRunsc(msgspec.Struct, frozen=True, kw_only=True):
     """Whether signals such as Ctrl-C work in terminals. Early versions lack them."""
     stats: bool
     """Whether stat works as in newer coreutils. Early versions refuse it."""
-    facts: tuple[str, ...]
     tries_kvm: bool = False
     """Whether a trial of sandboxes on KVM is still necessary."""
     beside: str = ""
@@ -80,18 +79,17 @@ def settled(state_dir: Path, found: FoundRunsc, kvm: FoundRunsc | str) -> FoundR
         is_asked_for = read_config(state_dir).gvisor_platform is not None
         refused = f"{_platforms.SETTING} is {_platforms.KVM!r}, and here {why}" if is_asked_for else ""
         kvm = msgspec.structs.replace(found, tries_kvm=False, without=why, refused=refused)
-    remember(state_dir / _FILE, kvm)
+    remember(state_dir / _FILE, kvm, _facts(programs(state_dir), read_config(state_dir).gvisor_platform))
     return kvm
 
 
 def _find(state_dir: Path, programs_found: tuple[Path, ...]) -> FoundRunsc | str:
     platform = read_config(state_dir).gvisor_platform
-    facts = _facts(programs_found, platform)
     reasons: list[str] = []
     for runsc in programs_found:
-        found = _try(runsc, facts, platform)
+        found = _try(runsc, platform)
         if isinstance(found, FoundRunsc):
-            remember(state_dir / _FILE, found)
+            remember(state_dir / _FILE, found, _facts(programs_found, platform))
             return found
         reasons.append(found)
     return "; ".join(reasons)
@@ -99,13 +97,13 @@ def _find(state_dir: Path, programs_found: tuple[Path, ...]) -> FoundRunsc | str
 
 def remembered(state_dir: Path) -> FoundRunsc | None:
     """Return the stored result for the present runsc, or None."""
-    there, known = programs(state_dir), recall(state_dir / _FILE, FoundRunsc)
-    if known is None or not there or known.facts != _facts(there, read_config(state_dir).gvisor_platform):
-        return None
-    return known
+    there = programs(state_dir)
+    return (
+        recall(state_dir / _FILE, FoundRunsc, _facts(there, read_config(state_dir).gvisor_platform)) if there else None
+    )
 
 
-def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> FoundRunsc | str:
+def _try(runsc: Path, given: str | None) -> FoundRunsc | str:
     from ._trial import attempt  # the guest, which the probe of what is remembered does not need
 
     version, date = _version(runsc)
@@ -125,7 +123,6 @@ def _try(runsc: Path, facts: tuple[str, ...], given: str | None) -> FoundRunsc |
                 platform=platform,
                 terminals=answer["terminals"],
                 stats=answer["stats"],
-                facts=facts,
                 tries_kvm=_platforms.why_not_kvm(given) is None,
             )
         reasons.append(f"{platform}: {answer}")

@@ -47,12 +47,6 @@ class _SandboxState(msgspec.Struct, eq=False):
     is_late: bool = False
     """It got exits while it ran: its environment doesn't name certificates."""
 
-    def tell(self, paused: bool) -> None:
-        if paused:
-            self.pause_clock.begin()
-        else:
-            self.pause_clock.end()
-
 
 class JailBackend:
     """Make jails of one state directory. `storage.prepare` must have chosen the pool before the first create.
@@ -258,7 +252,7 @@ class JailBackend:
             return None
         self.ending(id, record.instance_id)
         known.is_late |= record.late
-        known.tell(record.paused)
+        known.pause_clock.set(record.paused)
         template = msgspec.json.decode(record.template, type=Template)
         instance = self.instance(self, id, template, record.instance_id, record.env)
         instance.pid = record.pid
@@ -306,7 +300,7 @@ class JailBackend:
 
     async def forget(self, id: SandboxId) -> None:
         if (known := self._sandboxes.pop(id, None)) is not None:
-            known.tell(False)  # no caller waits for that any more
+            known.pause_clock.end()  # no caller waits for that any more
         for key in [key for key in self._exits if key[0] == id]:
             self._exits.pop(key).close()
         if self.spares is not None:
@@ -368,7 +362,7 @@ class JailBackend:
         listed = cast("dict[str, Message]", answer["paused"])
         paused = {SandboxId(id): paused_of(times) for id, times in listed.items()}
         for id, known in self._sandboxes.items():
-            known.tell(id in paused)
+            known.pause_clock.set(id in paused)
         return paused
 
     async def aclose(self) -> None:
@@ -400,7 +394,7 @@ class JailBackend:
 
     def _tell(self, id: SandboxId, paused: bool) -> None:
         if (known := self._sandboxes.get(id)) is not None:
-            known.tell(paused)
+            known.pause_clock.set(paused)
 
     def _on_lost(self) -> None:
         if self.spares is not None:

@@ -44,34 +44,27 @@ class AcceleratorChoice(msgspec.Struct, frozen=True):
         return f"{'KVM' if self.name == KVM else 'emulated (TCG)'}: {self.why}"
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    facts: tuple[str, ...]
-    choice: AcceleratorChoice
-
-
 def choose(state_dir: Path, programs: tuple[str, ...], accelerator: str | None = None) -> AcceleratorChoice:
     """Return `accelerator`, or the stored result, or else unproven KVM. `programs`: QEMU and kernel."""
     if accelerator is not None:
         return AcceleratorChoice(accelerator, "config.toml says so")
     if (closed := kvm.closed()) is not None:
         return AcceleratorChoice(TCG, closed)
-    kept = recall(state_dir / _FILE, _Kept)
-    if kept is not None and kept.facts == _facts(programs):
-        return kept.choice
-    return AcceleratorChoice(KVM, f"{kvm.DEVICE} is there", proven=False)
+    found = recall(state_dir / _FILE, AcceleratorChoice, _facts(programs))
+    return found or AcceleratorChoice(KVM, f"{kvm.DEVICE} is there", proven=False)
 
 
-def booted(state_dir: Path, programs: tuple[str, ...]) -> AcceleratorChoice:
+def booted(state_dir: Path, programs: tuple[str, ...]) -> None:
     """Remembers that a machine has run with KVM."""
-    return _remember(state_dir, programs, AcceleratorChoice(KVM, "a machine has booted with it"))
+    remember(state_dir / _FILE, AcceleratorChoice(KVM, "a machine has booted with it"), _facts(programs))
 
 
-def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> AcceleratorChoice:
+def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> None:
     """Remembers that none has, with KVM, and one has without."""
     said = _QEMU_SAID.fullmatch(words)
     reason = f"QEMU ended: {said[1]}" if said else _SANDBOX.sub("", words)
     why = f"{kvm.DEVICE} is there and boots nothing: {reason[:_MOST_WORDS]} ({_NESTED})"
-    return _remember(state_dir, programs, AcceleratorChoice(TCG, why))
+    remember(state_dir / _FILE, AcceleratorChoice(TCG, why), _facts(programs))
 
 
 def processor() -> str:
@@ -85,8 +78,3 @@ def _facts(programs: tuple[str, ...]) -> tuple[str, ...]:
     node = kvm.DEVICE.stat()
     mine = "root" if os.getuid() == 0 else "user"
     return (*programs, proc.boot_id(), mine, f"{node.st_mode:o} {node.st_uid} {node.st_gid}")
-
-
-def _remember(state_dir: Path, programs: tuple[str, ...], choice: AcceleratorChoice) -> AcceleratorChoice:
-    remember(state_dir / _FILE, _Kept(_facts(programs), choice))
-    return choice

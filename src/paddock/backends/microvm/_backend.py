@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,32 +51,10 @@ _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
 _MAY_FAIL = Part.MACHINE_ID | Part.HOSTS | Part.ABSENT  # an image may have no /etc; what is there is refused
 _PARTS = Part.ENTROPY | Part.HOSTNAME | Part.LIMITS | Part.MAC_ADDRESS | Part.MACHINE_ID | Part.NETWORK | Part.CLOCK
-_WARM = ("/bin/sh", "-c", "exec /bin/true")
+_WARM_COMMAND = ("/bin/sh", "-c", "exec /bin/true")
 
 
 class MicrovmInstance(VmmInstance):
-    async def furnish(self, directories: Mapping[str, tuple[int, int]]) -> None:
-        """Make the directories that each sandbox has."""
-        for path, (uid, gid) in directories.items():
-            try:
-                await self.file(StatFile(sandbox=self.id, path=path, user="0"))
-            except FileError:
-                await self.file(MakeDirectory(sandbox=self.id, path=path, user="0"))
-                await self.file(SetFileAttributes(sandbox=self.id, path=path, user="0", uid=uid, gid=gid))
-
-    async def has_not(self, path: str) -> bool:
-        absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
-        return bool(await self.tell(absent, may_fail=Part.ABSENT))
-
-    async def warm(self) -> None:
-        """Run a command, so that the machine's memory has its files.
-
-        An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
-        """
-        with logged("run a command for the image", self.id):
-            async with asyncio.timeout(_WARM_SECONDS):
-                await self.run(ExecSpec(argv=_WARM))
-
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Freeze the machine, with its devices' state in its tree, and the jail around it."""
@@ -162,7 +141,6 @@ class MicrovmBackend(VmmBackend):
             parts |= Part.HOSTS
         if on_disk := _shares.on_disk(plan):
             parts |= Part.ABSENT
-        assert isinstance(instance, MicrovmInstance)
         renewal = Renew(
             parts=parts,
             online=int(plan.exits),
@@ -180,18 +158,17 @@ class MicrovmBackend(VmmBackend):
         done = await instance.tell(renewal, may_fail=_MAY_FAIL)
         await asyncio.gather(*map(instance.order, _shares.shares(plan)))
         if on_disk and not done & Part.ABSENT:
-            raise await _shares.unkept(on_disk, instance.has_not)
+            raise await _shares.unkept(on_disk, partial(_has_not, instance))
 
     async def rehearse(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         """Renew it, and run a program of the host's: an emulator translates that code now, and not after the claim.
 
         The claim replaces every value. An image's programs don't run before there is a sandbox.
         """
-        assert isinstance(instance, MicrovmInstance)
         await self.ready(plan, instance)
         await super().rehearse(plan, instance)
         if plan.template.host_usr:
-            await instance.warm()
+            await _warm(instance)
 
     async def become(self, plan: SandboxPlan, instance: VmmInstance) -> None:
         if exports := _shares.exports(plan):
@@ -202,7 +179,6 @@ class MicrovmBackend(VmmBackend):
         found = await super().exits(id, instance_id, make=make)
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
-                assert isinstance(instance, MicrovmInstance)
                 await instance.tell(Renew(parts=Part.NETWORK, online=1))
             finally:
                 await instance.aclose()
@@ -277,16 +253,40 @@ class MicrovmBackend(VmmBackend):
         if trial:
             orders = replace(orders, greeting_seconds=_TRIAL_SECONDS)
         async with self.oven(own, _dressed(await self.furnish(self.jail_plan(own)), made_of, ())) as instance:
-            assert isinstance(instance, MicrovmInstance)
             try:
                 async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                     await instance.start_vmm(orders)
-                    await instance.furnish(made_of.directories())
-                    await instance.warm()
+                    await _furnish(instance, made_of.directories())
+                    await _warm(instance)
                     await (await instance.control()).call("freeze", seconds=None, for_good=True)
             except TimeoutError:
                 words = "it greeted, and was not ready to be saved in time"
                 raise SandboxError(words, hint="paddock doctor") from None
+
+
+async def _furnish(machine: VmmInstance, directories: Mapping[str, tuple[int, int]]) -> None:
+    """Make the directories that each sandbox has."""
+    for path, (uid, gid) in directories.items():
+        try:
+            await machine.file(StatFile(sandbox=machine.id, path=path, user="0"))
+        except FileError:
+            await machine.file(MakeDirectory(sandbox=machine.id, path=path, user="0"))
+            await machine.file(SetFileAttributes(sandbox=machine.id, path=path, user="0", uid=uid, gid=gid))
+
+
+async def _has_not(machine: VmmInstance, path: str) -> bool:
+    absent = Renew(parts=Part.ABSENT, absent=(os.fsencode(path),))
+    return bool(await machine.tell(absent, may_fail=Part.ABSENT))
+
+
+async def _warm(machine: VmmInstance) -> None:
+    """Run a command, so that the machine's memory has its files.
+
+    An image may have no shell. It is untrusted and may never end, and other sandboxes wait for this machine.
+    """
+    with logged("run a command for the image", machine.id):
+        async with asyncio.timeout(_WARM_SECONDS):
+            await machine.run(ExecSpec(argv=_WARM_COMMAND))
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:

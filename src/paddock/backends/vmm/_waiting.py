@@ -176,10 +176,10 @@ class Waiting(Spares[Kind, WaitingVmm]):
     def _has_room(self, kind: Kind) -> bool:
         """Tell whether an eighth of the machine's memory stays free beside it."""
         try:
-            available, total = proc.machine_memory()
+            memory = proc.meminfo()
+            return memory["MemAvailable"] - kind.jail.memory_bytes >= memory["MemTotal"] // 8
         except (OSError, ValueError, KeyError):
             return False
-        return available - kind.jail.memory_bytes >= total // 8
 
 
 async def end(backend: VmmBackend, vmm: WaitingVmm) -> None:
