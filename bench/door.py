@@ -152,7 +152,7 @@ async def door(directory: Path, rounds: int) -> None:
         kills.append(time.perf_counter() - middle)
     show("perform: create, all but tree and backend", creates)
     show("perform: kill, all but tree and backend", kills)
-    store_parts(service._store, made.id, rounds)  # pyright: ignore[reportPrivateUsage]
+    store_parts(service.store, made.id, rounds)  # pyright: ignore[reportPrivateUsage]
     await service.aclose()
 
 

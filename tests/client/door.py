@@ -343,7 +343,7 @@ class Served:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self, state_dir: Path) -> None:
-        self._requests = Requests(self.door, Principal("local:test"), owned=_owned, control=_control)
+        self._requests = Requests(self.door, Principal("local:test"), control=_control)
         self._listener = Listener(self._requests, greet=_greet, ended=self._ended)
         self._endings: set[asyncio.Task[None]] = set()
         self._listener.listen(state_dir)
@@ -365,9 +365,6 @@ class Served:
 
 def _greet(hello: codec.Hello) -> codec.Welcome:
     return codec.Welcome(protocol=PROTOCOL, version="test", instance="test", pid=os.getpid())
-
-
-async def _owned(session: Session, sandbox: Sandbox) -> None: ...
 
 
 async def _control(what: str, session: Session) -> None:

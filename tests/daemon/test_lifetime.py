@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging
 import os
 import resource
 import select
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import types
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -80,7 +83,7 @@ def test_what_the_daemon_writes_is_its_owners_alone(state_dir: Path) -> None:
         ]
         names = {path.name for path in state_dir.iterdir()}
     assert found == []
-    assert {"paddock.db", "sessions", "outputs", "audit", "daemon.sock"} <= names
+    assert {"paddock.db", "outputs", "audit", "daemon.sock"} <= names
 
 
 def _children(pid: int) -> list[int]:
@@ -141,7 +144,7 @@ def test_the_next_daemon_too_lets_one_live_as_long_as_a_program_that_connected_t
     os.kill(daemon_pid(state_dir), signal.SIGKILL)
     first.kill()
     Sandbox.list(transport=default_transport(state_dir))  # the next daemon starts
-    assert wait_until(lambda: len(list((state_dir / "sessions").iterdir())) == 1)  # what the maker left has been done
+    assert wait_until(lambda: _sessions(state_dir) == 1)  # what the maker left has been done
     second.tell()
     assert second.hears() == "on"
     second.kill()
@@ -226,24 +229,36 @@ def test_a_daemon_has_left_when_the_next_one_holds_its_lock(state_dir: Path) -> 
     assert _control._has_left(state_dir, "the one before")  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_session_file_that_names_another_process_ends_and_keeps_nothing(state_dir: Path, program: Start) -> None:
+@pytest.mark.parametrize("where", ["in the row", "in files of an older paddock"])
+def test_a_session_that_names_another_process_ends_and_keeps_nothing(
+    where: str, state_dir: Path, program: Start
+) -> None:
     """A pid says little: it is used again, and a thread's is one as well."""
     held = program(_HOLDS)
     id = held.hears()
-    (noted,) = (state_dir / "sessions").iterdir()
-    row = noted.read_text()
     stranger = subprocess.Popen(["sleep", "600"])
-    thread = threading.get_native_id()
     os.kill(daemon_pid(state_dir), signal.SIGKILL)
-    for number, pid in enumerate((1, stranger.pid, thread, 0, -1)):
-        other = row.replace(str(held.process.pid), str(pid)).replace(noted.stem, f"{number:032x}")
-        (state_dir / "sessions" / f"{number:032x}.json").write_text(other.replace(id, f"sb_{number}"))
-    (state_dir / "sessions/torn.json").write_text(row[:40])
-    (state_dir / "sessions/strange.json").write_text(row.replace(noted.stem, "../../x"))
+    with closing(sqlite3.connect(state_dir / "paddock.db")) as db, db:
+        (recorded,) = db.execute("SELECT sessions FROM sandboxes").fetchone()
+        (own,) = json.loads(recorded)
+        pids = enumerate((1, stranger.pid, threading.get_native_id(), -1))
+        sessions = [own, *({**own, "token": f"{number:032x}", "pid": pid} for number, pid in pids)]
+        if where == "in the row":
+            db.execute("UPDATE sandboxes SET sessions = ?", (json.dumps(sessions),))
+        else:
+            db.execute("UPDATE sandboxes SET sessions = '[]'")
+            files = state_dir / "sessions"
+            files.mkdir()
+            for session in sessions:
+                first = json.dumps({**session, "sandboxes": ["sb_gone"]})
+                (files / f"{session['token']}.json").write_text(f"{first}\n{id}\nsb_to")
+            (files / "torn.json").write_text(first[:40])
+            (files / "strange.json").write_text(first.replace(session["token"], "../../x"))
     try:
         assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] == [id]
         assert _sessions(state_dir) == 1, "the program that lives"
         assert stranger.poll() is None
+        assert not (state_dir / "sessions").exists()
         held.kill()
         assert wait_until(lambda: not _lives(id, state_dir))
     finally:

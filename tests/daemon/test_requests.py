@@ -21,9 +21,9 @@ from paddock.model import (
     Action,
     CreateSandbox,
     ExecSpec,
+    KillSandbox,
     ListSandboxes,
     Principal,
-    Sandbox,
     SandboxId,
     StartExec,
     State,
@@ -33,16 +33,12 @@ from paddock.wire import AGAIN, Frame, Kind
 from tests.client.door import FakeDoor
 
 
-async def _no_room(session: Session, sandbox: Sandbox) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 async def _control(what: str, session: Session) -> None: ...
 
 
 async def _ask(door: FakeDoor, action: Action[object]) -> list[tuple[Kind, bytes]]:
     answers: list[tuple[Kind, bytes]] = []
-    requests = Requests(door, Principal("local:test"), owned=_no_room, control=_control)
+    requests = Requests(door, Principal("local:test"), control=_control)
     frame = Frame(Kind.OPEN, 1, codec.encode(codec.Request(action=action)))  # type: ignore[arg-type]
     await requests.answer(
         Session("0" * 32, 0, lambda session: None),
@@ -50,14 +46,6 @@ async def _ask(door: FakeDoor, action: Action[object]) -> list[tuple[Kind, bytes
         lambda kind, body, descriptors=(): answers.append((kind, body)),
     )
     return answers
-
-
-def test_a_sandbox_that_cannot_be_noted_is_killed(tmp_path: Path) -> None:
-    door = FakeDoor(tmp_path)
-    ((kind, body),) = asyncio.run(_ask(door, CreateSandbox()))
-    assert kind is Kind.ERROR
-    assert b"resource_exhausted" in body
-    assert [info.state for info in door.sandboxes.values()] == [State.KILLED]
 
 
 def test_a_command_for_which_there_is_no_pipe_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,22 +86,20 @@ def test_a_create_that_was_undone_is_made_anew_when_its_caller_asks_again(tmp_pa
                 made[action.idempotency_key] = result.id
             return result
 
-    door, notes = Keyed(tmp_path), [_no_room]
-
-    async def owned(session: Session, sandbox: Sandbox) -> None:
-        if notes:
-            await notes.pop()(session, sandbox)
+    door = Keyed(tmp_path)
 
     async def ask(flags: int) -> tuple[Kind, bytes]:
         answers: list[tuple[Kind, bytes]] = []
-        requests = Requests(door, Principal("local:test"), owned=owned, control=_control)
+        requests = Requests(door, Principal("local:test"), control=_control)
         frame = Frame(Kind.OPEN, 1, codec.encode(codec.Request(action=CreateSandbox(), id="1")), flags=flags)
         session = Session("0" * 32, 0, lambda session: None)
         await requests.answer(session, frame, lambda kind, body, descriptors=(): answers.append((kind, body)))
         (answer,) = answers
         return answer
 
-    assert asyncio.run(ask(0))[0] is Kind.ERROR
+    assert asyncio.run(ask(0))[0] is Kind.REPLY
+    (undone,) = door.sandboxes
+    asyncio.run(door.perform(KillSandbox(sandbox=undone), Principal("local:test")))
     for _ in range(2):
         kind, body = asyncio.run(ask(AGAIN))
         assert kind is Kind.REPLY
@@ -128,7 +114,7 @@ def test_an_answer_is_freed_when_the_daemon_has_forgotten_it(tmp_path: Path) -> 
         def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None: ...
 
     async def kept() -> object:
-        requests = Requests(FakeDoor(tmp_path), Principal("local:test"), owned=_no_room, control=_control)
+        requests = Requests(FakeDoor(tmp_path), Principal("local:test"), control=_control)
         body = codec.encode(codec.Request(action=ListSandboxes(), id="1"))
         session = Session("0" * 32, 0, lambda session: None)
         reply = Reply()

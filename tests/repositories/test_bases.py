@@ -222,7 +222,7 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         acquired = await rig.acquire(origin)
         base = await rig.base(acquired)
         sandbox = await rig.service.perform(CreateSandbox(), ME)
-        row = rig.service._store.get(sandbox.id)
+        row = rig.service.store.get(sandbox.id)
         assert row is not None
         tree = WorkspaceTree("ws_x", (base.id,), base.repository)
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]

@@ -46,7 +46,7 @@ from paddock.model import (
     User,
     WriteFile,
 )
-from paddock.model.caller import PROCESS
+from paddock.model.caller import SESSION
 from paddock.policy import local_policy
 from paddock.storage.pool.worker import Worker
 from tests.stand_ins import OneTemplate, WithoutDisk, info_of
@@ -161,7 +161,8 @@ class Command:
     async def resize(self, size: PtySize) -> None: ...
 
     async def keep(self, timeout_seconds: float | None) -> None:
-        self.kept, self.owner = True, PROCESS.get()
+        session = SESSION.get()
+        self.kept, self.owner = True, "" if session is None else session.name
 
     async def feed(self, data: bytes) -> None:
         assert self.stdin is not None
@@ -611,7 +612,7 @@ def put(service: Service, id: str, state: State, **fields: object) -> None:
     """As a service that died has left the row."""
     changes = {"state": state.value, **fields}
     names = ", ".join(f"{name} = ?" for name in changes)
-    service._store.execute(f"UPDATE sandboxes SET {names} WHERE id = ?", (*changes.values(), id))
+    service.store.execute(f"UPDATE sandboxes SET {names} WHERE id = ?", (*changes.values(), id))
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:

@@ -15,7 +15,7 @@ def rests(activity: Activity) -> bool:
 
 async def test_sweeps_stop_when_nothing_lives_and_begin_again_with_a_request(rig: Rig) -> None:
     async with rig.service() as service:
-        service.activity = Activity(lambda: bool(service._store.list()))
+        service.activity = Activity(lambda: bool(service.store.list()))
         rounds = aiter(service.activity.rounds(0.0))
         await anext(rounds)
         assert rests(service.activity)

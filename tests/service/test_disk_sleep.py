@@ -81,7 +81,7 @@ class Sleeper:
 
     def left_half_way(self) -> None:
         """As a service that died on the way leaves the row of one that sleeps."""
-        row = self.service._store.get(self.id)
+        row = self.service.store.get(self.id)
         assert row is not None
         assert row.hibernated
         put(self.service, self.id, State.RESTORING)
@@ -277,7 +277,7 @@ async def test_it_sleeps_through_a_restart_of_the_machine(rig: Rig, over: OneWor
     async with rig.service(workspaces=over, memory=True, clock=clock) as service:
         box = await Sleeper(rig, service).begin(ttl_seconds=300)
         await box.sleep()
-        service._store.execute("UPDATE sandboxes SET boot_id = 'before', deadline = 1 WHERE id = ?", (box.id,))
+        service.store.execute("UPDATE sandboxes SET boot_id = 'before', deadline = 1 WHERE id = ?", (box.id,))
         ahead[0] = 29 * 86_400
         if over_time:
             ahead[0] = 31 * 86_400
@@ -288,7 +288,7 @@ async def test_it_sleeps_through_a_restart_of_the_machine(rig: Rig, over: OneWor
         assert await box.answers()
         assert box.place is not None
         assert 290 < box.place.deadline - clock.boottime() <= 300
-        row = service._store.get(box.id)
+        row = service.store.get(box.id)
         assert row is not None
         assert row.boot_id != "before"
 
@@ -358,7 +358,7 @@ async def test_it_is_paused_before_it_is_copied(rig: Rig, over: OneWorkspace, mo
 async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace) -> None:
     async with rig.service(workspaces=over, memory=True) as service:
         box = await Sleeper(rig, service).begin()
-        row = service._store.get(box.id)
+        row = service.store.get(box.id)
         assert row is not None
         await box.sleep()
         error = await service.running.dead(row)

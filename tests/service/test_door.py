@@ -72,7 +72,7 @@ async def test_what_cannot_be_recorded_is_not_done(rig: Rig) -> None:
         with pytest.raises(UnrecordedError):
             await service.perform(CreateSandbox(), ME)
         assert rig.world.creates == 0
-        assert service._store.list(ended=True) == ()
+        assert service.store.list(ended=True) == ()
 
 
 async def test_every_action_of_the_union_is_answered(rig: Rig) -> None:
@@ -146,17 +146,17 @@ async def test_doctor_tells_level_backends_audit_and_state(rig: Rig) -> None:
 async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
-        seen = service._store.get(made.id)  # which is old by the time it is used
+        seen = service.store.get(made.id)  # which is old by the time it is used
         assert seen is not None
         put(service, made.id, start)
         if to in LEGAL[start]:
-            moved = service._store.move(seen, to)
+            moved = service.store.move(seen, to)
             assert moved.state is to
-            assert moved == service._store.get(made.id)
+            assert moved == service.store.get(made.id)
             assert (moved.sandbox.ended_at is not None) is (not LEGAL[to])
         else:
             with pytest.raises(InvalidStateError):
-                service._store.move(seen, to)
+                service.store.move(seen, to)
 
 
 async def test_a_closed_service_says_so(rig: Rig) -> None:

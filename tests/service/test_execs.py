@@ -44,7 +44,7 @@ from paddock.model import (
     StartExec,
     mint,
 )
-from paddock.model.caller import PROCESS
+from paddock.model.caller import SESSION, SessionProcess
 
 
 def sh(script: str, **fields: Any) -> ExecSpec:
@@ -289,7 +289,8 @@ async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch:
     async with rig.service() as service:
         id = await make(service)
     caller = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220 - at once
-    PROCESS.set(f"{caller.pid} {start_time(caller.pid)}")
+    started = str(start_time(caller.pid))
+    SESSION.set(SessionProcess(token="0" * 32, pid=caller.pid, start_time=started, boot_id="boot"))
     command = await left_running(rig, id, ExecId(mint(IdPrefix.EXEC)))
     async with rig.service() as service:
         for _ in range(20):

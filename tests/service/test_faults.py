@@ -75,7 +75,7 @@ async def test_a_create_whose_database_fails_at_any_call_leaves_nothing_after_a_
     rig: Rig, method: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig.service() as service:
-        _fail_at(monkeypatch, service._store, method, call, ResourceExhaustedError("disk full"))
+        _fail_at(monkeypatch, service.store, method, call, ResourceExhaustedError("disk full"))
         made: list[Any] = await asyncio.gather(service.perform(CreateSandbox(), ME), return_exceptions=True)
         monkeypatch.undo()
         if isinstance(made[0], BaseException):
@@ -154,7 +154,7 @@ async def test_a_failure_that_cannot_be_written_down_is_found_by_the_next_sweep(
         def cannot(*_: object, **__: object) -> None:
             raise ResourceExhaustedError("disk full")
 
-        monkeypatch.setattr(service._store, "move", cannot)
+        monkeypatch.setattr(service.store, "move", cannot)
         with pytest.raises(ResourceExhaustedError) as caught:
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
         assert "could not be recorded" in caught.value.__notes__[0]
@@ -226,7 +226,7 @@ async def test_a_snapshot_that_cannot_be_deleted_on_a_full_disk_goes_with_the_ne
         monkeypatch.undo()
         await service.recovery.sweep()
         assert await service.perform(ListSnapshots(), ME) == ()
-        assert service._store.execute("SELECT count(*) FROM snapshots", ()).fetchone() == (0,)
+        assert service.store.execute("SELECT count(*) FROM snapshots", ()).fetchone() == (0,)
         assert rig.pool.names() == (made.id,)
 
 
@@ -239,7 +239,7 @@ async def test_an_end_on_a_full_disk_is_told_at_once_and_recorded_once(
         def full(*_: object, **__: object) -> None:
             raise ResourceExhaustedError("disk full")
 
-        monkeypatch.setattr(service._store, "move", full)
+        monkeypatch.setattr(service.store, "move", full)
         await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="too much"))
         for _ in range(3):
             await service.recovery.sweep()
@@ -280,7 +280,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
                 async with rig.service() as successor:
                     await successor.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
-        row = service._store.get(made.id)
+        row = service.store.get(made.id)
         assert row is not None
         assert abs(place.deadline - row.deadline) < 1
         assert abs(row.sandbox.expires_at - made.expires_at - (0 if died == "supervisor" else 900)) < 30
@@ -299,7 +299,7 @@ async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
         def full(*_: object, **__: object) -> None:
             raise ResourceExhaustedError("disk full")
 
-        monkeypatch.setattr(service._store, "move", full)
+        monkeypatch.setattr(service.store, "move", full)
         for _ in range(2):
             with pytest.raises(ResourceExhaustedError):
                 await service.sandboxes.end(made.id)

@@ -162,7 +162,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
     async with rig.service() as service:
         columns = "id, repository, commit_id, branch, is_whole, created_at, used_at"
         sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 1, 0, 0)"
-        service._store.execute(sql, (base,))
+        service.store.execute(sql, (base,))
         rig.pool.create(base)
         bases, left = service.repositories.bases, list[tuple[object, ...]]()
         look = bases._references.by_tree
@@ -188,7 +188,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
 async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:
     async with rig.service(templates=Versions(rig.pool)) as service:
         made = await service.perform(CreateSandbox(), ME)
-        service._store.execute("UPDATE sandboxes SET layers = '[]'", ())
+        service.store.execute("UPDATE sandboxes SET layers = '[]'", ())
         rig.pool.create("tp_old")
         report = await service.perform(CollectGarbage(), ME)
         assert [made.id in (item.kept_because or "") for item in report.items] == [True]

@@ -130,7 +130,7 @@ async def test_a_revision_that_was_stored_lately_is_not_stored_again(rig: Rig, d
             (0.0, 0.0),
         ):  # at last the clock is put back
             await create(service, ONE)
-            assert service._store.execute("SELECT kept_at FROM policies", ()).fetchall() == [(began + stored,)], later
+            assert service.store.execute("SELECT kept_at FROM policies", ()).fetchall() == [(began + stored,)], later
 
 
 async def test_a_revision_that_was_deleted_meanwhile_is_stored_again(rig: Rig, doors: Doors) -> None:

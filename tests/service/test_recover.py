@@ -98,7 +98,7 @@ class Left:
         return place is not None and place.ended is None
 
     def recorded(self, service: Service) -> tuple[State, bool]:
-        row = service._store.get(self.id)
+        row = service.store.get(self.id)
         assert row is not None
         return row.state, self.lives
 
@@ -141,7 +141,7 @@ async def test_every_cell_of_the_table(rig: Rig, cell: tuple[Recorded, Lives]) -
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)  # the name is free
         await service.recovery.sweep()
         orphans = {name for name in rig.pool.names() if name.startswith(("sb_", "rb_"))}
-        assert orphans == {row.id for row in service._store.list()}
+        assert orphans == {row.id for row in service.store.list()}
 
 
 async def test_the_end_of_one_that_is_recorded_as_ended_is_forgotten(rig: Rig) -> None:
@@ -252,10 +252,10 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         place = other._world.places[made.id] = Place(rig.world.places[made.id].plan, rig.state_dir / "other")
         await place.end(Ending(limit=None, reason="the supervisor died while it was being made"))
         service.recovery._backends._loaded["container"] = other
-        row = service._store.get(made.id)
+        row = service.store.get(made.id)
         assert row is not None
         sandbox = replace(row.sandbox, id=SandboxId("sb_other"), state=State.KILLED, backend="container", ended_at=1e12)
-        service._store.add(replace(row, sandbox=sandbox))
+        service.store.add(replace(row, sandbox=sandbox))
         await service.recovery.sweep()
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert set(rig.world.places) == set(rig.pool.names()) == {made.id}
@@ -265,7 +265,7 @@ async def test_what_was_being_made_of_snapshots_bases_and_workshops_is_deleted(r
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
         left, done = [await service.perform(CreateSnapshot(sandbox=made.id), ME) for _ in range(2)]
-        store = service._store
+        store = service.store
         store.execute("UPDATE snapshots SET is_whole = 0 WHERE id = ?", (left.id,))
         for id, is_whole in (("bs_0000000000000000", 0), ("bs_1111111111111111", 1)):
             rig.pool.create(id)
@@ -286,8 +286,8 @@ async def test_a_workshop_that_is_all_that_lives_is_ended_with_its_tree(rig: Rig
         made = await service.perform(CreateSandbox(), ME)
         place = rig.world.places[made.id]
         await service.perform(KillSandbox(sandbox=made.id), ME)
-        service._store.prune(1e12)
-        service._store.execute("INSERT INTO workshops (id) VALUES ('wk_1')", ())
+        service.store.prune(1e12)
+        service.store.execute("INSERT INTO workshops (id) VALUES ('wk_1')", ())
     rig.pool.create("wk_1")
     left = SandboxId("wk_1")
     rig.world.places[left] = Place(replace(place.plan, id=left), rig.world.root / "wk_1")

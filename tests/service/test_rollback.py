@@ -312,7 +312,7 @@ async def test_who_hears_late_of_the_end_of_the_one_before_leaves_the_next_one_a
     monkeypatch.setattr(Held, "wait_ended", late)
     async with rig.service(workspaces=over) as service:
         scene = await Scene(rig, service).begin()
-        before = service._store.get(scene.id)
+        before = service.store.get(scene.id)
         assert before is not None
         held = service.running.get(before)
         assert held is not None

@@ -83,7 +83,7 @@ async def test_a_kill_waits_for_the_deletion_of_files_only_if_many_do(
         found = await service.perform(CollectGarbage(dry_run=True), ME)
         (trees,) = (check for check in await service.perform(CheckStorage(), ME) if check.name == "trees")
         last = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made[0].id), ME))
-        await until(lambda: service._store.existing(made[0].id).state is State.KILLED)
+        await until(lambda: service.store.existing(made[0].id).state is State.KILLED)
         assert len(rig.pool.names()) == len(made)
         assert not last.done()
         may.set()

@@ -53,7 +53,7 @@ async def bounds_of(service: Service, sandbox: Sandbox) -> tuple[BoundSecret, ..
 
 async def made(service: Service, rules: Mapping[str, SecretRule] = RULES, **spec: Any) -> Sandbox:
     sandbox = await service.perform(CreateSandbox(spec=SandboxSpec(**spec)), ME)
-    row = service._store.get(sandbox.id)
+    row = service.store.get(sandbox.id)
     assert row is not None
     await leases_of(service).prepare([row], rules)
     return sandbox
@@ -64,7 +64,7 @@ async def kept(service: Service, value: bytes = VALUE, name: str = "CI") -> None
 
 
 def row_of(service: Service, sandbox: Sandbox) -> Any:
-    return service._store.get(sandbox.id)
+    return service.store.get(sandbox.id)
 
 
 def plan_of(rig: Rig, sandbox: Sandbox) -> SandboxPlan:

@@ -171,6 +171,6 @@ async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(r
 
 
 def row_of(service: Service, sandbox: Sandbox) -> Row:
-    row = service._store.get(sandbox.id)
+    row = service.store.get(sandbox.id)
     assert row is not None
     return row

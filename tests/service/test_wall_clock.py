@@ -52,7 +52,7 @@ async def test_what_lives_lives_on_and_can_be_extended(rig: Rig, jump: float) ->
         assert (await service.perform(RunExec(sandbox=id, spec=sh("echo here")), ME)).stdout == "here\n"
         extended = await service.perform(ExtendSandbox(sandbox=id, ttl_seconds=90), ME)
         assert abs(extended.expires_at - (wall() + 90)) < 60, "for people, by the clock that they see"
-        row = service._store.get(id)  # pyright: ignore
+        row = service.store.get(id)  # pyright: ignore
         assert row is not None
         assert 0 < row.deadline - proc.boottime() <= 90
 
@@ -91,7 +91,7 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
         for jump in (0, YEARS, -YEARS):
             wall.turned = jump
             id = await make(service, name="again", ttl_seconds=60)
-            await (await service.running.get_or_adopt(service._store.get(id))).instance.kill()  # pyright: ignore
+            await (await service.running.get_or_adopt(service.store.get(id))).instance.kill()  # pyright: ignore
             await service.recovery.sweep()
         assert await make(service, name="again", ttl_seconds=60)
 

@@ -46,7 +46,7 @@ async def test_it_sees_the_workspace_and_its_repository_and_its_row_says_so(rig:
             TreeMount(tree="ws_1", target="/workspace", writable=True, layers=("bs_1",)),
             TreeMount(tree="rp_1", target="/run/paddock/repository", writable=False),
         )
-        row = service._store.get(made.id)
+        row = service.store.get(made.id)
         assert row is not None
         assert row.workspace == WorkspaceTree("ws_1", ("bs_1",), "rp_1")
         assert known.taken == [made.id]

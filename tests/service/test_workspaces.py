@@ -325,7 +325,7 @@ async def test_g8_what_a_dead_daemon_has_left_is_put_right(
         if state is WorkspaceState.EVICTING:
             (rig.state_dir / "kept").mkdir()
             (rig.state_dir / "kept" / f"{made.id}.part").write_text("half")
-        service._store.execute("UPDATE workspaces SET state = ?", (state.value,))
+        service.store.execute("UPDATE workspaces SET state = ?", (state.value,))
     async with rig.service() as service:
         keeping_of(service, rig)
         assert [one.state for one in await service.perform(ListWorkspaces(), ME)] in (
@@ -376,7 +376,7 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         await service.perform(over("held"), ME)
         await service.perform(PinWorkspace(workspace="pinned", seconds=60), ME)
         for age, name in enumerate(("new", "dirty", "old")):
-            service._store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
+            service.store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
         rig.pool.used_bytes = 1 << 40
         found = await workspaces_of(service).candidates()
         names = [item.why.partition(":")[0].removeprefix("workspace ") for item in found]

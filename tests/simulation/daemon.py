@@ -30,7 +30,6 @@ from .world import (
     SimulatedBackend,
     SimulatedGatewayClient,
     SimulatedPool,
-    SimulatedSessionFiles,
     SimulatedStore,
     World,
 )
@@ -95,8 +94,7 @@ class SimulatedDaemon(start.Daemon):
 
     def __init__(self, world: World, period_seconds: float) -> None:
         self.world, self._state_dir, self._principal = world, STATE, ME
-        self._instance, self._boot = "simulated", "boot"
-        self._files: Any = SimulatedSessionFiles(world)
+        self._instance = "simulated"
         self._ends_sessions = self._closing = False
         self._end_tasks = TaskSet()
         self._idle = None
@@ -105,7 +103,7 @@ class SimulatedDaemon(start.Daemon):
         self._stopped = asyncio.Event()
         node: Any = SimulatedNode(world, period_seconds)
         self._node = node
-        requests = Requests(node, ME, owned=self._owned, control=self._control)
+        requests = Requests(node, ME, control=self._control)
         self.listener = self._listener = SimulatedListener(requests, greet=self._greet, ended=self._session_ended)
 
     async def serve(self, ready: Callable[[], None]) -> None:
@@ -239,7 +237,7 @@ def machine(current: Callable[[], World]) -> Generator[None]:
             (_copies, "much_is_dirty", lambda: current().likely(0.1)),
             (Authority, "make", lambda name: SimpleNamespace(certificate=b"c", key=b"k")),
             (asyncio.Event, "__hash__", ordered),
-            *((module, "boot_id", lambda: "boot") for module in (clock, create, cleanup, _ttl)),
+            *((module, "boot_id", lambda: "boot") for module in (clock, create, cleanup, _ttl, _sessions)),
         ):
             patches.enter_context(patch.object(where, name, what))
         yield

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from contextvars import Context, copy_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 from paddock.audit import AuditLog
@@ -97,7 +96,6 @@ class World:
         self.supervisor = Supervisor(self)
         self.gateway = Gateway(self)
         self.processes: set[int] = set()
-        self.sessions: dict[str, Any] = {}
         self.events: list[tuple[str, dict[str, Any]]] = []
         """What was recorded."""
         self.begun: set[str] = set()
@@ -262,36 +260,6 @@ class SimulatedAudit(AuditLog):
 
     def close(self) -> None:
         self._closed = True
-
-
-class SimulatedSessionFiles:
-    """As `SessionFiles`, in memory."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    async def add(self, session: Any, sandbox: Any, boot_id: str) -> None:
-        session.sandboxes.add(sandbox)
-        self._world.effect("session file", session.token[-4:], len(session.sandboxes))
-        if self._world.disk_is_full:
-            raise OSError(28, "No space left on device")
-        self._world.sessions[session.token] = SimpleNamespace(
-            token=session.token,
-            pid=session.pid,
-            start_time=session.start_time or "",
-            boot_id=boot_id,
-            sandboxes=tuple(sorted(session.sandboxes)),
-        )
-
-    def forget(self, token: str) -> None:
-        self._world.effect("forget session", token[-4:])
-        self._world.sessions.pop(token, None)
-
-    def read(self) -> Sequence[Any]:
-        return list(self._world.sessions.values())
-
-    def close(self) -> None:
-        pass
 
 
 class SimulatedPool(WithoutDisk):

@@ -166,7 +166,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptExec(NamedTuple):
-    """A command that outlives its daemon: in which sandbox it runs, and for whom (`model.caller.PROCESS`)."""
+    """A command that outlives its daemon: in which sandbox it runs, and for whom (`SessionProcess.name`)."""
 
     sandbox: SandboxId
     owner: str

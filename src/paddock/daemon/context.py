@@ -17,6 +17,7 @@ from paddock.audit import AuditLog
 from paddock.errors import InternalError, NotConfiguredError, PaddockError, PolicyDeniedError, UnrecordedError
 from paddock.model import Action, Principal
 from paddock.model.any_action import BY_TAG
+from paddock.model.caller import SESSION
 from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage.pool.base import Pool
@@ -87,6 +88,8 @@ class Operation:
 
     def __init__(self, gate: Authorizer, principal: Principal, tag: str, number: int) -> None:
         self.principal = principal
+        self.session = None if principal.sandbox else SESSION.get()
+        """The session with which what the action makes ends. What a program inside a sandbox makes ends with that."""
         self.sandbox: str | None = None
         """The id of the sandbox that the action names, once known."""
         self.number = number

@@ -1,10 +1,12 @@
-"""The caller's environment and mounts, as far as its request needs them: the daemon has its own."""
+"""The caller's environment, mounts and process, as far as its request needs them: the daemon has its own."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
+
+from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +19,24 @@ Background work of a request keeps them. Unset: this process's own.
 """
 DIRECTORIES: ContextVar[Mapping[str, tuple[int, int]] | None] = ContextVar("directories", default=None)
 """The caller's mounts, set like `ENVIRONMENT`. Unset: the caller has this process's mounts."""
-PROCESS: ContextVar[str] = ContextVar("process", default="")
-"""The pid and the start time of the caller's process, set like `ENVIRONMENT`.
 
-Unset: the caller can't repeat a request.
-"""
+
+class SessionProcess(Value):
+    """The client process of a session. A pid means it only with its start time and boot."""
+
+    token: str
+    pid: int
+    start_time: str
+    boot_id: str
+
+    @property
+    def name(self) -> str:
+        """The pid and the start time, as `linux.proc.is_running` takes them."""
+        return f"{self.pid} {self.start_time}"
+
+
+SESSION: ContextVar[SessionProcess | None] = ContextVar("session", default=None)
+"""The caller's session, set like `ENVIRONMENT`. Unset: the caller can't repeat a request."""
 
 _GIT = frozenset(
     (

@@ -16,7 +16,7 @@ from paddock.backends.pump import Journal
 from paddock.errors import SandboxDiedError, SupervisorUnavailableError
 from paddock.linux.cgroups import Refusals
 from paddock.model import Check, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
-from paddock.model.caller import PROCESS
+from paddock.model.caller import SESSION
 
 if TYPE_CHECKING:
     from paddock.backends.jail._supervisor import SupervisorClient
@@ -40,13 +40,14 @@ class DescriptorStore:
 
     async def put(self, command: ExecId, descriptors: tuple[int, ...], *, after: int = 0) -> None:
         """Keep copies of these in place of those kept before, except the first `after`. None: forget it."""
+        session = SESSION.get()
         await self._supervisor.request(
             "keep",
             descriptors=descriptors,
             id=self._id,
             outside=self._outside,
             command=command,
-            owner=PROCESS.get(),
+            owner="" if session is None else session.name,
             after=after,
         )
 

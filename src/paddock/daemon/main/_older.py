@@ -1,5 +1,5 @@
-"""Handle what older versions left: programs that write to the state directory themselves, and figures that chose a
-level."""
+"""Handle what older versions left: programs that write to the state directory themselves, files of sessions, and
+figures that chose a level."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import shutil
 from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from paddock.errors import NotConfiguredError
+from paddock.model.caller import SessionProcess
 from paddock.model.config import FILE, Config
 from paddock.supervisor import layout
+
+if TYPE_CHECKING:
+    from paddock.daemon.store.database import Store
 
 _SUPERVISOR = "keeper"
 """The old name of the supervisor and its files."""
@@ -46,6 +53,29 @@ def rename_files(state_dir: Path) -> None:
     with suppress(FileNotFoundError):  # where that supervisor mounted, in a namespace that has ended with it
         shutil.rmtree(state_dir / _SUPERVISOR)
     old.rename(state_dir / layout.SUPERVISOR_CONFIG)
+
+
+class _SessionFile(msgspec.Struct):
+    """The first line of a session's file. The others name the sandboxes that came later."""
+
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    pid: int
+    start_time: str
+    boot_id: str
+    sandboxes: tuple[str, ...]
+
+
+def take_over_sessions(state_dir: Path, store: Store) -> None:
+    """Record in the rows of sandboxes with which sessions they end: files said that until schema 19."""
+    directory = state_dir / "sessions"
+    for path in directory.glob("*.json"):
+        first, *later = path.read_bytes().split(b"\n")
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of our files
+            found = msgspec.json.decode(first, type=_SessionFile)
+            of = SessionProcess(token=found.token, pid=found.pid, start_time=found.start_time, boot_id=found.boot_id)
+            for id in (*found.sandboxes, *map(bytes.decode, later)):
+                store.join(id, of)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def forget_figures(state_dir: Path, config: Config) -> str | None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -15,7 +15,7 @@ from paddock import model
 from paddock.backends.pump import Pump
 from paddock.errors import DaemonLostError, InvalidArgumentError, InvalidStateError, PaddockError, exhaustion
 from paddock.model import codec, replace
-from paddock.model.caller import DIRECTORIES, ENVIRONMENT, PROCESS
+from paddock.model.caller import DIRECTORIES, ENVIRONMENT, SESSION
 from paddock.wire import AGAIN, Frame, Kind
 
 from ._handles import OPENERS, Opened, open_exec
@@ -60,16 +60,15 @@ class Requests:
         api: Api,
         principal: model.Principal,
         *,
-        owned: Callable[[Session, model.Sandbox], Awaitable[None]],
         control: Callable[[str, Session], Any],
         kept: Callable[[str], bool] = lambda id: False,
     ) -> None:
-        self._api, self._principal, self._owned, self._control = api, principal, owned, control
+        self._api, self._principal, self._control = api, principal, control
         self._kept = kept
         self._pump = Pump()
         self.recent = RecentRequests()
         self.leaves = False
-        """This daemon leaves: finished sandboxes live on, and the next daemon finds their owners."""
+        """This daemon leaves: finished sandboxes live on, and the next daemon finds their sessions."""
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
         """Send one REPLY or ERROR, unless cancelled."""
@@ -155,7 +154,7 @@ class Requests:
         named = _named(action, request.id)
         if request.has_input and isinstance(named, model.RunExec):
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
-        PROCESS.set(f"{session.pid} {session.start_time}")
+        SESSION.set(session.process)
         ENVIRONMENT.set(request.environment)
         DIRECTORIES.set(request.directories)
         result: Any = await self._api.perform(named, self._principal)
@@ -164,28 +163,19 @@ class Requests:
             again = replace(named, idempotency_key=f"{named.idempotency_key} again")
             result = await self._api.perform(again, self._principal)
         if type(action) not in _UNDONE:
-            await self._record_owner(session, action, result)
             reply(Kind.REPLY, await _encoded(result))
             return
         try:
             if task.cancelling() and not (self.leaves and isinstance(action, model.CreateSandbox | model.ForkSandbox)):
                 raise asyncio.CancelledError
-            await self._record_owner(session, action, result)
             opened = self._open(session, action, result, frame.descriptors[0] if request.has_input else None)
-        except BaseException:  # no room to note whose it is, no descriptor for its streams, or its caller has left
+        except BaseException:  # no descriptor for its streams, or its caller has left
             await self._undo(action, result)
             raise
         if opened is None:
             reply(Kind.REPLY, codec.encode(result))
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
-
-    async def _record_owner(self, session: Session, action: model.Action[Any], result: object) -> None:
-        if isinstance(action, model.CreateSandbox | model.GetSandbox):
-            await self._owned(session, cast("model.Sandbox", result))
-        elif isinstance(action, model.ForkSandbox):
-            for child in cast("tuple[model.Sandbox, ...]", result):
-                await self._owned(session, child)
 
     def _open(self, session: Session, action: model.Action[Any], result: Any, input: int | None) -> Opened | None:
         make = OPENERS.get(type(action))

@@ -1,36 +1,20 @@
-"""A session is a client process: its connections, the handles it has open, and the sandboxes that end with it."""
+"""A session is a client process: its connections, and the handles that it has open."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Annotated
 
-import msgspec
-
+from paddock.daemon.clock import boot_id
 from paddock.errors import DaemonLostError, InvalidStateError
 from paddock.linux import pidfd
-from paddock.linux.descriptors import closing
 from paddock.linux.proc import start_time
-from paddock.linux.whole import write_whole
-from paddock.model import SandboxId
+from paddock.model.caller import SessionProcess
 
 from ._handles import Opened
 from ._recent_requests import RETURN_SECONDS
-
-
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Describe a session on disk for the next daemon: its process, and what ends with it."""
-
-    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    pid: int
-    start_time: str
-    boot_id: str
-    sandboxes: tuple[SandboxId, ...] = ()
 
 
 class Session:
@@ -38,7 +22,6 @@ class Session:
         self.token, self.pid = token, pid
         self.connections: set[object] = set()
         self.handles: dict[int, Opened] = {}
-        self.sandboxes: set[SandboxId] = set()
         self.has_asked = False
         """Whether it has sent a request other than one for the daemon's status."""
         self._ended: Callable[[Session], None] | None = ended
@@ -46,10 +29,10 @@ class Session:
         """Numbers of handles. Those of an earlier daemon differ."""
         self._return_timer: asyncio.TimerHandle | None = None
         self._process = self._open_pidfd()
-        self.start_time: str | None = None
-        with contextlib.suppress(OSError):
-            self.start_time = str(start_time(pid))
-        """Read while the pidfd is open: with the expected time, both belong to the same process."""
+        started = ""
+        with contextlib.suppress(OSError):  # while the pidfd is open: both belong to the same process
+            started = str(start_time(pid))
+        self.process = SessionProcess(token=token, pid=pid, start_time=started, boot_id=boot_id())
 
     def next_handle(self) -> int:
         self._number += 1
@@ -103,65 +86,6 @@ class Session:
             return None
         asyncio.get_running_loop().add_reader(descriptor, self.end)
         return descriptor
-
-
-class SessionFiles:
-    """One file for each session that has sandboxes: a `SessionRow`, then a line for each sandbox that came later. The
-    daemon is their only writer."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._opening = asyncio.Lock()
-        self._files: dict[str, int] = {}
-
-    async def add(self, session: Session, sandbox: SandboxId, boot_id: str) -> None:
-        """Write down that `sandbox` ends with `session`. OSError."""
-        session.sandboxes.add(sandbox)
-        async with self._opening:
-            file = self._files.get(session.token)
-            if file is None:
-                self._files[session.token] = await asyncio.to_thread(self._begin, session, boot_id)
-                return
-        line = f"{sandbox}\n".encode()
-        if os.write(file, line) < len(line):
-            os.close(self._files.pop(session.token))  # the next line begins the file anew
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _begin(self, session: Session, boot_id: str) -> int:
-        row = SessionRow(
-            token=session.token,
-            pid=session.pid,
-            start_time=session.start_time or "",
-            boot_id=boot_id,
-            sandboxes=tuple(session.sandboxes),
-        )
-        self._directory.mkdir(mode=0o700, exist_ok=True)
-        name = f"{session.token}.json"
-        with closing(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
-            write_whole(directory, name, msgspec.json.encode(row) + b"\n")
-            return os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=directory)
-
-    def close(self) -> None:
-        for file in self._files.values():
-            os.close(file)
-        self._files.clear()
-
-    def forget(self, token: str) -> None:
-        if (file := self._files.pop(token, None)) is not None:
-            os.close(file)
-        (self._directory / f"{token}.json").unlink(missing_ok=True)
-
-    def read(self) -> Iterable[SessionRow]:
-        for path in sorted(self._directory.glob("*")):
-            if path.suffix == ".json":
-                first, *later = path.read_bytes().split(b"\n")
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of our files
-                    row = msgspec.json.decode(first, type=SessionRow)
-                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last line may be incomplete
-                    if row.token == path.stem:
-                        yield msgspec.structs.replace(row, sandboxes=(*row.sandboxes, *added))
-            else:
-                path.unlink(missing_ok=True)
 
 
 async def all_of(work: Iterable[Awaitable[object]]) -> list[BaseException]:

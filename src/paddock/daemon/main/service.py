@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -40,6 +40,7 @@ from paddock.daemon.workspaces.results import Sources, WorkspaceResults
 from paddock.daemon.workspaces.workspaces import Workspaces
 from paddock.errors import InternalError, InvalidStateError, UnrecordedError, exhaustion
 from paddock.model import Action, Principal, SandboxId, State
+from paddock.model.caller import SessionProcess
 from paddock.model.config import Config
 from paddock.policy import Policy
 from paddock.storage.pool.base import Pool
@@ -81,7 +82,7 @@ class Service:
         self.state_dir = state_dir
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
-        self._store = store or Store(state_dir / DATABASE, clock)
+        self.store = store or Store(state_dir / DATABASE, clock)
         self._backends = Backends(backends, config.level)
         self._tasks = Tasks(self._task_failed)
         self._authorizer = Authorizer(policy, self._audit)
@@ -89,7 +90,7 @@ class Service:
         self._performers: set[asyncio.Task[Any]] = set()
         context = Context(
             state_dir=state_dir,
-            store=self._store,
+            store=self.store,
             audit=self._audit,
             clock=clock,
             config=config,
@@ -100,7 +101,7 @@ class Service:
             images=images,
             credentials=credentials,
             perform=self.perform,
-            references=TreeReferences(self._store),
+            references=TreeReferences(self.store),
         )
         # Each after those that it calls.
         self.secrets = Secrets(context)
@@ -142,7 +143,7 @@ class Service:
         of_the_machine = (image_handlers, reports, self.evidence, self.garbage)
         self.handlers = table((*of_sandboxes, *of_work, *of_access, *of_the_machine))
         self._audit.hide = bindings.without_values
-        self.activity = Activity(lambda: bool(self._store.list()))
+        self.activity = Activity(lambda: bool(self.store.list()))
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Do what `action` asks, if the policy lets `principal`, and return what the action's type says.
@@ -171,12 +172,16 @@ class Service:
 
     def has_running(self) -> bool:
         """Tell whether any sandbox runs, or is being made or restored."""
-        return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
+        return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self.store.list())
 
-    def not_persistent(self, owner: Principal) -> set[SandboxId]:
-        """Those that live and end with the programs of `owner` that use them."""
-        rows = self._store.list()
-        return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
+    def sessions(self) -> Iterable[SessionProcess]:
+        """Return the sessions with which living sandboxes end."""
+        return dict.fromkeys(session for row in self.store.list() for session in row.sessions)
+
+    def ends_with(self, token: str, living: Iterable[str]) -> Sequence[SandboxId]:
+        """Return the sandboxes that end with that session: they have none of the `living` ones."""
+        tokens = {row.id: {session.token for session in row.sessions} for row in self.store.list()}
+        return [id for id, own in tokens.items() if token in own and own.isdisjoint(living)]
 
     async def start(self) -> None:
         """Recover, and begin the sweeps in the loop that runs."""
@@ -190,7 +195,7 @@ class Service:
 
     async def _resume_network(self) -> None:
         """See to the network access of sandboxes that live since before this daemon."""
-        living = [row for row in self._store.list() if row.state in LIVE and not row.hibernated]
+        living = [row for row in self.store.list() if row.state in LIVE and not row.hibernated]
         self.gateways.resume(
             [(row, await self.policies.of(row.sandbox.policy)) for row in living if row.sandbox.policy is not None],
             without=[row for row in living if row.sandbox.policy is None],
@@ -218,7 +223,7 @@ class Service:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self.evidence.aclose)
             closing.callback(self._audit.close)
-            closing.callback(self._store.close)
+            closing.callback(self.store.close)
             closing.push_async_callback(self._close_backends)
             closing.callback(self._authorizer.abandon)
             closing.callback(self.gateways.aclose)

@@ -9,36 +9,33 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
 from paddock.backends.threads import TaskSet
-from paddock.daemon.clock import boot_id
 from paddock.errors import InvalidArgumentError, PaddockError, exhaustion
 from paddock.linux import inotify
-from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
+from paddock.model import KillSandbox, ListSandboxes, Principal, SandboxId, codec
 from paddock.model.config import FILE
 from paddock.wire import PROTOCOL
 
 from . import _reserve
 from ._code import Code
 from ._listener import Leaving, Listener
-from ._older import refuse_older_programs, rename_files
+from ._older import refuse_older_programs, rename_files, take_over_sessions
 from ._process import control_group, detach, leave_root
 from ._requests import ProgressHandler, Requests
-from ._sessions import Session, SessionFiles, all_of
+from ._sessions import Session, all_of
 from ._watchdog import Watchdog
 
-SESSIONS = "sessions"
 LOCK = "daemon.lock"
 LOG = "daemon.log"
 _LOG_BYTES = 10 << 20
 _CLOSE_SECONDS = 20.0
 _AGAIN_SECONDS = 5.0
-_UNCLAIMED_SECONDS = 30.0
-"""Time for a program to repeat, with its key, a create that the daemon's death interrupted."""
 
 _log = logging.getLogger("paddock")
 
@@ -85,9 +82,8 @@ class Daemon:
     def __init__(self, state_dir: Path, lock: int, watchdog: Watchdog) -> None:
         self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
         self._principal = Principal(f"local:{os.getuid()}")
-        self._instance, self._start, self._boot = os.urandom(8).hex(), time.time(), boot_id()
+        self._instance, self._start = os.urandom(8).hex(), time.time()
         self._code = Code(state_dir / FILE)
-        self._files = SessionFiles(state_dir / SESSIONS)
         self._ends_sessions = self._closing = False
         self._end_tasks = TaskSet()
         self._idle: asyncio.TimerHandle | None = None
@@ -101,10 +97,11 @@ class Daemon:
         refuse_older_programs(self._state_dir)
         rename_files(self._state_dir)
         node = self._node = Node(self._state_dir)
-        requests = Requests(node, self._principal, owned=self._owned, control=self._control, kept=self._is_kept)
+        requests = Requests(node, self._principal, control=self._control, kept=self._is_kept)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
         try:
             await node.open()
+            take_over_sessions(self._state_dir, node.service.store)
             await node.service.start()
             self._restore_sessions()
             self._listener.listen(self._state_dir)
@@ -144,35 +141,20 @@ class Daemon:
             session.end()
         if self._end_tasks:
             await asyncio.wait(self._end_tasks, timeout=_CLOSE_SECONDS)
-        self._files.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
     def _restore_sessions(self) -> None:
         """Take over the last daemon's sessions. A session lives as long as its process, whether it calls again or not.
         One in another pid namespace, seen as 0, counts as alive while a sandbox of it lives."""
-        rows, running = tuple(self._files.read()), self.service.not_persistent(self._principal)
         dead: list[Session] = []
-        for row in rows:
-            session = self._listener.session(row.token, row.pid)
-            session.sandboxes.update(row.sandboxes)
-            session.has_asked = row.pid > 0
-            lives = session.start_time == row.start_time if row.pid > 0 else not running.isdisjoint(row.sandboxes)
-            if row.boot_id != self._boot or not lives:
+        for process in self.service.sessions():
+            session = self._listener.session(process.token, process.pid)
+            session.has_asked = process.pid > 0
+            if session.process != process:
                 dead.append(session)
-        for session in dead:  # after the loop: a living session may own the same sandbox
+        for session in dead:  # after the loop: a living session may have the same sandbox
             session.end()
-        # No file names these: the previous daemon died before it recorded their session.
-        unclaimed = running.difference(*(row.sandboxes for row in rows))
-        if unclaimed:
-            asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_orphans, unclaimed)
-
-    def _end_orphans(self, sandboxes: set[SandboxId]) -> None:
-        if not self._closing:
-            self._end_tasks.start(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
-
-    def _owned_by_sessions(self) -> set[SandboxId]:
-        return {id for session in self._listener.sessions.values() for id in session.sandboxes}
 
     def _greet(self, hello: codec.Hello) -> codec.Welcome:
         is_outdated = (hello.protocol, hello.version) != (PROTOCOL, __version__) or self._code.has_changed()
@@ -195,29 +177,22 @@ class Daemon:
             notices=notices,
         )
 
-    async def _owned(self, session: Session, sandbox: Sandbox) -> None:
-        if not sandbox.spec.persistent and sandbox.ended_at is None and sandbox.id not in session.sandboxes:
-            await self._files.add(session, sandbox.id, self._boot)
-
     def _session_ended(self, session: Session) -> None:
         if self._closing and not self._ends_sessions:
-            return  # its file names it to the next daemon
-        self._end_tasks.start(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
+            return  # the rows of its sandboxes name it to the next daemon
+        ends = self.service.ends_with(session.token, self._listener.sessions)
+        self._end_tasks.start(self._end_session(session, ends))
 
-    async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
+    async def _end_session(self, session: Session, sandboxes: Sequence[SandboxId]) -> None:
+        """End its handles, and its sandboxes. Repeat until these have ended: nothing else ends them."""
         await all_of(opened.let_go() for opened in session.handles.values())
         session.handles.clear()
-        await self._end_sandboxes(sandboxes)
-        await asyncio.to_thread(self._files.forget, session.token)  # until then it names them to the next daemon
-        if session.has_asked:
-            self._restart_idle()
-
-    async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
-        """End these sandboxes, and repeat until they have ended: nothing else ends them."""
         while errors := await all_of(self.service.sandboxes.end(id) for id in sandboxes):
             for error in errors:
                 _log.error("a sandbox could not be ended with its program: %s", error)
             await asyncio.sleep(_AGAIN_SECONDS)
+        if session.has_asked:
+            self._restart_idle()
 
     def _is_used(self, by: str | None = None) -> bool:
         """Tell whether a session other than `by` uses the daemon, or a sandbox runs."""

@@ -116,7 +116,7 @@ class Creation(Component):
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
             protect = protected(policy, template)
-            request = self._request_for(spec, template, backend, owner, source, policy, protect, workspace)
+            request = self._request_for(op, spec, template, backend, owner, source, policy, protect, workspace)
             if action.idempotency_key is not None:
                 digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
                 row = replace(request.row, idempotency_key=action.idempotency_key, spec_digest=digest)
@@ -134,6 +134,7 @@ class Creation(Component):
                 known = self._store.add(row, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
         if known is not None:
+            self._store.join(known.id, op.session)
             return await self._made_before(known.id, row.spec_digest == known.spec_digest)
 
         async def fill() -> None:
@@ -194,7 +195,7 @@ class Creation(Component):
         if (full := self._full(spec, action.count)) is not None:
             raise full
         requests = [
-            self._request_for(spec, template, running.backend, owner, parent, policy, protect)
+            self._request_for(op, spec, template, running.backend, owner, parent, policy, protect)
             for _ in range(action.count)
         ]
         rows = [request.row for request in requests]
@@ -236,6 +237,7 @@ class Creation(Component):
 
     def _request_for(
         self,
+        op: Operation,
         spec: SandboxSpec,
         template: Template,
         backend: Backend,
@@ -262,7 +264,8 @@ class Creation(Component):
         )
         deadline = self._clock.boottime() + spec.ttl_seconds
         workspace = workspace or own_copy(source and source.workspace, id)
-        row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers)
+        sessions = () if op.session is None or spec.persistent else (op.session,)
+        row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers, sessions=sessions)
         return CreateRequest(row, template, backend, policy, protect, inherits=spec.policy is None)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:

@@ -245,7 +245,7 @@ async def _started(running: RunningSandbox, spec: model.ExecSpec, id: model.Exec
 
 
 def _owner_lives(owner: str) -> bool:
-    """Tell whether the process of `caller.PROCESS` lives. One of another pid namespace, seen as 0, counts as alive."""
+    """Tell whether a process lives, by its `SessionProcess.name`. One of another pid namespace, seen as 0, does."""
     return owner.startswith("0 ") or is_running(owner)
 
 

@@ -52,7 +52,9 @@ class Sandboxes(Component):
 
     @handles(model.GetSandbox)
     async def get(self, action: model.GetSandbox, op: Operation) -> Sandbox:
-        return (await self._running.check(self.find(action.sandbox, op))).sandbox
+        row = await self._running.check(self.find(action.sandbox, op))
+        self._store.join(row.id, op.session)
+        return row.sandbox
 
     @handles(model.ListSandboxes)
     async def list(self, action: model.ListSandboxes, op: Operation) -> tuple[Sandbox, ...]:

@@ -163,6 +163,10 @@ UPDATE workspaces SET kept = CAST(kept AS TEXT);
 ALTER TABLE sandboxes RENAME COLUMN incarnation TO instance_id;
 ALTER TABLE approvals RENAME COLUMN incarnation TO instance_id;
     """,
+    # 19: A sandbox says itself with which sessions it ends. Files said that before.
+    """
+ALTER TABLE sandboxes ADD COLUMN sessions VARCHAR DEFAULT '[]' NOT NULL;
+    """,
 )
 VERSION = FIRST - 1 + len(SCRIPTS)
 

@@ -30,6 +30,7 @@ from paddock.errors import (
     ResourceExhaustedError,
 )
 from paddock.model import LEGAL, SandboxId, Snapshot, State, Template, Workspace, WorkspaceState, replace
+from paddock.model.caller import SessionProcess
 
 from . import _schema
 from ._table import Table
@@ -67,6 +68,8 @@ class Row(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     spec_digest: str | None = None
     """That of the spec which came with the key: the same one must come with it each time."""
+    sessions: tuple[SessionProcess, ...] = ()
+    """Those that made it or connected to it, unless it is persistent. It ends with the last of them."""
 
     @property
     def id(self) -> SandboxId:
@@ -89,7 +92,7 @@ class Row(msgspec.Struct, frozen=True):
         return (self.id,)
 
 
-_SANDBOXES = Table("sandboxes", Row, model.Sandbox, json=("spec", "workspace", "layers"))
+_SANDBOXES = Table("sandboxes", Row, model.Sandbox, json=("spec", "workspace", "layers", "sessions"))
 
 
 class HasId(Protocol):
@@ -276,6 +279,14 @@ class Store:
         """Record its deadline and what is left of its TTL, as `row` has them. Return False if it has ended."""
         sql, values = _SANDBOXES.update(row, "expires_at", "deadline", "boot_id", "left_seconds", "kept_until")
         return bool(self.execute(f"{sql} AND {_ALIVE}", values).rowcount)
+
+    def join(self, id: str, session: SessionProcess | None) -> None:
+        """Record that a sandbox, unless it has ended or is persistent, doesn't end before that session."""
+        row = None if session is None else self.get(id)
+        if row is None or has_ended(row) or row.sandbox.spec.persistent or session in row.sessions:
+            return
+        row = replace(row, sessions=(*row.sessions, session))
+        self._write(row, *_SANDBOXES.update(row, "sessions"))
 
     def backends(self) -> frozenset[str]:
         """Return the backends that rows name, those of ended sandboxes included."""
