@@ -10,7 +10,6 @@ from paddock.daemon.backends import Backends
 from paddock.daemon.clock import Clock
 from paddock.daemon.context import Context
 from paddock.daemon.store.database import Store
-from paddock.daemon.store.references import TreeReferences
 from paddock.daemon.tasks import Tasks
 from paddock.model import Action, Principal
 from paddock.supervisor.layout import AUDIT, DATABASE
@@ -51,6 +50,5 @@ def context(state_dir: Path, **given: Any) -> Context:
         "pool": lambda: None,
         "templates": NoTemplates,
         "perform": perform,
-        "references": TreeReferences(store),
     }
     return Context(state_dir=state_dir, store=store, clock=clock, **{**defaults, **given})

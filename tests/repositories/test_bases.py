@@ -15,6 +15,7 @@ from paddock.backends.base import TreeMount
 from paddock.daemon.main._compose import Node
 from paddock.daemon.main.service import Service
 from paddock.daemon.store.trees import WorkspaceTree
+from paddock.daemon.workspaces import _bases
 from paddock.daemon.workspaces._bases import Base
 from paddock.daemon.workspaces._checkout import Submodule, acquire_submodule
 from paddock.errors import ErrandFailedError, InvalidArgumentError, InvalidStateError
@@ -217,7 +218,9 @@ async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(modul
             assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
 
 
-async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path, origin: Origin) -> None:
+async def test_a_repository_that_something_needs_is_not_deleted(
+    state_dir: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(state_dir) as rig:
         acquired = await rig.acquire(origin)
         base = await rig.base(acquired)
@@ -226,13 +229,12 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert row is not None
         tree = WorkspaceTree("ws_x", (base.id,), base.repository)
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
-        needs = rig.shelf.bases._references
-        needs.by_tree = lambda: {need.tree: (need,) for need in needing}
+        monkeypatch.setattr(_bases, "trees_needed", lambda store: {need.tree: (need,) for need in needing})
         with pytest.raises(InvalidStateError, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         (candidate,) = await rig.shelf.bases.candidates()
         assert sandbox.id in (candidate.kept or "")
-        del needs.by_tree
+        monkeypatch.undo()
         await rig.service.perform(KillSandbox(sandbox=sandbox.id), ME)
         await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         assert await rig.service.perform(ListRepositories(), ME) == ()

@@ -10,8 +10,10 @@ import pytest
 from service_world import ME, FolderPool, Rig
 
 from paddock.daemon.main.service import Service
-from paddock.daemon.store.references import TreeReference
+from paddock.daemon.store.database import Store
+from paddock.daemon.store.references import TreeReference, trees_needed
 from paddock.daemon.upkeep.garbage import Candidate, Collector, Storage
+from paddock.daemon.workspaces import _bases
 from paddock.errors import PlatformError
 from paddock.model import (
     CheckStorage,
@@ -165,13 +167,12 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         service.store.execute(sql, (base,))
         rig.pool.create(base)
         bases, left = service.repositories.bases, list[tuple[object, ...]]()
-        look = bases._references.by_tree
 
-        def looks() -> Mapping[str, tuple[TreeReference, ...]]:
+        def looks(store: Store) -> Mapping[str, tuple[TreeReference, ...]]:
             asyncio.get_running_loop().call_soon(lambda: left.append(bases.of("rp_1")))  # whoever runs next
-            return look()
+            return trees_needed(store)
 
-        monkeypatch.setattr(bases._references, "by_tree", looks)
+        monkeypatch.setattr(_bases, "trees_needed", looks)
         if way == "collected":
             (one,) = await bases.candidates()
             left.clear()

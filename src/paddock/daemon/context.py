@@ -26,7 +26,6 @@ from .backends import Backends
 from .clock import Clock
 from .lanes import Lanes
 from .store.database import Store
-from .store.references import TreeReferences
 from .tasks import Tasks
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     pool: Callable[[], Pool]
     templates: Callable[[], Templates]
     perform: Perform
-    references: TreeReferences
     images: Callable[[], Images] = no_images
     credentials: CredentialSource = no_credentials
     config: Config = Config()
@@ -75,8 +73,8 @@ class Component:
         self._context = context
         self._state_dir, self._config, self._clock = context.state_dir, context.config, context.clock
         self._store, self._audit, self._tasks = context.store, context.audit, context.tasks
-        self._lanes, self._references = context.lanes, context.references
-        self._backends, self._pool, self._templates = context.backends, context.pool, context.templates
+        self._lanes, self._backends = context.lanes, context.backends
+        self._pool, self._templates = context.pool, context.templates
         self._images, self._credentials, self._perform = context.images, context.credentials, context.perform
 
 

@@ -28,7 +28,6 @@ from paddock.daemon.sandboxes.running import LIVE, RunningSandboxes
 from paddock.daemon.sandboxes.sandboxes import Sandboxes
 from paddock.daemon.sandboxes.snapshots import Snapshots
 from paddock.daemon.store.database import Store
-from paddock.daemon.store.references import TreeReferences
 from paddock.daemon.tasks import Activity, Tasks
 from paddock.daemon.upkeep.evidence import Evidence
 from paddock.daemon.upkeep.garbage import Storage
@@ -101,7 +100,6 @@ class Service:
             images=images,
             credentials=credentials,
             perform=self.perform,
-            references=TreeReferences(self.store),
         )
         # Each after those that it calls.
         self.secrets = Secrets(context)

@@ -1,4 +1,4 @@
-"""Describe a sandbox before it is made."""
+"""Describe sandboxes before they are made."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 
 class CreateRequest(msgspec.Struct, frozen=True):
-    """A sandbox that is to be: its row says `creating`."""
+    """What the sandboxes that one request makes have in common. Their rows say `creating`."""
 
-    row: Row
     template: Template
     backend: Backend
     policy: Snapshot | None = None
@@ -28,8 +27,8 @@ class CreateRequest(msgspec.Struct, frozen=True):
     inherits: bool = False
     """The policy, and the variables by which its secrets are read, came from what it is made of."""
 
-    def plan(self, retention_seconds: float) -> SandboxPlan:
-        row, spec = self.row, self.row.sandbox.spec
+    def plan(self, row: Row, retention_seconds: float) -> SandboxPlan:
+        spec = row.sandbox.spec
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),

@@ -44,8 +44,6 @@ from .running import RunningSandboxes, end
 from .snapshots import Snapshots
 
 if TYPE_CHECKING:
-    from paddock.policy.network import Snapshot
-
     from .sandboxes import Sandboxes
 
 MOST_FORKS = 1000
@@ -116,11 +114,11 @@ class Creation(Component):
             if spec.workspace is not None:
                 workspace = await holds.enter_async_context(self._workspaces.reserve(spec.workspace, owner))
             protect = protected(policy, template)
-            request = self._request_for(op, spec, template, backend, owner, source, policy, protect, workspace)
+            request = CreateRequest(template, backend, policy, protect, inherits=spec.policy is None)
+            row = self._new_row(op, spec, request, owner, source, workspace)
             if action.idempotency_key is not None:
                 digest = hashlib.sha256(_spec_bytes(action.spec)).hexdigest()
-                row = replace(request.row, idempotency_key=action.idempotency_key, spec_digest=digest)
-                request = replace(request, row=row)
+                row = replace(row, idempotency_key=action.idempotency_key, spec_digest=digest)
             full = self._full(spec, 1)
 
             def also(row: Row) -> None:
@@ -129,8 +127,7 @@ class Creation(Component):
                 if workspace is not None:
                     self._workspaces.assign(row)
 
-            with self._with_spare(request) as (request, there):
-                row = request.row
+            with self._with_spare(request, row) as (row, there):
                 known = self._store.add(row, also=None if workspace is full is None else also)
         op.sandbox = row.id if known is None else known.id
         if known is not None:
@@ -159,20 +156,19 @@ class Creation(Component):
             op.done({**made, **named})
 
         async with self._sandboxes.explain_death(row):
-            (row,) = await self._start((request,), fill, recorded)
+            (row,) = await self._start(request, (row,), fill, recorded)
         return row.sandbox
 
     @contextmanager
-    def _with_spare(self, request: CreateRequest) -> Generator[tuple[CreateRequest, bool]]:
+    def _with_spare(self, request: CreateRequest, row: Row) -> Generator[tuple[Row, bool]]:
         """Give the sandbox the id of a complete spare, if there is one, and say so. Without a row it stays a spare."""
         spares = request.backend.spares
-        id = None if spares is None else spares.take(request.plan(self._config.retention_seconds))
+        id = None if spares is None else spares.take(request.plan(row, self._config.retention_seconds))
         if spares is None or id is None:
-            yield request, False
+            yield row, False
             return
-        row = request.row
         try:
-            yield replace(request, row=replace(row, sandbox=replace(row.sandbox, id=id))), True
+            yield replace(row, sandbox=replace(row.sandbox, id=id)), True
         finally:
             if self._store.get(id) is None:
                 spares.give_back(id)
@@ -194,11 +190,8 @@ class Creation(Component):
             spec, owner, policy = self._nested.of_fork(outer, spec, action.count), op.principal.id, None
         if (full := self._full(spec, action.count)) is not None:
             raise full
-        requests = [
-            self._request_for(op, spec, template, running.backend, owner, parent, policy, protect)
-            for _ in range(action.count)
-        ]
-        rows = [request.row for request in requests]
+        request = CreateRequest(template, running.backend, policy, protect, inherits=True)
+        rows = [self._new_row(op, spec, request, owner, parent) for _ in range(action.count)]
         for row in rows:
             self._store.add(row)
         limit = spec.limits.disk_mib << 20
@@ -219,7 +212,7 @@ class Creation(Component):
         def recorded() -> None:
             op.done({"children": [row.id for row in rows]})
 
-        return tuple(row.sandbox for row in await self._start(requests, fill, recorded, check=check))
+        return tuple(row.sandbox for row in await self._start(request, rows, fill, recorded, check=check))
 
     def _full(self, spec: SandboxSpec, count: int) -> ResourceExhaustedError | None:
         """Why `count` more such sandboxes would be too many for what `config.toml` gives all together."""
@@ -235,19 +228,17 @@ class Creation(Component):
                 )
         return None
 
-    def _request_for(
+    def _new_row(
         self,
         op: Operation,
         spec: SandboxSpec,
-        template: Template,
-        backend: Backend,
+        request: CreateRequest,
         owner: str,
         source: SnapshotRow | Row | None,
-        policy: Snapshot | None,
-        protect: tuple[str, ...],
         workspace: WorkspaceTree | None = None,
-    ) -> CreateRequest:
-        """Describe a new one, not recorded yet, made from `source`, over `workspace` or a copy of that of `source`."""
+    ) -> Row:
+        """Return one that isn't recorded yet, made from `source`, over `workspace` or a copy of that of `source`."""
+        template, backend, policy = request.template, request.backend, request.policy
         now, id = self._clock.wall(), SandboxId(mint(model.IdPrefix.SANDBOX))
         sandbox = Sandbox(
             id=id,
@@ -265,8 +256,7 @@ class Creation(Component):
         deadline = self._clock.boottime() + spec.ttl_seconds
         workspace = workspace or own_copy(source and source.workspace, id)
         sessions = () if op.session is None or spec.persistent else (op.session,)
-        row = Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers, sessions=sessions)
-        return CreateRequest(row, template, backend, policy, protect, inherits=spec.policy is None)
+        return Row(sandbox, deadline, self._boot, workspace=workspace, layers=template.layers, sessions=sessions)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """Return what the first call with that key made; waits for it if it is still at it."""
@@ -311,7 +301,8 @@ class Creation(Component):
 
     async def _start(
         self,
-        requests: Sequence[CreateRequest],
+        request: CreateRequest,
+        rows: Sequence[Row],
         fill: Callable[[], Awaitable[None]],
         recorded: Callable[[], None],
         *,
@@ -320,54 +311,55 @@ class Creation(Component):
         """Return the rows of the running sandboxes. `fill` makes their trees. `check`, before they run, and `recorded`,
         after it, may refuse: then they are undone. Call it before the first await after the rows were written."""
         instances: dict[SandboxId, Instance] = {}
+        policy = request.policy
 
-        async def create(request: CreateRequest) -> None:
-            plan = request.plan(self._config.retention_seconds)
-            plan = plan if request.policy is None else self._bindings.with_placeholders(plan)
-            instance = instances[request.row.id] = await request.backend.create(plan)
-            if request.row.sandbox.spec.nested:
+        async def create(row: Row) -> None:
+            plan = request.plan(row, self._config.retention_seconds)
+            plan = plan if policy is None else self._bindings.with_placeholders(plan)
+            instance = instances[row.id] = await request.backend.create(plan)
+            if row.sandbox.spec.nested:
                 await install(instance)
-            if request.policy is not None:
-                await self._gateways.open(request.row, request.policy)
+            if policy is not None:
+                await self._gateways.open(row, policy)
 
         async with AsyncExitStack() as lanes:
-            holds = [await lanes.enter_async_context(self._lanes.exclusive(request.row.id)) for request in requests]
+            holds = [await lanes.enter_async_context(self._lanes.exclusive(row.id)) for row in rows]
             try:
-                if (policy := requests[0].policy) is not None:  # all that begin together have one
-                    origin = requests[0].row.sandbox.origin if requests[0].inherits else None
-                    await self._bindings.prepare([request.row for request in requests], policy.document.secrets, origin)
+                if policy is not None:
+                    origin = rows[0].sandbox.origin if request.inherits else None
+                    await self._bindings.prepare(rows, policy.document.secrets, origin)
                 await fill()
-                if len(requests) == 1:
-                    await create(requests[0])
+                if len(rows) == 1:
+                    await create(rows[0])
                 else:
-                    for result in await asyncio.gather(*map(create, requests), return_exceptions=True):
+                    for result in await asyncio.gather(*map(create, rows), return_exceptions=True):
                         if result is not None:
                             raise result
                 check()
-                with self._store.writing() if len(requests) > 1 else nullcontext():  # a death leaves all or none
-                    rows = tuple(self._store.move(request.row, State.RUNNING) for request in requests)
+                with self._store.writing() if len(rows) > 1 else nullcontext():  # a death leaves all or none
+                    begun = tuple(self._store.move(row, State.RUNNING) for row in rows)
                 recorded()
-                for row, request in zip(rows, requests, strict=True):
+                for row in begun:
                     self._running.admit(row, request.backend, instances[row.id])
             except BaseException as error:
-                undo = self._undo(requests, instances, holds, error)
-                await self._tasks.complete(undo, name=f"create {requests[0].row.id}")
+                undo = self._undo(request.backend, rows, instances, holds, error)
+                await self._tasks.complete(undo, name=f"create {rows[0].id}")
                 raise
-        return rows
+        return begun
 
     async def _undo(
         self,
-        requests: Sequence[CreateRequest],
+        backend: Backend,
+        rows: Sequence[Row],
         instances: Mapping[SandboxId, Instance],
         holds: Sequence[Hold],
         error: BaseException,
     ) -> None:
         """Undo all that was begun. A failed step stops no other, and a sweep finds what it leaves."""
-        for request, hold in zip(requests, holds, strict=True):
-            row, instance = request.row, instances.get(request.row.id)
+        for row, hold in zip(rows, holds, strict=True):
             steps: list[Callable[[], Awaitable[None]]] = []
-            if instance is not None:
-                steps += [partial(end, instance), partial(request.backend.forget, row.id)]
+            if (instance := instances.get(row.id)) is not None:
+                steps += [partial(end, instance), partial(backend.forget, row.id)]
             steps += [partial(self._delete, tree) for tree in row.own_trees]
             for step in steps:
                 try:

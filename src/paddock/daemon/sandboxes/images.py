@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from paddock.backends.threads import in_its_own_thread
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.store.candidates import Candidate, discarded, measured
-from paddock.daemon.store.references import why_needed
+from paddock.daemon.store.references import trees_needed, why_needed
 from paddock.daemon.tasks import in_thread
 from paddock.errors import PaddockError
 from paddock.linux import subordinate_ids
@@ -58,7 +58,7 @@ class ImageHandlers(Component):
         images = self._images()
         async with self._lanes.exclusive(LANE):
             for tree in await in_thread(images.remove, action.image):
-                if tree not in self._references.by_tree():
+                if tree not in trees_needed(self._store):
                     await in_thread(images.discard, tree)
 
     @handles(PullImage)
@@ -89,7 +89,7 @@ class ImageHandlers(Component):
         names = [name for name in await asyncio.to_thread(pool.names) if name.startswith(("tp_oci_", "tb_oci_"))]
         if not names:
             return ()
-        needed = self._references.by_tree()
+        needed = trees_needed(self._store)
         had = await asyncio.to_thread(self._images().trees)
         found: list[Candidate] = []
         for name in names:
@@ -103,4 +103,4 @@ class ImageHandlers(Component):
         if not self._lanes.is_free(LANE):  # a slow registry holds no sweep up, nor those who would queue behind it
             return "an image is being pulled, used or removed"
         async with self._lanes.exclusive(LANE):
-            return await discarded(self._images().discard, name, why_needed(self._references.by_tree(), name))
+            return await discarded(self._images().discard, name, why_needed(trees_needed(self._store), name))

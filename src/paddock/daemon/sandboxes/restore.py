@@ -149,7 +149,8 @@ class Restore(Component):
         policy = None if revision is None else await self._policies.of(revision)
         protect = protected(policy, snapshot.made_from)
         next = replace(row, instance_id=row.instance_id + 1)
-        plan = CreateRequest(next, snapshot.made_from, backend, policy, protect).plan(self._config.retention_seconds)
+        request = CreateRequest(snapshot.made_from, backend, policy, protect)
+        plan = request.plan(next, self._config.retention_seconds)
         instance = await backend.create(self._bindings.with_placeholders(plan))
         try:
             if row.sandbox.spec.nested:

@@ -32,20 +32,15 @@ def why_needed(needed: Mapping[str, tuple[TreeReference, ...]], tree: str) -> st
     return needed[tree][0].message if tree in needed else None
 
 
-class TreeReferences:
-    """All references from the rows of the store to trees."""
-
-    def __init__(self, store: Store) -> None:
-        self._store, self._snapshots, self._workspaces = store, SnapshotStore(store), WorkspaceStore(store)
-
-    def by_tree(self, *, whole: bool = False) -> Mapping[str, tuple[TreeReference, ...]]:
-        """Return them by tree. `whole`: only trees that must exist now, since a row comes before its tree."""
-        found: dict[str, tuple[TreeReference, ...]] = {}
-        sandboxes, snapshots = _of_sandboxes(self._store, whole=whole), _of_snapshots(self._snapshots, whole=whole)
-        more = () if whole else _of_bases_and_utilities(self._store)
-        for reference in chain(sandboxes, snapshots, more, _of_workspaces(self._workspaces, whole=whole)):
-            found[reference.tree] = (*found.get(reference.tree, ()), reference)
-        return found
+def trees_needed(store: Store, *, whole: bool = False) -> Mapping[str, tuple[TreeReference, ...]]:
+    """Return all references from the rows of the store, by tree. `whole`: only to trees that must exist now, since a
+    row comes before its tree."""
+    found: dict[str, tuple[TreeReference, ...]] = {}
+    sandboxes, snapshots = _of_sandboxes(store, whole=whole), _of_snapshots(SnapshotStore(store), whole=whole)
+    more = () if whole else _of_bases_and_utilities(store)
+    for reference in chain(sandboxes, snapshots, more, _of_workspaces(WorkspaceStore(store), whole=whole)):
+        found[reference.tree] = (*found.get(reference.tree, ()), reference)
+    return found
 
 
 def _of_sandboxes(store: Store, *, whole: bool) -> Iterable[TreeReference]:

@@ -18,7 +18,7 @@ from paddock import model
 from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes.cleanup import Cleanup
 from paddock.daemon.store.candidates import Candidate, Collector, discarded, measured
-from paddock.daemon.store.references import TreeReference, why_needed
+from paddock.daemon.store.references import TreeReference, trees_needed, why_needed
 from paddock.daemon.store.trees import SPARE, STAGED
 from paddock.errors import PaddockError
 from paddock.model import Check, GarbageItem, GarbageReport, IdPrefix, Level, PoolSpace, State, replace
@@ -140,13 +140,13 @@ class Storage(Component):
         pool, why = self._pool(), "nothing that is recorded needs it"
 
         async def take(name: str) -> str | None:
-            if (kept := why_needed(self._references.by_tree(), name)) is None:
+            if (kept := why_needed(trees_needed(self._store), name)) is None:
                 self._audit.event("tree.orphan", sandbox=name, message=f"{why}; deleted")
                 await asyncio.to_thread(pool.delete, name)
             return kept
 
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
-        needed = self._references.by_tree().keys() | pool.in_use
+        needed = trees_needed(self._store).keys() | pool.in_use
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [Candidate(name, "orphan", why, await measured(pool, name), take) for name in lost]
 
@@ -171,11 +171,11 @@ class Storage(Component):
         pool, templates = self._pool(), self._templates()
 
         async def take(name: str) -> str | None:
-            return await discarded(templates.discard, name, self._template_kept(self._references.by_tree(), name))
+            return await discarded(templates.discard, name, self._template_kept(trees_needed(self._store), name))
 
         names = [name for name in await asyncio.to_thread(pool.names) if templates.is_version(name)]
         current = await asyncio.to_thread(templates.versions)
-        needed = self._references.by_tree()
+        needed = trees_needed(self._store)
         found: list[Candidate] = []
         for name in names:
             if name not in current:
@@ -233,7 +233,7 @@ class Storage(Component):
 
     async def _needless(self, pool: Pool) -> Check:
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
-        needed = self._references.by_tree().keys() | pool.in_use
+        needed = trees_needed(self._store).keys() | pool.in_use
         known = (*NOUNS, IdPrefix.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
@@ -256,7 +256,7 @@ class Storage(Component):
         )
 
     async def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        wanted = self._references.by_tree(whole=True)
+        wanted = trees_needed(self._store, whole=True)
         names = set(await asyncio.to_thread(pool.names))
         lost = [
             f"{tree}, which {reference.by} needs"

@@ -15,7 +15,7 @@ import msgspec
 from paddock.daemon.context import Component, Context, Operation
 from paddock.daemon.sandboxes.utility import UtilitySandboxes
 from paddock.daemon.store.candidates import Candidate, measured
-from paddock.daemon.store.references import TreeReference
+from paddock.daemon.store.references import TreeReference, trees_needed
 from paddock.daemon.store.repositories import RepositoryRow, RepositoryStore
 from paddock.daemon.store.trees import WorkspaceTree, spare_of
 from paddock.daemon.tasks import in_thread
@@ -205,7 +205,7 @@ class Bases(Component):
     def forget(self, repository: str) -> Callable[[], None]:
         """Forget all bases of a repository. Return what deletes their trees, for a thread. Raises InvalidStateError if
         one of them, or the repository, is needed."""
-        needed, bases = self._references.by_tree(), self.of(repository)
+        needed, bases = trees_needed(self._store), self.of(repository)
         users = [reference.by for reference in needed.get(repository, ())]
         if users:
             raise InvalidStateError(
@@ -227,7 +227,7 @@ class Bases(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
-        pool, needed, why = self._pool(), self._references.by_tree(), "it can be checked out again"
+        pool, needed, why = self._pool(), trees_needed(self._store), "it can be checked out again"
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
             size, kept = await measured(pool, base.id), _kept_because(base, needed)
@@ -236,7 +236,7 @@ class Bases(Component):
 
     async def _take(self, id: str) -> str | None:
         found = self._all("WHERE id = ?", id)
-        kept = _kept_because(found[0], self._references.by_tree()) if found else None
+        kept = _kept_because(found[0], trees_needed(self._store)) if found else None
         if found and kept is None:
             await self.delete(found[0])
         return kept

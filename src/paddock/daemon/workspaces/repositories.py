@@ -18,6 +18,7 @@ from paddock.daemon.context import Component, Context, Operation, handles
 from paddock.daemon.sandboxes.utility import UtilitySandboxes
 from paddock.daemon.store.candidates import Candidate
 from paddock.daemon.store.database import LEAST_PREFIX, exactly_one
+from paddock.daemon.store.references import trees_needed
 from paddock.daemon.store.repositories import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 from paddock.daemon.tasks import in_thread
 from paddock.errors import InvalidArgumentError, InvalidStateError, NotFoundError, PolicyDeniedError
@@ -103,7 +104,7 @@ class Repositories(Component):
     def _kept_because(self, id: str, used_at: float) -> str | None:
         if self._clock.wall() - used_at < _JUST_USED_SECONDS:
             return "it was used a moment ago"
-        users = [reference.by for reference in self._references.by_tree().get(id, ())] or list(
+        users = [reference.by for reference in trees_needed(self._store).get(id, ())] or list(
             _storage().pins.owners(self.directory / id)
         )
         return f"{users[0]} needs its objects" if users else None
