@@ -230,6 +230,38 @@ async def test_a_snapshot_that_cannot_be_deleted_on_a_full_disk_goes_with_the_ne
         assert rig.pool.names() == (made.id,)
 
 
+async def test_a_snapshot_whose_undoing_a_kill_cancels_goes_with_the_next_sweep(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        begun, go, loop, delete = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), rig.pool.delete
+
+        def full(*_: object, **__: object) -> None:
+            raise ResourceExhaustedError("disk full")
+
+        def slowly(name: str) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go.wait(60)
+            delete(name)
+
+        monkeypatch.setattr(SnapshotStore, "remove", full)
+        monkeypatch.setattr(rig.pool, "snapshot", full)
+        monkeypatch.setattr(rig.pool, "delete", slowly)
+        snapshot = asyncio.ensure_future(service.perform(CreateSnapshot(sandbox=made.id), ME))
+        await begun.wait()
+        killing = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made.id), ME))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go.set()
+        await killing
+        with pytest.raises(SandboxDiedError):
+            await snapshot
+        monkeypatch.undo()
+        await service.recovery.sweep()
+        assert service.store.execute("SELECT count(*) FROM snapshots", ()).fetchone() == (0,)
+
+
 async def test_an_end_on_a_full_disk_is_told_at_once_and_recorded_once(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,9 +111,11 @@ class Snapshots(Component):
         try:
             yield lambda: kept.append(True)
         finally:
-            if not kept:
-                await self.discard(row.id)
-            self._making.discard(row.id)
+            try:
+                if not kept:
+                    await self.discard(row.id)
+            finally:  # also where a kill cancels it: the next sweep sees to what stays
+                self._making.discard(row.id)
 
     async def discard_hibernation(self, sandbox: str) -> None:
         """Delete all snapshots on which a sandbox has hibernated."""
