@@ -115,28 +115,24 @@ class Operation:
         )
 
     def done(self, detail: dict[str, object] | None = None) -> None:
-        if not self._done:
-            self._end()
-            self._authorizer.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
-            self._done = True
+        self._record(ok=True, detail=detail)
 
     def amend(self, name: str, what: dict[str, object]) -> None:
         """Record what became known after the outcome."""
         self._authorizer.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
 
     def failed(self, error: BaseException) -> None:
-        if not self._done:
-            self._end()
-            self._authorizer.audit.outcome(
-                self.number, self._tag, ok=False, error=_code_of(error), message=_message(error), sandbox=self.sandbox
-            )
-            self._done = True
+        self._record(ok=False, error=_code_of(error), message=_message(error))
 
-    def _end(self) -> None:
+    def _record(self, **outcome: Any) -> None:
+        if self._done:
+            return
         self._authorizer.close(self.number)
         for call in self._ends:
             call()
         self._ends.clear()
+        self._authorizer.audit.outcome(self.number, self._tag, sandbox=self.sandbox, **outcome)
+        self._done = True
 
     def __enter__(self) -> Operation:
         return self

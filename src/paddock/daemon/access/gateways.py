@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.daemon.context import Component, Context
 from paddock.daemon.store.database import Row
-from paddock.daemon.tasks import Tasks
 from paddock.errors import (
     GatewayUnavailableError,
     InternalError,
@@ -42,12 +39,10 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 30.0
 
 
-class MalwareLists:
-    def __init__(
-        self, state_dir: Path, *, tasks: Tasks, audit: AuditLog, period_seconds: float = PERIOD_SECONDS
-    ) -> None:
-        self._directory, self._tasks, self._audit = state_dir / layout.MALWARE, tasks, audit
-        self._period = period_seconds
+class MalwareLists(Component):
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._directory = self._state_dir / layout.MALWARE
         self._users: dict[SandboxId, frozenset[str]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -79,7 +74,7 @@ class MalwareLists:
         """Read changed lists again. If a list became unreadable, its last version holds."""
         said: dict[str, str] = {}
         while self._users:
-            await asyncio.sleep(self._period)
+            await asyncio.sleep(PERIOD_SECONDS)
             for path in sorted({path for paths in self._users.values() for path in paths}):
                 try:
                     await self._refresh(path)
@@ -121,7 +116,7 @@ class Gateways(Component):
         self._networks: dict[SandboxId, _Network] = {}
         self._made: asyncio.Task[Authority] | None = None
         self._client = GatewayClient(self._state_dir, on_lost=self._lost, approve=approvals.judge)
-        self._lists = MalwareLists(self._state_dir, tasks=self._tasks, audit=self._audit)
+        self._lists = MalwareLists(context)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         """Return when the sandbox can reach what its policy allows, and nothing else. No command has run in it yet.

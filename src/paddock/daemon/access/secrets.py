@@ -312,7 +312,7 @@ class SecretBindings(Component):
     async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """Send the new value of a stored secret, or its removal, to all sandboxes that use it."""
         for secret in self._users(owner, stored):
-            await self._change(secret, value, None)
+            await self._change(secret, replace(self._bound(secret, None), value=value))
 
     def drop(self, sandbox: str) -> None:
         """Forget the values of a sandbox that has ended."""
@@ -391,8 +391,7 @@ class SecretBindings(Component):
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         state.redaction = Redaction({**dict(past), **values})
 
-    async def _change(self, secret: SandboxSecret, value: SecretValue | None, expires_at: float | None) -> None:
-        bound = replace(self._bound(secret, None), value=value, expires_at=expires_at)
+    async def _change(self, secret: SandboxSecret, bound: BoundSecret) -> None:
         state = self._sandboxes.get(secret.sandbox)
         if state is not None:
             state.bounds[secret.name] = bound
@@ -417,8 +416,7 @@ class SecretBindings(Component):
                 )
                 await _sleep(_RETRY_SECONDS)
                 continue
-            bound = self._bound(secret, fetched)
-            await self._change(secret, bound.value, bound.expires_at)
+            await self._change(secret, self._bound(secret, fetched))
 
 
 def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:

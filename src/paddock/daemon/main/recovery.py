@@ -88,14 +88,14 @@ class Recovery(Component):
                 if not self._lanes.is_free(id):
                     continue
                 if row is None or row.hibernated or row.state not in LIVE:
-                    work.append(self._try(id, partial(self._send_deadline, id, row, backend, lives)))
+                    work.append(self._try(id, partial(self._put_right, id, row, backend, lives)))
                 elif lives and self._running.get(row) is None:
                     adopted.append(row)
             if adopted:
                 self._tasks.start(self._adopt(adopted), name="adopt ahead")
             await asyncio.gather(*work)
 
-    async def _send_deadline(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
+    async def _put_right(self, id: SandboxId, was: Row | None, backend: Backend, lives: bool) -> None:
         """Finish or undo a sandbox that isn't recorded as running. `was`: its row when the backend was asked."""
         async with self._lanes.exclusive(id):
             row = self._store.get(id)

@@ -145,10 +145,14 @@ class Storage(Component):
                 await asyncio.to_thread(pool.delete, name)
             return kept
 
+        _, lost = await self._needless(pool)
+        return [Candidate(name, "orphan", why, await measured(pool, name), take) for name in lost]
+
+    async def _needless(self, pool: Pool) -> tuple[Sequence[str], list[str]]:
+        """Return all trees, and those that neither a row nor this process needs."""
         names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
         needed = trees_needed(self._store).keys() | pool.in_use
-        lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
-        return [Candidate(name, "orphan", why, await measured(pool, name), take) for name in lost]
+        return names, [name for name in names if name.startswith(NOUNS) and name not in needed]
 
     async def memory(self) -> Sequence[Candidate]:
         """Find memory files of virtual machines that no tree needs any more."""
@@ -219,7 +223,7 @@ class Storage(Component):
             return (
                 *await asyncio.to_thread(pool.checks),
                 *await asyncio.to_thread(pool.examine, scrub=action.scrub),
-                await self._needless(pool),
+                await self._trees(pool),
                 await self._missing(pool),
                 await asyncio.to_thread(self._unfinished, pool),
                 await self._limits(pool),
@@ -231,11 +235,9 @@ class Storage(Component):
                 _check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/supervisor.log"),
             )
 
-    async def _needless(self, pool: Pool) -> Check:
-        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (store/references.py)
-        needed = trees_needed(self._store).keys() | pool.in_use
+    async def _trees(self, pool: Pool) -> Check:
+        names, lost = await self._needless(pool)
         known = (*NOUNS, IdPrefix.TEMPLATE.value, "tb_")
-        lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
         return _check(
             "trees",

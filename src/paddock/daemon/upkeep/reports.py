@@ -63,7 +63,7 @@ class AuditStream:
                 await self.aclose()
                 return b""
             await asyncio.sleep(_POLL_SECONDS)
-            self._lines = self._new()
+            self._lines = self._told_of(self._stream.in_order())
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 
@@ -87,9 +87,6 @@ class AuditStream:
             # After the records, so that every signed one was read. Those before a cursor were sent before.
             yield from map(audit.head_line, self._stream.heads())
             yield audit.cursor_line(self._stream.cursor.text())
-
-    def _new(self) -> Iterator[bytes]:
-        return self._told_of(self._stream.in_order())
 
     def _told_of(self, records: Iterator[audit.SegmentLine]) -> Iterator[bytes]:
         prefixes: dict[str, bytes] = {}
