@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Command, Rig, until
+from service_world import ME, Command, Rig, WorldBackend, until
 
-from paddock.backends.base import Ending
+from paddock.backends.base import Ending, KeptExec
 from paddock.backends.pump import Flow, Pump, pour
 from paddock.daemon.main.service import Service
 from paddock.daemon.sandboxes import execs
@@ -22,6 +22,7 @@ from paddock.errors import (
     NotFoundError,
     ProgramNotFoundError,
     SandboxDiedError,
+    SupervisorUnavailableError,
 )
 from paddock.linux.proc import start_time
 from paddock.model import (
@@ -282,6 +283,37 @@ async def test_a_command_is_taken_up_by_the_caller_who_asks_again(rig: Rig) -> N
         await command.kill()
         assert (await again).status.signal == signal.SIGKILL
         assert exec not in service.execs.kept
+
+
+@pytest.mark.parametrize("when", ["a caller asks again", "a sweep comes"])
+async def test_what_was_kept_is_learned_once_the_supervisor_answers(
+    rig: Rig, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+    exec, own = (ExecId(mint(IdPrefix.EXEC)) for _ in range(2))
+    await left_running(rig, id, exec)
+    kept, hangs = WorldBackend.kept, [True]
+
+    async def late(self: WorldBackend) -> dict[ExecId, KeptExec]:
+        if hangs:
+            raise SupervisorUnavailableError("it hangs")
+        return await kept(self)
+
+    monkeypatch.setattr(WorldBackend, "kept", late)
+    async with rig.service() as service:
+        running = asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=sh("sleep 1000"), id=own), ME))
+        await until(lambda: own in rig.world.places[id].commands and rig.world.places[id].commands[own].kept)
+        assert not await service.execs.is_kept(exec)
+        hangs.clear()
+        if when == "a sweep comes":
+            await service.recovery.sweep()
+            assert exec in service.execs.kept
+        assert await service.execs.is_kept(exec)
+        assert not await service.execs.is_kept(own), "this daemon keeps it"
+        for one in (exec, own):
+            await rig.world.places[id].commands[one].kill()
+        assert (await running).status.signal == signal.SIGKILL
 
 
 async def test_a_command_is_ended_once_its_caller_is_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -61,7 +61,7 @@ class Requests:
         principal: model.Principal,
         *,
         control: Callable[[str, Session], Any],
-        kept: Callable[[str], bool] = lambda id: False,
+        kept: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._api, self._principal, self._control = api, principal, control
         self._kept = kept
@@ -126,7 +126,7 @@ class Requests:
             request.action is not None and request.action.REPEATABLE
         ):
             return False
-        if isinstance(request.action, model.RunExec) and self._kept(request.action.id or key[1]):
+        if isinstance(request.action, model.RunExec) and self._kept and await self._kept(request.action.id or key[1]):
             return False
         reply(Kind.ERROR, codec.encode_error(DaemonLostError("nobody knows what became of it", unknown=True)))
         return True

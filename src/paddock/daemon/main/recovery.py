@@ -60,6 +60,7 @@ class Recovery(Component):
 
     async def sweep(self) -> None:
         await self._sandboxes()
+        await self._try("commands", self._service.execs.learn)  # the supervisor may have hung
         # This daemon, too, can undo nothing on a full disk.
         await self._try("snapshots", self._service.snapshots.recover)
         await self._try("workspaces", self._service.workspaces.put_right)

@@ -18,7 +18,7 @@ from paddock import __version__
 from paddock.backends.threads import TaskSet
 from paddock.errors import InvalidArgumentError, PaddockError, exhaustion
 from paddock.linux import inotify
-from paddock.model import KillSandbox, ListSandboxes, Principal, SandboxId, codec
+from paddock.model import ExecId, KillSandbox, ListSandboxes, Principal, SandboxId, codec
 from paddock.model.config import FILE
 from paddock.wire import PROTOCOL
 
@@ -121,8 +121,8 @@ class Daemon:
     def service(self) -> Service:
         return self._node.service
 
-    def _is_kept(self, command: str) -> bool:
-        return command in self.service.execs.kept
+    async def _is_kept(self, command: str) -> bool:
+        return await self.service.execs.is_kept(ExecId(command))
 
     def leave(self, why: str = "SIGTERM") -> None:
         """End `run`: sandboxes continue, and the next daemon takes over."""

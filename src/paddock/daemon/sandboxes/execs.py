@@ -75,13 +75,34 @@ class Execs(Component):
         """Commands of an earlier daemon, until they are closed: their callers may ask for the results."""
         self.leaves = False
         """This daemon leaves, and the next one takes over kept commands."""
+        self._unasked: list[Backend] = []
+        """Backends that could not say yet what an earlier daemon kept: their supervisor hangs."""
+        self._own: set[model.ExecId] = set()
+        """What this daemon has started meanwhile, and keeps itself."""
+        self._learning = asyncio.Lock()
 
     async def recover(self, backends: Iterable[Backend]) -> None:
-        """Learn which commands an earlier daemon kept. End those that no caller can ask for."""
-        for backend in backends:
-            self.kept.update(await backend.kept())
-        if self.kept:
-            self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
+        self._unasked += backends
+        await self.learn()
+
+    async def learn(self) -> None:
+        """Learn which commands an earlier daemon kept, as far as that is not known yet. End those that no caller can
+        ask for."""
+        async with self._learning:
+            while self._unasked:
+                found = await self._unasked[0].kept()
+                del self._unasked[0]
+                news = {id: command for id, command in found.items() if id not in self._own}
+                if news and not self.kept:
+                    self.tasks.start(self._end_orphans(), name="end commands whose callers have gone")
+                self.kept.update(news)
+            self._own.clear()
+
+    async def is_kept(self, id: model.ExecId) -> bool:
+        """Tell whether an earlier daemon kept a command."""
+        with logged("learn which commands an earlier daemon kept: asked for", id):
+            await self.learn()
+        return id in self.kept
 
     async def _end_orphans(self) -> None:
         """End commands whose program has died. One that lives may ask for its command whenever it next looks at it."""
@@ -176,6 +197,8 @@ class Execs(Component):
     ) -> StartedCommand:
         """Start a command. The lane is shared only until the command is in the guest's table, so a long command delays
         no pause."""
+        if self._unasked:
+            self._own.add(id)
         async with self._sandboxes.use(action.sandbox, op, turn=turn) as (row, running):
             _check_revision(row, action.expect_revision)
             spec = action.spec
@@ -198,7 +221,7 @@ class Execs(Component):
     @handles(model.AttachExec)
     async def attach(self, action: model.AttachExec, op: Operation) -> model.ExecHandle:
         id = model.ExecId(action.exec)
-        is_kept = id in self.kept
+        is_kept = await self.is_kept(id)
         started = await self._reattach(action.sandbox, id, op, is_kept=is_kept)
         return GuardedExec(self, started, op, background=not is_kept, typed=True, is_kept=is_kept)
 
