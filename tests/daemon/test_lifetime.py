@@ -28,7 +28,7 @@ from paddock.client import DaemonTransport, _control, _daemon, daemon_status, de
 from paddock.daemon.main._code import Code
 from paddock.errors import DaemonLostError, InvalidArgumentError, NotConfiguredError, PaddockError, SandboxDiedError
 from paddock.linux import local_sockets, namespaces, seccomp
-from paddock.linux._syscall import MACHINE
+from paddock.linux.syscall import MACHINE
 from paddock.linux.syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
 from tests.conftest import gateway_pid, private_state, supervisors

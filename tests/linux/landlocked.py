@@ -6,7 +6,7 @@ import os
 import struct
 
 from paddock.linux import landlock
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 _PATH_BENEATH = 1
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import cgroups, landlock, mounts, namespaces, netlink, prctl, proc, seccomp, seccomp_profile
-from paddock.linux._syscall import MACHINE
 from paddock.linux.cgroups import GroupLimits
 from paddock.linux.namespaces import IdMap
+from paddock.linux.syscall import MACHINE
 
 from .child import run_in_child
 from .landlocked import restrict

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock.linux import caps, prctl, proc, seccomp
-from paddock.linux._syscall import MACHINE
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, KILL_PROCESS, Case, Cases, Compare, Verdict
+from paddock.linux.syscall import MACHINE
 
 from . import bpf
 from .child import run_in_child

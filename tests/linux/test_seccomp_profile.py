@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import prctl, seccomp, seccomp_profile, syscall_names
-from paddock.linux._syscall import MACHINE
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, KILL_PROCESS, Cases, Compare, fail_with
+from paddock.linux.syscall import MACHINE
 
 from . import bpf
 from .child import run_in_child

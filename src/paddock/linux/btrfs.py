@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from paddock.linux import kernel_files
-from paddock.linux._syscall import call, ioctl
+from paddock.linux.syscall import call, ioctl
 
 _MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
 

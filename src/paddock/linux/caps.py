@@ -7,8 +7,8 @@ import errno
 import struct
 from typing import NamedTuple
 
-from paddock.linux._syscall import call
 from paddock.linux.prctl import prctl
+from paddock.linux.syscall import call
 
 CHOWN = 0
 DAC_OVERRIDE = 1

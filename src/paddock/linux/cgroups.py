@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import kernel_files, mountinfo, proc
-from paddock.linux._syscall import failure
 from paddock.linux.descriptors import closing
+from paddock.linux.syscall import failure
 from paddock.linux.undo import UndoStack
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

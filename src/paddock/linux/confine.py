@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 
 from paddock.linux import caps, landlock, prctl, seccomp
-from paddock.linux._syscall import failure
+from paddock.linux.syscall import failure
 
 
 def confine(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 _LAST = 0xFFFF_FFFF
 _WORDS_BYTES, _MOST = 4096, 8

@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 _EXCHANGE = 2  # RENAME_EXCHANGE, include/uapi/linux/fs.h
 _KEEP_SIZE = 0x01  # FALLOC_FL_KEEP_SIZE, include/uapi/linux/falloc.h

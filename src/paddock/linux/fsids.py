@@ -6,7 +6,7 @@ import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from paddock.linux._syscall import call, failure
+from paddock.linux.syscall import call, failure
 
 _ASK = 0xFFFF_FFFF  # no id: changes nothing, and returns the present one
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE = 0x2, 0x4, 0x40, 0x80, 0x100
 DELETE, DELETE_SELF, MOVE_SELF = 0x200, 0x400, 0x800

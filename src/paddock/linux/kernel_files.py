@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from paddock.linux._syscall import failure
+from paddock.linux.syscall import failure
 
 Path = str | bytes
 

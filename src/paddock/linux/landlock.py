@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from paddock.linux._syscall import call
 from paddock.linux.descriptors import closing
+from paddock.linux.syscall import call
 
 KNOWN_ABI = 10
 """The newest version of Landlock that this code knows. On a newer kernel it uses only this much."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from paddock.linux import kernel_files
-from paddock.linux._syscall import ioctl
 from paddock.linux.descriptors import closing
+from paddock.linux.syscall import ioctl
 
 _CONTROL = b"/dev/loop-control"
 _CTL_GET_FREE = 0x4C82

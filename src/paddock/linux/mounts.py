@@ -7,8 +7,8 @@ import os
 import struct
 from collections.abc import Sequence
 
-from paddock.linux._syscall import call, failure
 from paddock.linux.descriptors import closing
+from paddock.linux.syscall import call, failure
 
 # MOUNT_ATTR_*, include/uapi/linux/mount.h
 RDONLY = 0x1

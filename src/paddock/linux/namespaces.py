@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from paddock.linux import kernel_files
-from paddock.linux._syscall import call, call_locked
+from paddock.linux.syscall import call, call_locked
 
 # include/uapi/linux/sched.h
 NEWNS = 0x0002_0000

@@ -6,7 +6,7 @@ import _socket
 import struct
 from collections.abc import Iterator
 
-from paddock.linux._syscall import failure
+from paddock.linux.syscall import failure
 
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr: length, type

@@ -6,7 +6,7 @@ import errno
 import os
 import struct
 
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
 _NO_XDEV = 0x01

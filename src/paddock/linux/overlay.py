@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from paddock.linux import mounts
-from paddock.linux._syscall import call
 from paddock.linux.mounts import Option
+from paddock.linux.syscall import call
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 

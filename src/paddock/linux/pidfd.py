@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from paddock.linux._syscall import failure
+from paddock.linux.syscall import failure
 
 
 def open(pid: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from paddock.linux._syscall import Argument, call
+from paddock.linux.syscall import Argument, call
 
 _SET_PDEATHSIG = 1
 _SET_DUMPABLE = 4

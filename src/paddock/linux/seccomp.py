@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from paddock.linux._syscall import call
+from paddock.linux.syscall import call
 
 ALLOW = 0x7FFF_0000
 KILL_PROCESS = 0x8000_0000

@@ -13,8 +13,8 @@ import stat
 import struct
 from collections import OrderedDict
 
-from paddock.linux._syscall import call
 from paddock.linux.openat2 import open_beneath
+from paddock.linux.syscall import call
 
 from ._fuse_wire import ROOT
 

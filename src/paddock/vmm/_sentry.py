@@ -19,7 +19,7 @@ class Sentry:
         self._loop, self._address = loop, address
 
     async def call(self, method: str, argument: object, files: tuple[int, ...] = ()) -> None:
-        """Make a call to the sentry, on a connection of its own. The caller still closes `files`. OSError, Failed."""
+        """Make a call to the sentry, on a separate connection. The caller still closes `files`. Raises FAILURES."""
         with socket.socket(socket.AF_UNIX) as stream:
             stream.connect(self._address)
             socket.send_fds(stream, [json.dumps({"method": method, "arg": argument}).encode()], files)

@@ -1,6 +1,6 @@
 """Requests of services to the controller, in the frames of `paddock.wire`: OPEN, and REPLY or ERROR as its answer.
 
-A body is JSON: of a request with its `op`, of an error with `code`, `message` and perhaps the name of an errno.
+A body is JSON. A request has its `op`. An error has `code`, `message` and perhaps the name of an `errno`.
 
 The first connection begins with the controller's orders: a length of four bytes, and JSON. They contain secrets, so
 they aren't on the command line, which all users of the machine can read (proc(5)).

@@ -8,9 +8,9 @@ import os
 import signal
 from struct import pack
 
-from paddock.linux._syscall import call
 from paddock.linux.prctl import end_with
 from paddock.linux.python import seal_imports
+from paddock.linux.syscall import call
 
 _SET_MODE_FILTER, _NEW_LISTENER = 1, 8  # linux/seccomp.h
 
