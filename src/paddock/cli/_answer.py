@@ -39,7 +39,7 @@ def each(
 ) -> int:
     """Perform `action` on each of `names`, and print the results, as lines or as a document. Return the exit code.
 
-    A failure doesn't stop the others. The document has the names if there are no results.
+    A failure doesn't stop the others. The name stands for a missing result.
     """
     done: list[object] = []
     lines: list[str] = []

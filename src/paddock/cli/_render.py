@@ -225,7 +225,7 @@ def live_table(headings: Sequence[str], looks: Iterable[Sequence[Sequence[str]]]
     for rows in looks:
         size = os.get_terminal_size(1)
         lines = _table(headings, [[escape(cell) for cell in row] for row in rows], size.columns or _COLUMNS)
-        # What has scrolled away can't be written over, and a line that the terminal wraps counts as two.
+        # A line that has scrolled away can't be written over. One that the terminal wraps counts as two.
         lines = [text[: size.columns or _COLUMNS] for text in lines[: max(size.lines - 1, 1)]]
         back = f"\x1b[{shown}F\x1b[J" if shown else ""  # up so many lines, and clear from there (ECMA-48: CPL, ED)
         sys.stdout.write(back + "".join(f"{text}\n" for text in lines))
