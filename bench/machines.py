@@ -106,7 +106,7 @@ async def restored(state: Path, machine: Sandbox) -> float:
     try:
         instance = await backend.adopt(SandboxId(machine.id))
         assert instance is not None
-        answer = await (await instance.control()).ask("ping", _Figures)
+        answer = await (await instance.control()).call("ping", _Figures)
         await instance.aclose()
     finally:
         await backend.aclose()
