@@ -87,7 +87,7 @@ class Operation:
     def __init__(self, gate: Authorizer, principal: Principal, tag: str, number: int) -> None:
         self.principal = principal
         self.session = None if principal.sandbox else SESSION.get()
-        """The session with which what the action makes ends. What a program inside a sandbox makes ends with that."""
+        """The session with which new sandboxes end. Those that a program inside a sandbox makes end with that one."""
         self.sandbox: str | None = None
         """The id of the sandbox that the action names, once known."""
         self.number = number

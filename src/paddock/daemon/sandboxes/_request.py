@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CreateRequest(msgspec.Struct, frozen=True):
-    """What the sandboxes that one request makes have in common. Their rows say `creating`."""
+    """The common parts of the sandboxes that one request makes. Their rows say `creating`."""
 
     template: Template
     backend: Backend

@@ -78,7 +78,7 @@ class Execs(Component):
         self._unasked: list[Backend] = []
         """Backends that could not say yet what an earlier daemon kept: their supervisor hangs."""
         self._own: set[model.ExecId] = set()
-        """What this daemon has started meanwhile, and keeps itself."""
+        """Commands that this daemon has started meanwhile, and keeps itself."""
         self._learning = asyncio.Lock()
 
     async def recover(self, backends: Iterable[Backend]) -> None:
