@@ -37,13 +37,13 @@ for the next daemon."""
 
 
 class OutputQuota:
-    """The bytes that the outputs of one sandbox may still take on the host's disk: in all as many as its own disk."""
+    """Count the bytes that the outputs of one sandbox may still take on the host's disk. In all, they are its `disk_mib`."""
 
     def __init__(self, limits: Limits) -> None:
         self.left = max(limits.disk_mib, limits.output_mib) << 20
 
     def take(self, size: int) -> None:
-        """Raises OSError if less is left."""
+        """Take so many bytes. Raises OSError if less is left."""
         if size > self.left:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
         self.left -= size

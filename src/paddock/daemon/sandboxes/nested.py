@@ -200,8 +200,8 @@ class Nested(Component):
 
 
 def _release(error: BaseException | None) -> None:
-    """Release the frames that raised it. What they hold may hold the error, and such a cycle keeps megabytes of a
-    request until a collection."""
+    """Release the frames that raised it. A channel in a frame may hold the error, and such a cycle keeps megabytes of
+    a request until a collection."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
