@@ -27,7 +27,7 @@ class FailedChannel:
 async def test_a_refused_request_is_not_kept_until_a_collection(rig: Rig) -> None:
     async with rig.service() as service:
         outer = await service.perform(CreateSandbox(spec=SandboxSpec()), ME)
-        nested: Any = service.running._nested
+        nested: Any = service.running._nested  # pyright: ignore[reportPrivateUsage]
         nested._perform = FailedChannel().perform
         body = {"action": {"action": "file.write", "sandbox": "sb_x", "path": "p"}, "data": "eA=="}
         frame = Frame(Kind.OPEN, 1, json.dumps(body).encode(), ())
@@ -45,4 +45,4 @@ async def test_an_environment_larger_than_a_sandbox_takes_leaves_no_row(rig: Rig
     async with rig.service() as service:
         with pytest.raises(InvalidArgumentError, match="env has 150001 characters"):
             await service.perform(CreateSandbox(spec=SandboxSpec(env={"A": "x" * 150_000})), ME)
-        assert service._store.list(ended=True) == ()
+        assert service._store.list(ended=True) == ()  # pyright: ignore[reportPrivateUsage]

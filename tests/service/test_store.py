@@ -232,5 +232,5 @@ def test_of_what_programs_inside_made_only_the_last_are_remembered(
         store.move(made, State.FAILED)
     store.prune(5.0)
     assert [r.id for r in store.list(ended=True)] == ["sb_a", "sb_c", "sb_d"]
-    assert not store._rows, "none of them lives"
+    assert not store._rows, "none of them lives"  # pyright: ignore[reportPrivateUsage]
     store.close()

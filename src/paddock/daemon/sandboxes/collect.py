@@ -37,7 +37,7 @@ for the next daemon."""
 
 
 class OutputQuota:
-    """Count the bytes that the outputs of one sandbox may still take on the host's disk. In all, they are its `disk_mib`."""
+    """Count the bytes that outputs of one sandbox may still take on the host's disk: at first its `disk_mib`."""
 
     def __init__(self, limits: Limits) -> None:
         self.left = max(limits.disk_mib, limits.output_mib) << 20
