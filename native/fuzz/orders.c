@@ -52,7 +52,7 @@ static void turned(struct loop *loop)
     timer_set(loop, &host.tick, loop_now() + (over ? QUIET : 0)); /* an agent has a moment for its start */
 }
 
-/* Without its list of processes each pause would last its five seconds. Where a container hides parts of /proc, an
+/* Without its list of processes each pause would last its five seconds. Where a container masks parts of /proc, an
  * ordinary user gets none. */
 static void show_processes(void)
 {
