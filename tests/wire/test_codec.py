@@ -96,7 +96,7 @@ JSON = st.recursive(
 )
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     str: st.text(max_size=12),
-    int: st.integers(-(2**70), 2**70),
+    int: st.integers(1 - 2**64, 2**64 - 1),
     float: st.integers(-(10**12), 10**12).map(lambda eighths: eighths / 8),  # Python writes 1e+16, msgspec 1e16
     bool: st.booleans(),
     bytes: st.binary(max_size=12),

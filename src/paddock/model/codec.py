@@ -298,7 +298,7 @@ def _float(found: object) -> float:
 def _int(found: object) -> int:
     if type(found) is not int:
         raise WrongType("int", found)
-    if not -(1 << 63) <= found < 1 << 63:  # beyond, formatting it as a float may raise
+    if abs(found) >> 64:  # the kernel's numbers have 64 bits, and formatting one of 400 digits raises
         raise Malformed("Number out of range")
     return found
 
