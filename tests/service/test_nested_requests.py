@@ -45,4 +45,4 @@ async def test_an_environment_larger_than_a_sandbox_takes_leaves_no_row(rig: Rig
     async with rig.service() as service:
         with pytest.raises(InvalidArgumentError, match="env has 150001 characters"):
             await service.perform(CreateSandbox(spec=SandboxSpec(env={"A": "x" * 150_000})), ME)
-        assert service._store.list(ended=True) == ()  # pyright: ignore[reportPrivateUsage]
+        assert service.store.list(ended=True) == ()
