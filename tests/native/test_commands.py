@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import time
@@ -401,11 +402,16 @@ def test_a_kill_leaves_the_commands_of_another_agent_alone(
         other.close()
 
 
-def test_processes_that_fork_all_the_time_do_not_escape(host: Connection, marker: str) -> None:
-    """Each lives for a moment, in a session of its own."""
-    script = f"""import os, time  # {marker}
+def test_processes_that_fork_all_the_time_do_not_escape(host: Connection, tmp_path: Path) -> None:
+    """Each lives for a moment, in a session of its own. A list of processes may miss all of them, a lock doesn't."""
+    lock = tmp_path / "lock"
+    lock.touch()
+    script = f"""import fcntl, os, time
+held = open({str(lock)!r})
+fcntl.flock(held, fcntl.LOCK_EX)
 os.fork(), os.fork(), print("ready", flush=True)
-while True:
+end = time.monotonic() + 120
+while time.monotonic() < end:
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -414,7 +420,8 @@ while True:
     command = host.exec("python3", "-I", "-S", "-c", script)
     command.read_until(b"ready")
     assert KillReply.unpack(host.call(Op.KILL, Kill(id=command.id).pack())).survivors == 0
-    assert not alive(marker)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_time_that_is_over_kills_a_command_with_all_it_started(host: Connection, marker: str) -> None:
