@@ -25,8 +25,9 @@ from paddock.backends import Ending
 from paddock.backends.guest.connection import GuestConnection
 from paddock.backends.jail import JailBackend, SupervisorClient
 from paddock.backends.jail._supervisor import _error
-from paddock.errors import ResourceExhaustedError, SandboxDiedError, SupervisorUnavailableError
+from paddock.errors import ResourceExhaustedError, SandboxDiedError, SandboxError, SupervisorUnavailableError
 from paddock.linux.proc import start_time
+from paddock.linux.syscall import failure
 from paddock.storage import prepare
 from paddock.supervisor import layout
 from paddock.supervisor._errors import MountError, Steps, as_jail_error
@@ -341,6 +342,12 @@ def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours(
         told = _error(problem(error))
         assert isinstance(told, ResourceExhaustedError)
         assert "df -h" in str(told)
+
+
+def test_that_a_busy_sandbox_does_not_stop_in_time_is_no_fault_of_ours() -> None:
+    error = _error(problem(failure(errno.ETIMEDOUT, ("freeze cgroup", "sb_1"))))
+    assert type(error) is SandboxError
+    assert error.hint == "try again"
 
 
 def test_a_supervisor_waits_for_the_client_that_started_it_and_leaves_after_it(state_dir: Path) -> None:

@@ -28,6 +28,7 @@ from paddock.errors import (
     PaddockError,
     ResourceExhaustedError,
     SandboxDiedError,
+    SandboxError,
     SupervisorUnavailableError,
 )
 from paddock.linux import local_sockets
@@ -336,6 +337,8 @@ def _error(answer: Message) -> PaddockError:
     if name in _EXHAUSTED:
         hint = _REMEDY.get(name, "paddock doctor")
         return ResourceExhaustedError(f"the supervisor could not do that: {text}", hint=hint, errno=name)
+    if answer.get("kind") == "TimeoutError":
+        return SandboxError("not all of the sandbox stopped in time", hint="try again")
     if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgumentError(text)
     return InternalError(f"the supervisor failed: {text}", hint="paddock doctor", errno=name)
