@@ -266,6 +266,13 @@ def test_a_column_that_does_not_fit_stands_below_its_row_so_that_a_ref_stays_who
     ]
 
 
+def test_a_span_is_told_to_the_nearest_unit() -> None:
+    """A second after its create, a sandbox of five minutes doesn't end in four."""
+    assert [_render.span(seconds) for seconds in (-1, 119.4, 299, 7199, 3 * 3600 - 1)] == [
+        *("0 s", "119 s", "5 min", "120 min", "3 h")
+    ]
+
+
 def test_a_table_that_goes_into_a_file_is_neither_wrapped_nor_coloured(capsys: pytest.CaptureFixture[str]) -> None:
     _render.table(("STATUS", "DETAIL"), [("ok", "word  " * 40)], marks=("ok",))
     assert capsys.readouterr().out == f"STATUS  DETAIL\nok      {('word  ' * 40).rstrip()}\n"

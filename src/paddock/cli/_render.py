@@ -237,7 +237,7 @@ def span(seconds: float) -> str:
     seconds = max(0, round(seconds))
     if seconds < 120:
         return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
 
 
 def when(seconds: float | None) -> str:
