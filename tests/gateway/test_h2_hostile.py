@@ -267,9 +267,10 @@ def test_frames_that_came_at_once_take_turns_with_other_connections(monkeypatch:
                 await asyncio.sleep(0)
 
         counting = asyncio.get_running_loop().create_task(count())
-        fields = b"\x82\x87\x84\x41" + bytes([len(host)]) + host.encode()
+        # POST without its body, for which the server waits: the client's engine knows no stream, and takes no answer.
+        fields = b"\x83\x87\x84\x41" + bytes([len(host)]) + host.encode()
         for number in range(1, 1000, 2):
-            begin = HeadersFrame(number, fields, flags=["END_HEADERS", "END_STREAM"])
+            begin = HeadersFrame(number, fields, flags=["END_HEADERS"])
             peer.writer.write(begin.serialize() + RstStreamFrame(number, error_code=8).serialize())
         await eventually(lambda: len(seen) == 500)
         counting.cancel()

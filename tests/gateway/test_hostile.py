@@ -240,3 +240,25 @@ def test_garbage_from_a_server_is_an_error_or_an_answer(garbage: bytes, seed: in
             assert faults == []
 
     asyncio.run(work())
+
+
+def test_all_connections_of_a_sandbox_have_one_turn_in_a_round_of_the_loop() -> None:
+    """Else the next sandbox waits for a hundred connections with many small frames each."""
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            rounds, taken = 0, list[int]()
+
+            async def take() -> None:
+                stream = ProxyStream(world.gateway.scratch, turn=world.gateway.networks["sb_1"].turn)
+                stream.take_turn()
+                assert await stream.more()
+                taken.append(rounds)
+
+            tasks = [asyncio.ensure_future(take()) for _ in range(20)]
+            while not all(task.done() for task in tasks):
+                rounds += 1
+                await asyncio.sleep(0)
+            assert len(set(taken)) == 20
+
+    asyncio.run(work())

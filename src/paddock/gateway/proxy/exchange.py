@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -60,8 +59,8 @@ class Exchange:
                 refused = Refused(error.message, status=503, rule="audit", hint=error.hint or "")
                 goes_on = await self.refuse(refused)
             connection.limit(limits.keep_alive)
-            if connection.client.buffer:  # requests that are here already take turns with all other connections
-                await asyncio.sleep(0)
+            if connection.client.buffer:  # a request that is here already
+                await self._network.turn()
         return None
 
     # -- the target of a request ---------------------------------------------------------------------------------------

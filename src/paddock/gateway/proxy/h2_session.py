@@ -364,9 +364,11 @@ class Session:
         """Read until the connection ends or this side leaves. Raises Broken and Lost."""
         most = _READ_BYTES
         while await self.connection.more() and not self.over:
-            count = self._take(most)
-            # Many small frames take long, and all other connections wait.
-            most = _READ_BYTES if count > _READ_EVENTS else min(2 * most, HIGH_WATER)
+            is_full = len(self.connection.buffer) >= most
+            if self._take(most) > _READ_EVENTS:  # many small frames take long, and all other connections wait
+                most = _READ_BYTES
+            elif is_full:
+                most = min(2 * most, HIGH_WATER)
             await self.connection.drain()
 
     def _take(self, most: int) -> int:

@@ -110,6 +110,7 @@ class SandboxNetwork:
         self._flows = self._held = 0
         self._watched = self._closed = False
         self._asked: dict[tuple[str, str], None] = {}
+        self._turns = asyncio.Lock()
         rate = self.limits.names_per_second  # new names are a way to fill the log
         self._new_names = TokenBucket(rate, 10 * rate)
 
@@ -200,7 +201,7 @@ class SandboxNetwork:
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 destination = ("", 53) if listener is self.dns_tcp else gateway.destination(sock)
-                connection = Connection(self, ProxyStream(gateway.scratch), destination)
+                connection = Connection(self, ProxyStream(gateway.scratch, turn=self.turn), destination)
             except OSError:
                 _reset(sock)
                 continue
@@ -230,6 +231,11 @@ class SandboxNetwork:
         asking = self.gateway.owners.owner_of(self.diag, sock, connection.destination, self.sandbox, self.first)
         self.owners[connection.flow] = task = self.loop.create_task(asking)
         await asyncio.wait([task], timeout=PATIENCE_SECONDS)
+
+    async def turn(self) -> None:
+        """Wait until other sandboxes had their turn. All connections of this one have one together."""
+        async with self._turns:
+            await asyncio.sleep(0)
 
     def next_flow(self) -> int:
         self._flows += 1

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from paddock.gateway.protocols import http1
@@ -45,11 +45,14 @@ class ProxyStream(asyncio.BufferedProtocol):
     is_grpc = False
     """Whether the client speaks gRPC."""
 
-    def __init__(self, scratch: memoryview, address: str = "") -> None:
+    def __init__(
+        self, scratch: memoryview, address: str = "", turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+    ) -> None:
         """Use `scratch`, which all streams of a loop share, for bytes that the kernel delivers.
 
-        `address`: the checked one of a server.
+        `address`: the checked one of a server. `turn` waits for the next one, after `take_turn`.
         """
+        self._turn = turn
         self._loop, self._scratch, self.address = asyncio.get_running_loop(), scratch, address
         self.reused, self.idle_since = False, 0.0
         """Of a server's connection: whether it has carried a request, and since when it waits for the next."""
@@ -98,7 +101,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._check()
         if self._takes_turn:
             self._takes_turn = False
-            await asyncio.sleep(0)
+            await self._turn()
             self._check()
         if not self._has_news and not self.ended:
             self._flow_on()
@@ -122,7 +125,7 @@ class ProxyStream(asyncio.BufferedProtocol):
         self._changed.set()
 
     def take_turn(self) -> None:
-        """Have `more` return for what is in the buffer, after all other connections had their turn."""
+        """Have `more` return for what is in the buffer, after others had their turn."""
         self._has_news = self._takes_turn = True
 
     def watch(self, on: bool) -> None:
