@@ -149,5 +149,5 @@ def test_a_strangers_shell_that_never_ends_keeps_no_machine_from_being_made(monk
         async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Any:
             return Endless()
 
-    asyncio.run(Stranger().warm())
+    asyncio.run(_backend._warm(Stranger()))  # pyright: ignore[reportPrivateUsage]
     assert let_go == ["endless"]
