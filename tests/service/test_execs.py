@@ -415,7 +415,10 @@ def outcomes(rig: Rig, action: str) -> list[dict[str, Any]]:
 
 
 def digest_of(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
 
 
 def _runs(pid: int) -> bool:
