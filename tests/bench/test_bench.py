@@ -21,7 +21,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_benchmark_is_explained() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert [name for name in BENCHMARKS if f"| `{name}`" not in page and f"| [`{name}`](" not in page] == []
+    assert [name for name in BENCHMARKS if f"`{name}`" not in page] == []
     assert [line.split()[0] for line in bench("--list").stdout.splitlines()] == list(BENCHMARKS)
 
 

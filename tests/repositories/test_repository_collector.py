@@ -9,6 +9,7 @@ import pytest
 
 from paddock.daemon.clock import Clock
 from paddock.daemon.store.references import TreeReference
+from paddock.daemon.workspaces import repositories
 from paddock.daemon.workspaces.repositories import Repositories
 from paddock.errors import InvalidStateError
 from paddock.storage.git import pins
@@ -23,7 +24,7 @@ async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
     needed: dict[str, tuple[TreeReference, ...]] = {}
     later = [0.0]
     clock = Clock(wall=lambda: Clock().wall() + later[0])
-    monkeypatch.setattr(shelf.context.references, "by_tree", lambda: needed)
+    monkeypatch.setattr(repositories, "trees_needed", lambda store: needed)
     collector = Repositories(msgspec.structs.replace(shelf.context, clock=clock))
 
     async def kept() -> str | None:
