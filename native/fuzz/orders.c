@@ -52,8 +52,8 @@ static void turned(struct loop *loop)
     timer_set(loop, &host.tick, loop_now() + (over ? QUIET : 0)); /* an agent has a moment for its start */
 }
 
-/* Without its list of processes each pause would last its five seconds. Where a container masks parts of /proc, an
- * ordinary user gets none. */
+/* Without its list of processes each pause would last its five seconds. An ordinary user gets none in a container that
+ * masks parts of /proc. */
 static void show_processes(void)
 {
     (void)sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
