@@ -68,7 +68,10 @@ class Control(Duplex):
             while seconds is not None and not answer.done():
                 left = await waited.left(seconds)
                 if left <= 0:
-                    raise GuestLostError(f"the controller has not answered for {seconds:g} s", hint="try again")
+                    raise GuestLostError(
+                        f"the controller has not answered for {seconds:g} s",
+                        hint="try again; end the sandbox if an earlier version of paddock made it: paddock kill ID",
+                    )
                 await asyncio.wait((answer,), timeout=left)
             frame = answer.result()
         except OSError:
