@@ -1,10 +1,11 @@
-/* The least that the kernel charges for one sandbox: the system calls of a create, one command and a destroy, and
+/* The least that the kernel charges for a sandbox: the system calls of a create, a command and a destroy, and
  * nothing else. No Python, no daemon, no record, no audit, no policy, no terminals, no files, no error paths.
  *
  *     floor DIRECTORY [PART ...]
  *
  * DIRECTORY is described in floor.py, which makes it. Each PART is left out: groups, network, mounts, masks, agent,
- * seccomp. For each byte on standard input it lives through one sandbox, and writes its nanoseconds as a line. */
+ * seccomp. Each byte on standard input is a step, whose nanoseconds it writes as a line: `+` makes a sandbox, `c` runs
+ * a command in the newest, `-` destroys the newest. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,13 +30,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TREES = 12, SETTINGS = 16, MASKS = 64, BYTES = 1 << 16, BIND = 4096, REC = 16384, PRIVATE = 1 << 18, DETACH = 2 };
+enum { TREES = 12, SETTINGS = 16, MASKS = 64, SANDBOXES = 4096, BYTES = 1 << 16, BIND = 4096, REC = 16384, PRIVATE = 1 << 18, DETACH = 2 };
 
 struct setting {
     int tree;
     char file[64], value[64];
 };
 
+struct sandbox {
+    int pid, pidfd, told;
+    char name[16]; /* of its group and of its directory */
+};
+
+static struct sandbox sandboxes[SANDBOXES];
+static int living;
 static int trees[TREES], tree_count, unified = -1, setting_count, mask_count;
 static struct setting settings[SETTINGS];
 static char masks[MASKS][64];
@@ -95,9 +103,9 @@ static void attach(int mount, const char *path)
     close(mount);
 }
 
-static int overlay(void)
+static int overlay(const char *upper, const char *work)
 {
-    static const char *const options[][2] = {{"lowerdir", "/rootfs"}, {"upperdir", "/upper"}, {"workdir", "/work"}, {"volatile", NULL}, {NULL, NULL}};
+    const char *const options[][2] = {{"lowerdir", "/rootfs"}, {"upperdir", upper}, {"workdir", work}, {"volatile", NULL}, {NULL, NULL}};
     return fs_mount("overlay", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
 }
 
@@ -161,9 +169,10 @@ static void be_agent(int told)
     drop_capabilities();
     if (seccomp)
         CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
-    run_command(told);
-    for (;;)
-        pause();
+    CHECK(write(told, "r", 1));
+    for (char byte; read(told, &byte, 1) == 1;)
+        run_command(told);
+    _exit(0);
 }
 
 static void be_init(int told, int root, const int joining[TREES])
@@ -209,67 +218,109 @@ static void be_init(int told, int root, const int joining[TREES])
 
 /* Outside */
 
-static void live(void)
+static void expect(const struct sandbox *sandbox, char wanted)
 {
-    static const char *const group = "sandbox";
-    int joining[TREES], told[2], root = -1, place = -1, pidfd;
-    char byte = 0, procs[64];
+    char byte = 0;
+    CHECK(read(sandbox->told, &byte, 1) - 1);
+    if (byte != wanted) {
+        fprintf(stderr, "the command failed inside\n");
+        _exit(1);
+    }
+}
+
+static void make(struct sandbox *sandbox)
+{
+    int joining[TREES], told[2], root = -1, place = -1;
+    char upper[32], work[32], procs[32];
+    snprintf(sandbox->name, sizeof sandbox->name, "sandbox%d", living);
     for (int i = 0; groups && i < tree_count; i++)
-        CHECK(mkdirat(trees[i], group, 0755));
+        CHECK(mkdirat(trees[i], sandbox->name, 0755));
     for (int i = 0; groups && i < setting_count; i++) {
         char path[96];
-        snprintf(path, sizeof path, "%s/%s", group, settings[i].file);
+        snprintf(path, sizeof path, "%s/%s", sandbox->name, settings[i].file);
         put(trees[settings[i].tree], path, settings[i].value);
     }
-    snprintf(procs, sizeof procs, "%s/cgroup.procs", group);
+    snprintf(procs, sizeof procs, "%s/cgroup.procs", sandbox->name);
     for (int i = 0; groups && i < tree_count; i++)
         joining[i] = (int)CHECK(openat(trees[i], procs, O_WRONLY | O_CLOEXEC));
     if (mounts) {
-        CHECK(mkdir("/upper", 0755));
-        CHECK(mkdir("/work", 0755));
-        root = overlay();
+        snprintf(upper, sizeof upper, "/%s/upper", sandbox->name);
+        snprintf(work, sizeof work, "/%s/work", sandbox->name);
+        CHECK(mkdir(sandbox->name, 0755));
+        CHECK(mkdir(upper, 0755));
+        CHECK(mkdir(work, 0755));
+        root = overlay(upper, work);
     }
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, told));
     struct clone_args order = {
         .flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_PIDFD,
-        .pidfd = (__u64)(unsigned long)&pidfd,
+        .pidfd = (__u64)(unsigned long)&sandbox->pidfd,
         .exit_signal = SIGCHLD,
     };
     if (network)
         order.flags |= CLONE_NEWNET;
     if (groups && unified >= 0) {
-        place = (int)CHECK(openat(trees[unified], group, O_PATH | O_DIRECTORY | O_CLOEXEC));
+        place = (int)CHECK(openat(trees[unified], sandbox->name, O_PATH | O_DIRECTORY | O_CLOEXEC));
         order.flags |= CLONE_INTO_CGROUP;
         order.cgroup = (__u64)place;
     }
-    int pid = (int)CHECK(syscall(SYS_clone3, &order, sizeof order));
-    if (!pid)
+    sandbox->pid = (int)CHECK(syscall(SYS_clone3, &order, sizeof order));
+    if (!sandbox->pid) {
+        for (int i = 0; i < living; i++)
+            close(sandboxes[i].told), close(sandboxes[i].pidfd);
+        close(told[0]);
         be_init(told[1], root, joining);
+    }
+    sandbox->told = told[0];
     close(told[1]);
     close(place);
     close(root);
     for (int i = 0; groups && i < tree_count; i++)
         close(joining[i]);
-    put_maps(pid, "0 100000 65536\n");
-    CHECK(write(told[0], "m", 1));
-    CHECK(read(told[0], &byte, 1) - 1);
-    if (byte != 't') {
-        fprintf(stderr, "the command failed inside\n");
-        _exit(1);
-    }
-    CHECK(syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0));
-    CHECK(waitpid(pid, NULL, 0));
-    close(pidfd);
-    close(told[0]);
+    put_maps(sandbox->pid, "0 100000 65536\n");
+    CHECK(write(sandbox->told, "m", 1));
+    expect(sandbox, 'r');
+}
+
+static void command(const struct sandbox *sandbox)
+{
+    CHECK(write(sandbox->told, "c", 1));
+    expect(sandbox, 't');
+}
+
+static void destroy(const struct sandbox *sandbox)
+{
+    static const char *const directories[] = {"work/work/incompat/volatile", "work/work/incompat", "work/work", "work", "upper"};
+    CHECK(syscall(SYS_pidfd_send_signal, sandbox->pidfd, SIGKILL, NULL, 0));
+    CHECK(waitpid(sandbox->pid, NULL, 0));
+    close(sandbox->pidfd);
+    close(sandbox->told);
     for (int i = 0; groups && i < tree_count; i++)
-        CHECK(unlinkat(trees[i], group, AT_REMOVEDIR));
-    if (mounts) {
-        (void)!unlink("/work/work/incompat/volatile/dirty");
-        (void)!rmdir("/work/work/incompat/volatile");
-        (void)!rmdir("/work/work/incompat");
-        CHECK(rmdir("/work/work"));
-        CHECK(rmdir("/work"));
-        CHECK(rmdir("/upper"));
+        CHECK(unlinkat(trees[i], sandbox->name, AT_REMOVEDIR));
+    if (!mounts)
+        return;
+    char path[64];
+    snprintf(path, sizeof path, "%s/work/work/incompat/volatile/dirty", sandbox->name);
+    (void)!unlink(path);
+    for (size_t i = 0; i < sizeof directories / sizeof *directories; i++) {
+        snprintf(path, sizeof path, "%s/%s", sandbox->name, directories[i]);
+        (void)!rmdir(path); /* the first two are there with a volatile overlay only */
+    }
+    CHECK(rmdir(sandbox->name));
+}
+
+static void step(char which)
+{
+    if (which == '+' && living < SANDBOXES) {
+        make(&sandboxes[living]);
+        living++;
+    } else if (which == 'c' && living) {
+        command(&sandboxes[living - 1]);
+    } else if (which == '-' && living) {
+        destroy(&sandboxes[--living]);
+    } else {
+        fprintf(stderr, "there is no step '%c' here\n", which);
+        _exit(2);
     }
 }
 
@@ -339,10 +390,12 @@ int main(int count, char **words)
     while (read(0, &byte, 1) == 1) {
         struct timespec start, end;
         clock_gettime(CLOCK_MONOTONIC, &start);
-        live();
+        step(byte);
         clock_gettime(CLOCK_MONOTONIC, &end);
         printf("%lld\n", (end.tv_sec - start.tv_sec) * 1000000000ll + end.tv_nsec - start.tv_nsec);
         fflush(stdout);
     }
+    while (living)
+        step('-');
     return 0;
 }

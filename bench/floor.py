@@ -7,36 +7,49 @@ its parts is left out in turn: the difference is what that part costs.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
+from bench import crowd, warm
 from bench.account import kernel_seconds
 from bench.contest import Contender, Record, contest
+from bench.crowd import BURST, CYCLES
 from bench.cycle import PADDOCK, REFERENCE
+from bench.density import available_mib
 from bench.plan import Plan
 from bench.reference import minimal_root
-from bench.report import Section
+from bench.report import Row, Section
 from bench.worker import TOTAL
 from paddock.linux import cgroups, masks, seccomp_profile
 
+LIFE = b"+c-"
 PARTS = ("groups", "network", "mounts", "masks", "agent", "seccomp")
 KERNEL = "kernel"
 PROCESSOR = "processor time"
 MEANS = (("time", TOTAL), (PROCESSOR, PROCESSOR), ("threads of the kernel", KERNEL))
+CALLERS = 4
+IDLE = 300
+IDLE_ROUNDS = 5
 MEMORY = Path("/dev/shm")
 _LIMITS = {"memory": "536870912", "memory.swap": "1073741824", "pids": "512", "cpu": "100000"}
 
 
-class Floor:
-    """The program. `without` names the parts that it leaves out."""
+class Program:
+    """`floor.c` as a process. `without` names the parts that it leaves out."""
 
-    def __init__(self, without: list[str]) -> None:
+    _numbers = itertools.count()
+
+    def __init__(self, without: Sequence[str] = ()) -> None:
         with ExitStack() as closing:
             top = Path(tempfile.mkdtemp(prefix="pb-", dir=MEMORY if os.access(MEMORY, os.W_OK) else "/var/tmp"))
             closing.callback(shutil.rmtree, top, ignore_errors=True)
@@ -45,7 +58,7 @@ class Floor:
             subprocess.run(
                 [compiler, "-O2", "-std=c11", "-o", program, Path(__file__).with_name("floor.c")], check=True
             )
-            self._base = cgroups.Base.open(f"paddock_floor_{os.getpid()}")
+            self._base = cgroups.Base.open(f"paddock_floor_{os.getpid()}_{next(self._numbers)}")
             closing.callback(_remove, self._base)
             lay_out(top, self._base)
             self._process = subprocess.Popen(
@@ -54,22 +67,20 @@ class Floor:
             closing.callback(self._process.wait)
             assert self._process.stdin is not None
             closing.callback(self._process.stdin.close)
-            self.once()
+            self.do(LIFE)
             self._closing = closing.pop_all()
 
-    def once(self) -> dict[str, float]:
+    def do(self, steps: bytes) -> list[float]:
+        """Do the steps one after the other, at most a few thousand, and return the seconds of each."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        before = self._processor_seconds()
-        self._process.stdin.write(b"1")
-        said = self._process.stdout.readline()
-        if not said:
+        self._process.stdin.write(steps)
+        said = [self._process.stdout.readline() for _ in steps]
+        if not all(said):
             raise RuntimeError(f"floor ended with {self._process.wait()}")
-        found = {TOTAL: int(said) * 1e-9}
-        after = self._processor_seconds()
-        return found if before is None or after is None else found | {PROCESSOR: after - before}
+        return [int(line) * 1e-9 for line in said]
 
-    def _processor_seconds(self) -> float | None:
+    def processor_seconds(self) -> float | None:
         """Of the program and of all that it starts, from their common control group."""
         tree, name = self._base.find("cpuacct")
         if tree is None:
@@ -79,6 +90,68 @@ class Floor:
 
     def close(self) -> None:
         self._closing.close()
+
+
+class Life:
+    """A create, a command and a destroy."""
+
+    def __init__(self, without: list[str]) -> None:
+        self._program = Program(without)
+
+    def once(self) -> dict[str, float]:
+        before = self._program.processor_seconds()
+        create, command, destroy = self._program.do(LIFE)
+        after = self._program.processor_seconds()
+        found = {TOTAL: create + command + destroy, "create": create, "first exec": command, "destroy": destroy}
+        return found if before is None or after is None else found | {PROCESSOR: after - before}
+
+    def close(self) -> None:
+        self._program.close()
+
+
+class Command:
+    """A command in a sandbox that is there."""
+
+    def __init__(self) -> None:
+        self._program = Program()
+        self._program.do(b"+")
+
+    def once(self) -> dict[str, float]:
+        return {TOTAL: self._program.do(b"c")[0]}
+
+    def close(self) -> None:
+        self._program.close()
+
+
+class Crowd:
+    """Programs side by side. One repetition is CYCLES lives; the time is that of one."""
+
+    def __init__(self, callers: int) -> None:
+        self._programs = [Program() for _ in range(callers)]
+        self._threads = ThreadPoolExecutor(callers)
+
+    def _all(self, steps: bytes) -> float:
+        start = time.perf_counter()
+        list(self._threads.map(Program.do, self._programs, [steps] * len(self._programs)))
+        return time.perf_counter() - start
+
+    def once(self) -> dict[str, float]:
+        return {TOTAL: self._all(LIFE * (CYCLES // len(self._programs))) / CYCLES}
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        for program in self._programs:
+            program.close()
+
+
+class Burst(Crowd):
+    """Sandboxes that are all wanted at one moment, each until the end of its first command."""
+
+    def once(self) -> dict[str, float]:
+        each = BURST // len(self._programs)
+        taken = self._all(b"+c" * each)
+        self._all(b"-" * each)
+        return {TOTAL: taken}
 
 
 def lay_out(top: Path, base: cgroups.Base) -> None:
@@ -101,9 +174,9 @@ def lay_out(top: Path, base: cgroups.Base) -> None:
 
 def _remove(base: cgroups.Base) -> None:
     for tree in base.trees:
-        for name in ("program", "sandbox"):  # the second is there only after a failure
-            with suppress(FileNotFoundError):
-                os.rmdir(f"{tree.path}/{name}")
+        for group in (entry for entry in os.scandir(tree.path) if entry.is_dir()):
+            with suppress(FileNotFoundError):  # sandboxes are left only after a failure
+                os.rmdir(group)
     base.remove()
 
 
@@ -112,8 +185,8 @@ def measure(plan: Plan) -> list[Section]:
     if os.geteuid() != 0:
         section.notes.append("root alone has the control groups and the mounts that are compared here")
         return [section]
-    whole = Contender("system calls alone", "bench.floor:Floor", {"without": []})
-    lesser = [Contender(f"without {part}", "bench.floor:Floor", {"without": [part]}) for part in PARTS]
+    whole = Contender("system calls alone", "bench.floor:Life", {"without": []})
+    lesser = [Contender(f"without {part}", "bench.floor:Life", {"without": [part]}) for part in PARTS]
     idle = _kernel_rate()
     records = contest([PADDOCK, REFERENCE, whole, *lesser], rounds=plan.rounds(20), block=20)
     for contender in (PADDOCK, REFERENCE, whole):
@@ -134,7 +207,54 @@ def measure(plan: Plan) -> list[Section]:
             )
             parts.notes.append(f"{part}, in ms by medians: {less}")
     section.notes.append(f"the machine's kernel threads took {1e3 * idle:.1f} ms of a second before this")
-    return [section, parts]
+    return [section, parts, _many(plan), _warm(plan), _idle()]
+
+
+def _many(plan: Plan) -> Section:
+    section = Section("floor-many", f"the same of {CALLERS} callers at once, and {BURST} sandboxes at one moment")
+    alone = "system calls alone"
+    lives = [
+        replace(side, name=f"{side.name}, {CALLERS} callers", arguments={"callers": CALLERS})
+        for side in (Contender(alone, "bench.floor:Crowd"), crowd.PADDOCK, crowd.REFERENCE)
+    ]
+    bursts = [
+        Contender(f"{alone}, {BURST} at once", "bench.floor:Burst", {"callers": CALLERS}),
+        Contender(f"paddock, {BURST} at once", "bench.crowd:Burst", state=True),
+    ]
+    for contenders in (lives, bursts):
+        records = list(contest(contenders, rounds=plan.rounds(5), block=1).values())
+        for record in records:
+            section.add(record, parts=False)
+        section.compare(records[-1], records[:1])
+        section.compare(records[0], records[1:])
+    return section
+
+
+def _warm(plan: Plan) -> Section:
+    section = Section("floor-warm", "a command in a sandbox that is there")
+    contenders = [Contender("system calls alone", "bench.floor:Command"), warm.ARGV, warm.REFERENCE]
+    records = list(contest(contenders, rounds=plan.rounds(10), block=40).values())
+    for record in records:
+        section.add(record)
+    section.compare(records[0], records[1:])
+    return section
+
+
+def _idle() -> Section:
+    section = Section("floor-idle", f"memory that the machine lacks for each of {IDLE} sandboxes which do nothing")
+    section.unit = "MiB"
+    program = Program()
+    try:
+        found: list[float] = []
+        for _ in range(IDLE_ROUNDS):
+            free = available_mib()
+            program.do(b"+" * IDLE)
+            found.append((free - available_mib()) / IDLE)
+            program.do(b"-" * IDLE)
+    finally:
+        program.close()
+    section.rows.append(Row("system calls alone", found))
+    return section
 
 
 def _median(record: Record, of: str) -> float:
