@@ -152,7 +152,7 @@ def alive(told: MemoryHarness, monkeypatch: pytest.MonkeyPatch) -> MemoryHarness
 @pytest.fixture
 def still(told: MemoryHarness, monkeypatch: pytest.MonkeyPatch) -> MemoryHarness:
     """Where a sentry has not so long to come to life on KVM, which it does not where KVM runs nothing."""
-    monkeypatch.setattr(_proof, "GREETING_SECONDS", 15.0)
+    monkeypatch.setattr(_proof, "GREETING_SECONDS", 5.0)
     return told
 
 
@@ -210,7 +210,7 @@ def test_one_that_stands_still_ends_nothing_but_the_trial(still: MemoryHarness) 
         assert not found.tries_kvm
         if found.platform == "kvm":
             pytest.skip("KVM runs sandboxes here")
-        assert "no sandbox has lived on it: the guest did not answer within 15 s" in found.without
+        assert "no sandbox has lived on it: the guest did not answer within 5 s" in found.without
         assert found.without in family.backend.checks()[0].detail
         assert not given_the_device(family, box)
 
@@ -218,11 +218,8 @@ def test_one_that_stands_still_ends_nothing_but_the_trial(still: MemoryHarness) 
     nothing_is_left_of_the_trial(still)
 
 
-def test_asked_for_by_name_it_is_refused_and_no_other_taken(
-    still: MemoryHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asked_for_by_name_it_is_refused_and_no_other_taken(still: MemoryHarness) -> None:
     configure(still.state_dir, gvisor_platform="kvm")
-    monkeypatch.setattr(_proof, "GREETING_SECONDS", 5.0)
 
     async def test(family: Family) -> None:
         boxes = await asyncio.gather(family.begin(), family.begin(), return_exceptions=True)

@@ -108,7 +108,7 @@ def test_a_call_tells_a_daemon_that_is_stopped_from_a_command_that_takes_long(
     kind: str, transport: DaemonTransport, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (_daemon, duplex):
-        monkeypatch.setattr(module, "LOOK_SECONDS", 1.0)
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.5)
     box, daemon, session = create(transport), daemon_pid(state_dir), Session(state_dir)
 
     def run(command: str) -> str:
@@ -117,7 +117,7 @@ def test_a_call_tells_a_daemon_that_is_stopped_from_a_command_that_takes_long(
             return DaemonTransport(session).perform(action).out.head.decode()
         return asyncio.run(AsyncDaemonTransport(session).perform(action)).out.head.decode()
 
-    assert within(lambda: run("sleep 3.5; echo done")) == "done\n"  # more than three looks
+    assert within(lambda: run("sleep 1.75; echo done")) == "done\n"  # more than three looks
     with ThreadPoolExecutor(1) as threads, box:  # a call that hangs ends with its sandbox
         running = threads.submit(run, "touch began; exec sleep 600")
         assert wait_until(lambda: box.filesystem.exists("began"))
