@@ -261,7 +261,7 @@ async def busy(lab: Lab, **spec: object) -> Box:
 
 async def in_time(lab: Lab, make: Callable[[float], Awaitable[T]]) -> T:
     """What `make` makes with a short time to live; with a longer one if its time was up before it was made."""
-    ttl = 3.0
+    ttl = 1.0
     while True:
         try:
             return await make(ttl)

@@ -137,7 +137,7 @@ async def passes(deadline: float) -> None:
 async def stand_still(yard: Yard, **idle: float) -> tuple[Instance, float]:
     """One that was paused with little left of its TTL, or fell asleep so; with more, where that was over before. When
     it would have ended."""
-    ttl = 2.0
+    ttl = 1.0
     while True:
         box = await yard.create(**idle)
         first = proc.boottime() + ttl
