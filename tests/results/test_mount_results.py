@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,8 @@ def test_a_fork_remembers_since_when_its_files_are(sandbox: SandboxFactory, proj
         ("ln -s sub/../../out out", "leads out"),
         ("ln -s .. sub/two; ln -s sub/two/../x out", "leads out"),
         ("ln -s loop loop", "leads out"),
+        ("ln -s sub/../text out", "`..` after a name"),
+        (f"ln -s {'x' * 4095} out", "too long names"),
         ("mkdir -p fake/objects fake/refs; echo ref > fake/HEAD; echo evil > fake/config", "git would run"),
         ("mkdir fake; echo ref > fake/HEAD; echo .. > fake/commondir", "git would run"),
         ("ln -s .git/hooks out", "leads into a git repository"),
@@ -222,6 +225,24 @@ def test_no_promotion_takes_more_of_the_host_than_the_sandbox_may_of_its_disk(
     assert not (project / "hole").exists()
     box.promote_mount("fine")
     assert (project / "fine").stat().st_size == 1 << 20
+
+
+def test_two_promotions_make_no_link_that_leads_out(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("safe\n")
+    box = changed(sandbox, project, "mkdir -p sub/deep; ln -s sub/deep name; ln -s name/../../victim out")
+    with suppress(InvalidStateError):
+        box.promote_mount()
+    box.exec("ln -sfn sub name", check=True)
+    with suppress(InvalidStateError):
+        box.promote_mount("name")
+    assert not (project / "out").exists()
+
+
+def test_links_through_many_names_take_seconds_and_little_memory(sandbox: SandboxFactory, project: Path) -> None:
+    program = "import os\nfor i in range(5000): os.symlink(f'here/{i}/' + 'a/' * 2000, f'way{i}')"
+    box = changed(sandbox, project, f'ln -s . here; python3 -c "{program}"')
+    changes = box.diff_mount().changes
+    assert sum("too many" in (change.obstacle or "") for change in changes) > 4000
 
 
 def test_a_link_of_the_hosts_is_no_way_out(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:

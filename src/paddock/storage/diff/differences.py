@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import dropwhile, islice
 
 from paddock.errors import InvalidStateError
 from paddock.linux.whole import write_whole
@@ -146,6 +146,9 @@ def _is_below(path: bytes, directory: bytes) -> bool:
 
 
 _HOPS = 40  # as the kernel: MAXSYMLINKS, include/linux/namei.h
+_NAME_BYTES = 255
+_STEPS = 500_000
+"""Most names through which all links of a promotion lead: seconds of work."""
 _SET_ID = 0o6000
 _REPOSITORY = frozenset({"head", "objects", "refs", "commondir"})
 
@@ -173,6 +176,8 @@ class Obstacles:
             if d.new is not None and folded(name) in _REPOSITORY:
                 self._new_repository_files.setdefault(folder, set()).add(folded(name))
         self._repositories: dict[bytes, bool] = {}
+        self._above: dict[bytes, tuple[int, ...]] = {}
+        self._steps = 0
 
     def of(self, difference: Difference, *, force: bool = False) -> str | None:
         """Return why a promotion must not include a difference, or None. `force` ignores only changes on the host."""
@@ -190,7 +195,7 @@ class Obstacles:
         if new.kind is not FileKind.SYMLINK and new.mode & _SET_ID and new.kind is not FileKind.DIRECTORY:
             return f"it has set-id bits: mode {new.mode:04o}"
         if new.kind is FileKind.SYMLINK and (where := self._link_escape(difference.path)):
-            return f"it is a link that leads {where}: {os.fsdecode(self._layer.target(difference.path))!r}"
+            return f"it is a link that leads {where}: {os.fsdecode(self._layer.target(difference.path))[:200]!r}"
         if self._makes_repository(difference.path):
             return "it makes or configures a git repository: git would run what it names"
         return None
@@ -204,12 +209,13 @@ class Obstacles:
         return old.changed_ns > self._since and self._seen.get(path) != old.identity
 
     def _link_escape(self, link: bytes) -> str | None:
-        """Return where a link leads that a promotion must not take: "out" or "into a git repository". None: inside.
+        """Return where a link leads that a promotion must not take, such as "out". None: inside.
 
-        It follows the link as the kernel would after the promotion, through links of the sandbox and of the host.
+        It follows the link as the kernel would after the promotion, through links of the sandbox and of the host. A
+        target has no `..` after a name: a later promotion could make that name a link, and so lead this one out.
         """
         parts = link.split(b"/")
-        directory, remaining, hops = parts[:-1], [parts[-1]], 0
+        directory, remaining, hops, missing = parts[:-1], [parts[-1]], 0, False
         while remaining:
             part = remaining.pop()
             if part == b"..":
@@ -217,23 +223,31 @@ class Obstacles:
                     return "out"
                 directory.pop()
             elif part not in (b"", b"."):
+                if is_dot_git(part):
+                    return "into a git repository"
+                if missing:
+                    continue
                 directory.append(part)
                 path = b"/".join(directory)
-                if is_dot_git(part) or (hops and self._is_repository(path)):
+                if self._steps > _STEPS or len(part) > _NAME_BYTES or len(path) > _PATH_BYTES:
+                    return "through too many or too long names"
+                tree = self._layer if path in self._planned else self._host
+                node = self._planned[path] if path in self._planned else self._host.node(path)
+                missing = node is None
+                if hops and not missing and self._is_repository(path):
                     return "into a git repository"
-                target = self._link_at(path)
-                if target is not None:
+                if node is not None and node.kind is FileKind.SYMLINK:
+                    target = tree.target(path)
                     hops += 1
                     if hops > _HOPS or not target or target.startswith(b"/"):
                         return "out"
+                    names = target.split(b"/")
+                    self._steps += len(names)
+                    if b".." in dropwhile((b"..", b".", b"").__contains__, names):
+                        return "out, or may later: it has `..` after a name"
                     directory.pop()
-                    remaining += reversed(target.split(b"/"))
+                    remaining += reversed(names)
         return None
-
-    def _link_at(self, path: bytes) -> bytes | None:
-        tree = self._layer if path in self._planned else self._host
-        node = self._planned[path] if path in self._planned else self._host.node(path)
-        return tree.target(path) if node is not None and node.kind is FileKind.SYMLINK else None
 
     def _makes_repository(self, path: bytes) -> bool:
         """Tell whether a promotion of `path` makes or configures a repository.
@@ -241,15 +255,19 @@ class Obstacles:
         git recognises a repository by its content, under any name (gitglossary, bare). In a repository, a promotion
         only includes data. Other code judges `.git` itself.
         """
-        parts = path.split(b"/")
-        for depth in range(len(parts)):
-            folder = b"/".join(parts[:depth])
-            if (depth and is_dot_git(parts[depth - 1])) or not self._is_repository(folder):
-                continue
-            below = b"/".join(parts[depth:])
-            if folded(below) in _REPOSITORY or below == b"index" or not is_data(below):
-                return True
-        return False
+        folder = path.rpartition(b"/")[0]
+        below = [path[start:] for start in self._repositories_above(folder)]
+        return any(folded(name) in _REPOSITORY or name == b"index" or not is_data(name) for name in below)
+
+    def _repositories_above(self, folder: bytes) -> tuple[int, ...]:
+        """Return where the paths below each repository begin that contains `folder`, or is it."""
+        if folder not in self._above:
+            parent, _, name = folder.rpartition(b"/")
+            above = self._repositories_above(parent) if folder else ()
+            if self._is_repository(folder) and not is_dot_git(name):
+                above += (len(folder) + 1 if folder else 0,)
+            self._above[folder] = above
+        return self._above[folder]
 
     def _is_repository(self, folder: bytes) -> bool:
         if folder not in self._repositories:
