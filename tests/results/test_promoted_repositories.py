@@ -16,6 +16,7 @@ import pytest
 from paddock.client._promote import promote as write
 from paddock.errors import InvalidStateError
 from paddock.storage.diff._git_names import is_dot_git, names_only_work
+from paddock.storage.diff.differences import Difference
 from paddock.storage.diff.mount_changes import mount_changes
 from tests.results.test_mount_results import git
 
@@ -247,3 +248,25 @@ def test_what_is_no_attack_is_taken_over(layer: Path, project: Path) -> None:
     promote(layer, project, with_git=False)
     assert {path.name for path in project.iterdir()} >= {"HEAD.md", "hooks", "refs", "config", "link", ".gitignore"}
     assert (project / "bare" / "refs" / "heads" / "y").exists()
+
+
+def test_changes_in_git_are_told_apart_in_linear_time(
+    layer: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+    monkeypatch.setattr(Difference, "__eq__", lambda self, other: compared.append(other) or self is other)
+    for folder in (layer / ".git" / "many", layer / "many"):
+        folder.mkdir(parents=True)
+        for number in range(100):
+            (folder / str(number)).touch()
+    promote(layer, project, with_git=False)
+    assert len(list((project / "many").iterdir())) == 100
+    assert not compared
+
+
+def test_paths_of_changes_have_a_limit(layer: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.storage.diff.differences._MOST_BYTES", 1000)
+    for number in range(5):
+        (layer / f"{number}{'x' * 200}").touch()
+    with pytest.raises(InvalidStateError, match="MiB of paths"):
+        promote(layer, project)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from paddock import model
 from paddock.backends.pump import Pump
+from paddock.daemon.tasks import in_thread
 from paddock.errors import DaemonLostError, InvalidArgumentError, InvalidStateError, PaddockError, exhaustion
 from paddock.model import codec, replace
 from paddock.model.caller import DIRECTORIES, ENVIRONMENT, SESSION
@@ -26,6 +27,7 @@ R = TypeVar("R")
 MAX_INPUT = 1 << 30
 _MOST_ID = 64
 _PART_ROWS = 128
+_CHANGES = (model.MountDiff, model.Promotion, model.WorkspaceDiff)
 _log = logging.getLogger("paddock")
 _progress: ContextVar[tuple[asyncio.AbstractEventLoop, Reply] | None] = ContextVar("progress", default=None)
 
@@ -92,7 +94,7 @@ class Requests:
                 session.has_asked = True
                 await self._perform(task, session, request.action, request, frame, reply)
             else:
-                reply(Kind.REPLY, codec.encode(await self._control_or_call(session, request)))
+                reply(Kind.REPLY, await _encoded(await self._control_or_call(session, request)))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
         except ImportError as error:  # some modules are loaded at their first use
@@ -214,7 +216,9 @@ def _refusal(error: codec.Malformed) -> InvalidArgumentError:
 
 
 async def _encoded(result: object) -> bytes:
-    """Encode a long list part by part: at once it would hold the loop for milliseconds."""
+    """Encode a long list part by part, and changes in a thread: at once they would hold the loop."""
+    if isinstance(result, _CHANGES):
+        return await in_thread(codec.encode, result)
     if not isinstance(result, tuple):
         return codec.encode(result)
     rows = cast("tuple[object, ...]", result)

@@ -91,7 +91,7 @@ class MountResults(Component):
             if promoting.missing is not None:
                 op.failed(promoting.missing)
             else:
-                op.done(_recorded(mount, plan, digests))
+                op.done(await in_thread(_recorded, mount, plan, digests))
 
         op.defer()
         promoting.task = self._tasks.start(

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, islice
+from itertools import dropwhile
 
 from paddock.errors import InvalidStateError
 from paddock.linux.whole import write_whole
@@ -21,6 +21,8 @@ from paddock.storage.pool.hostile import HostileTree, Node
 from paddock.storage.pool.trees import BASIS, PROMOTED, READ
 
 MOST = 100_000
+_MOST_BYTES = 32 << 20
+"""Most bytes of all paths of changes."""
 _MOST_DEPTH, _PATH_BYTES = 256, 3839
 _CHUNK = 1 << 20
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
@@ -53,9 +55,14 @@ class LayerDiff:
 
     def differences(self) -> list[Difference]:
         """List all differences, a directory before its content. Raises InvalidStateError if there are too many."""
-        found = list(islice(self._walk(b"", opaque=False, depth=0), MOST + 1))
-        if len(found) > MOST:
-            raise InvalidStateError(f"more than {MOST} changes", hint="name paths, to look at a part of them")
+        found: list[Difference] = []
+        size = 0
+        for difference in self._walk(b"", opaque=False, depth=0):
+            found.append(difference)
+            size += len(difference.path)
+            if len(found) > MOST or size > _MOST_BYTES:
+                most = f"{MOST} changes" if len(found) > MOST else f"{_MOST_BYTES >> 20} MiB of paths"
+                raise InvalidStateError(f"more than {most}", hint="name paths, to look at a part of the changes")
         return found
 
     def _walk(self, path: bytes, *, opaque: bool, depth: int) -> Iterator[Difference]:

@@ -94,11 +94,11 @@ class MountChanges:
     def plan(self, *, git: bool, force: bool, most_bytes: int) -> Plan:
         """Plan a promotion of at most so many bytes: sparse files, and copies that share blocks, take more of the host
         than of the sandbox's disk. Raises InvalidStateError with the list of conflicts."""
-        inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
-        named = [d for d in inside if any(in_git(path) for path in self._named)]
-        if named:
-            raise InvalidStateError(f"{os.fsdecode(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
-        planned = [d for d in self._differences if d not in inside] if inside else self._differences
+        in_gits = [(d, self._git_obstacle(d, git=git)) for d in self._differences]
+        inside = [(d, obstacle) for d, obstacle in in_gits if obstacle]
+        if inside and any(map(in_git, self._named)):
+            raise InvalidStateError(f"{os.fsdecode(inside[0][0].path)}: {inside[0][1]}")
+        planned = [d for d, obstacle in in_gits if not obstacle]
         obstacles = self._obstacles(planned)
         found = [(d, obstacle) for d in planned if (obstacle := obstacles.of(d, force=force)) is not None]
         if found:
@@ -115,7 +115,7 @@ class MountChanges:
                 f"nothing was taken over: the files have {size} bytes, and the disk of the sandbox {most_bytes}",
                 hint="name the paths that you want; paddock cp copies one sparse file",
             )
-        left_out = (_change(d, obstacle=self._git_obstacle(d, git=git)) for d in inside)
+        left_out = (_change(d, obstacle=obstacle) for d, obstacle in inside)
         return Plan(planned, tuple(map(_change, planned)), tuple(left_out))
 
     def message(self, plan: Plan, source: str) -> PromotionPlan:

@@ -5,6 +5,7 @@ git runs confined, in memory, because an attacker may have written the files.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import IO, NamedTuple
 
@@ -70,8 +71,13 @@ async def compare(stream: IO[bytes], *, patch: bool) -> tuple[dict[bytes, Lines]
         raise InvalidStateError(f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp")
     if ended.over or ended.code:
         raise PlatformError(f"git can't compare the files: {ended.err[-300:] or ended.over}", hint="name paths")
+    return await asyncio.to_thread(_read, ended.out)
+
+
+def _read(output: bytes) -> tuple[dict[bytes, Lines], bytes]:
+    """Return the lines by path, and the patch."""
     lines: dict[bytes, Lines] = {}
-    numbers, _, text = ended.out.partition(b"\0\0")
+    numbers, _, text = output.partition(b"\0\0")
     fields = iter(numbers.split(b"\0")[1:])
     for field in fields:
         insertions, deletions, path = field.split(b"\t", 2)
