@@ -23,6 +23,7 @@ from paddock.model import (
     ExecSpec,
     KillSandbox,
     ListSandboxes,
+    MountDiff,
     Principal,
     SandboxId,
     StartExec,
@@ -128,6 +129,19 @@ def test_an_answer_is_freed_when_the_daemon_has_forgotten_it(tmp_path: Path) -> 
         assert reference() is None
     finally:
         gc.enable()
+
+
+def test_changes_are_encoded_outside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = codec.encode
+
+    def encoding(value: object) -> bytes:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return encode(value)
+
+    monkeypatch.setattr(codec, "encode", encoding)
+    diff = MountDiff(sandbox=SandboxId("sb_1"), target="/workspace", source="/", changes=(), patch=b"x")
+    assert codec.decode(asyncio.run(_requests._encoded(diff)), MountDiff) == diff
 
 
 @pytest.mark.parametrize("count", [0, 1, 128, 129, 1000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import os
@@ -17,9 +18,11 @@ from spaces import Opener
 
 from paddock import local
 from paddock.client import _publish
+from paddock.daemon.workspaces import _scripts as scripts
 from paddock.errors import AlreadyExistsError, InvalidArgumentError, InvalidStateError, NotFoundError
 from paddock.model import (
     AddArtifact,
+    Change,
     DeleteWorkspace,
     DiffWorkspace,
     GetArtifact,
@@ -128,6 +131,30 @@ def test_a_fork_has_a_difference_of_its_own(opened: Opener, remote: Path) -> Non
         child.exec("echo child > child", check=True)
         assert told(child.id) == {"A mine", "A child"}
         assert told("parent") == {"A mine"}
+
+
+def test_changes_are_read_outside_the_loop(
+    opened: Opener, remote: Path, shared_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = scripts.read_changes
+
+    def reading(output: bytes) -> tuple[Change, ...]:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return read(output)
+
+    monkeypatch.setattr(scripts, "read_changes", reading)
+    box = opened(remote)
+    box.exec("echo new > new", check=True)
+    with in_process(shared_state):
+        assert told(box.id) == {"A new"}
+
+
+def test_a_name_that_git_refuses_is_named(opened: Opener, remote: Path) -> None:
+    box = opened(remote)
+    box.exec("echo new > .GIT", check=True)
+    with pytest.raises(InvalidStateError, match=r"ended with 128: error: invalid path '\.GIT'"):
+        told(box.id)
 
 
 @pytest.mark.both

@@ -61,6 +61,7 @@ def git_environment(settings: Mapping[str, str] = {}, author: str = "", email: s
         "commit.gpgSign": "false",
         "gc.auto": "0",
         "advice.addEmbeddedRepo": "false",
+        "advice.graftFileDeprecated": "false",
         "safe.directory": "*",
         **settings,
     }

@@ -23,6 +23,7 @@ from paddock.daemon.sandboxes.utility import READING_SECONDS, UtilitySandbox, Ut
 from paddock.daemon.store.database import Row
 from paddock.daemon.store.results import ResultStore
 from paddock.daemon.store.trees import WorkspaceTree
+from paddock.daemon.tasks import in_thread
 from paddock.errors import (
     ErrandFailedError,
     InvalidArgumentError,
@@ -133,10 +134,11 @@ class WorkspaceResults(Component):
         patch = None
         async with self._sources.utility(source, op) as utility:
             await _check(utility, scripts.TREE, commit)
-            changes = scripts.read_changes(await _check(utility, scripts.RAW, commit, output_bytes=_RAW_BYTES))
+            output = await _check(utility, scripts.RAW, commit, output_bytes=_RAW_BYTES)
+            changes = await in_thread(scripts.read_changes, output)
             if action.patch:
                 patch = await _check(utility, scripts.PATCH, commit, output_bytes=_PATCH_BYTES)
-        digest = {} if patch is None else {"patch_sha256": hashlib.sha256(patch).hexdigest(), "bytes": len(patch)}
+        digest = {} if patch is None else {"patch_sha256": await in_thread(_sha256, patch), "bytes": len(patch)}
         op.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
@@ -192,7 +194,7 @@ class WorkspaceResults(Component):
                     f"{ref} of {url} has {tip}, which is not in what the workspace has",
                     hint="another branch, or --force, which takes the place of what is there",
                 )
-            digest = None if pack is None else hashlib.sha256(pack).hexdigest()
+            digest = None if pack is None else await in_thread(_sha256, pack)
             self._audit.event("workspace.push", asked_by=op.number, what=detail, pack_sha256=digest, force=action.force)
             plan = PushPlan(repository=name, lender=lender, url=url, ref=ref, commit=commit, expect=tip)
             return PendingPublication(op, resources.pop_all(), done, push=plan)
@@ -332,6 +334,10 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)  # by descriptors: it follows no link
     else:
         path.unlink(missing_ok=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 async def _check(
