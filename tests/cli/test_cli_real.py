@@ -66,6 +66,12 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     (tmp_path / "tree" / "sub" / "file").write_text("x")
     assert paddock("cp", str(tmp_path / "tree"), "box:/workspace/tree").returncode == 0
     assert paddock("cp", "box:/workspace/tree", str(tmp_path / "back")).returncode == 0
+    paddock("exec", "box", "--", "sh", "-c", "mkdir holes; truncate -s 2M holes/hole")
+    for source in ("box:/workspace/holes/hole", "box:/workspace/holes"):
+        assert paddock("cp", "--max", "1", source, str(tmp_path / "hole")).returncode == 125
+        assert not (tmp_path / "hole").exists()
+    assert paddock("cp", "--max", "2", "box:/workspace/holes/hole", str(tmp_path / "hole")).returncode == 0
+    assert (tmp_path / "hole").stat().st_size == 2 << 20
     assert (tmp_path / "back" / "sub" / "file").read_text() == "x"
     assert paddock("kill", "box").stdout.strip() == name
     assert name not in living(paddock)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from paddock import client, model
-from paddock.errors import FileMissingError, InvalidArgumentError
+from paddock.errors import FileError, FileMissingError, InvalidArgumentError
 
 from . import _render
 from ._answer import answer
 from ._usage import argument, usage
-from ._values import SANDBOX
+from ._values import SANDBOX, mebibytes
 
 _CHUNK_BYTES = 1 << 20
 
@@ -24,6 +24,7 @@ _CHUNK_BYTES = 1 << 20
     argument("source", metavar="SOURCE", help="a local path, or ID:PATH"),
     argument("target", metavar="TARGET", help="a local path, or ID:PATH"),
     argument("--skip-unsafe", action="store_true", help="pass over what would lead out, instead of failing"),
+    argument("--max", type=mebibytes, default=4096, metavar="SIZE", help="copy at most so much out (default: 4g)"),
 )
 def verb_cp(options: argparse.Namespace) -> int:
     """Copy a file or a directory.
@@ -46,7 +47,7 @@ def verb_cp(options: argparse.Namespace) -> int:
         else:
             assert source is not None
             files = client.Sandbox.connect(source[0]).filesystem
-            skipped = _out_of(files, source[1], options.target, options.skip_unsafe, shown.moved)
+            skipped = _out_of(files, source[1], options, shown.moved)
     return answer(options, {"skipped": skipped}, notes=(f"passed over: {name}" for name in skipped))
 
 
@@ -68,13 +69,20 @@ def _chunks(file: BinaryIO, moved: Callable[[int], object]) -> Iterator[bytes]:
 
 
 def _out_of(
-    files: client.Filesystem, path: str, target: str, skip_unsafe: bool, moved: Callable[[int], object]
+    files: client.Filesystem, path: str, options: argparse.Namespace, moved: Callable[[int], object]
 ) -> tuple[str, ...]:
-    if files.stat(path, follow=True).kind is model.FileKind.DIRECTORY:
-        return files.download(path, target, skip_unsafe=skip_unsafe, on_progress=moved).skipped
+    target, most = options.target, options.max << 20
+    info = files.stat(path, follow=True)
+    if info.kind is model.FileKind.DIRECTORY:
+        unsafe = options.skip_unsafe
+        return files.download(path, target, max_bytes=most, skip_unsafe=unsafe, on_progress=moved).skipped
     if os.path.isdir(target):
         target = os.path.join(target, os.path.basename(path))
-    with files.open(path, "rb") as reader, open(target, "wb") as file:
+    if info.size_bytes > most:  # a sparse file takes nothing of the sandbox's disk
+        hint = f"--max {info.size_bytes // 2**20 + 1}m"
+        raise FileError(f"{path!r} has {info.size_bytes} bytes, above {options.max} MiB", hint=hint, errno="EFBIG")
+    # It may grow meanwhile.
+    with files.open(path, "rb", length=most) as reader, open(target, "wb") as file:
         for data in reader:
             file.write(data)
             moved(len(data))
